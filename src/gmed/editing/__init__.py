@@ -1,0 +1,6 @@
+"""How stored examples change."""
+
+from gmed.editing.edit import Edit
+from gmed.editing.gmed import GMED, edit_examples
+
+__all__ = ["GMED", "Edit", "edit_examples"]

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from gmed.learners.learner import Learner
+
+
+class FineTune(Learner):
+    """Plain SGD on whatever comes in, with no memory: the lower bound, and on a shuffled stream the iid baseline.
+
+    Parameters
+    ----------
+    model, lr, seed
+        As in :class:`~gmed.learners.Learner`.
+
+    Examples
+    --------
+    >>> import torch, gmed
+    >>> learner = gmed.learners.FineTune(gmed.models.MLP(), lr=0.05)
+    >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
+    >>> learner.predict(torch.rand(3, 1, 28, 28)).shape
+    torch.Size([3])
+    """
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.descend(self.look_ahead(x, y))

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.errors import DivergedError, InputError, UsageError
+from gmed.learners.state import read_state, write_state
+from gmed.memory import Memory
+from gmed.models import LookAhead, gradient, trainable, treats_examples_independently
+from gmed.randomness import generator, torch_seeded
+
+
+class Learner(ABC):
+    """A model that learns from a stream, one batch at a time, and can predict at any moment.
+
+    A learner is its :meth:`step`; everything else here is what all of them share.
+
+    Parameters
+    ----------
+    model
+        Any module from a batch of inputs to a (batch, classes) tensor of logits. It is trained in place, in
+        the mode (training or evaluation) you leave it in.
+    lr
+        Learning rate of plain SGD.
+    memory
+        What the learner remembers, if anything.
+    seed
+        Every random choice the learner makes follows from it and from the number of the step.
+
+    Attributes
+    ----------
+    steps
+        How many batches have been observed.
+    """
+
+    version = 1
+
+    def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
+        if not (math.isfinite(lr) and lr > 0):
+            raise UsageError(f"lr must be a finite number above 0, not {lr!r}")
+        if memory is not None and memory.ready:
+            raise UsageError("this memory already holds another learner's examples; make a new one")
+        if next(model.parameters(), None) is None:
+            raise UsageError("the model has no parameters to train")
+        self.model = model
+        self.lr = lr
+        self.memory = memory
+        self.seed = seed
+        self.steps = 0
+        self._sums_exactly = treats_examples_independently(model)
+        self._shape: tuple[int, ...] | None = None
+        self._classes = 0
+
+    # ------------------------------------------------------------------ what a method is
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """Learn from one checked batch."""
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """This step's random numbers for one purpose; no purpose disturbs another."""
+        return generator(self.seed, purpose, self.steps)
+
+    def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
+        return LookAhead(self.model, x, y, lr=self.lr)
+
+    def descend(self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None) -> None:
+        """One SGD step on mean loss(stream) + mean loss(replay), the stream batch being that of ``ahead``.
+
+        One forward over both together, so that batch-norm sees them together. Where examples do not influence
+        each other and the look-ahead was taken, its stream gradient is used again: the same sum.
+        """
+        parameters = trainable(self.model)
+        if x_m is None or y_m is None or not len(y_m):
+            loss = cross_entropy(self.model(ahead.x), ahead.y)
+            step = gradient(loss, parameters)
+        elif ahead.taken and self._sums_exactly:
+            replay_loss = cross_entropy(self.model(x_m), y_m)
+            replay = gradient(replay_loss, parameters)
+            loss = ahead.stream_loss.detach() + replay_loss.detach()
+            step = {name: ahead.stream_gradient[name] + replay[name] for name in parameters}
+        else:
+            logits = self.model(torch.cat([ahead.x, x_m]))
+            n = len(ahead.y)
+            loss = cross_entropy(logits[:n], ahead.y) + cross_entropy(logits[n:], y_m)
+            step = gradient(loss, parameters)
+        if not math.isfinite(loss.item()):
+            raise DivergedError(
+                f"the loss at step {self.steps} is {loss.item()}; the step was not taken. "
+                f"Lower lr (now {self.lr}) or the edit's stride, or scale the inputs down."
+            )
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.sub_(step[name], alpha=self.lr)
+
+    # ------------------------------------------------------------------ what a user calls
+
+    def observe(self, x: Any, y: Any) -> None:
+        """Learn from one batch.
+
+        Parameters
+        ----------
+        x
+            (n, ...) floating-point inputs; pixels scaled to [0, 1] for the published strides to make sense.
+            They are moved to the model's device and type.
+        y
+            (n,) integer class labels.
+
+        Raises
+        ------
+        InputError
+            If the batch cannot be used; neither model nor memory has changed.
+        DivergedError
+            If the loss is not finite; the step was not taken.
+        """
+        x, y = self._checked(x, y)
+        if self.memory is not None and not self.memory.ready:
+            self.memory.lay_out(x, y)
+        with self._own_randomness():
+            self.step(x, y)
+        self.steps += 1
+
+    @torch.no_grad()
+    def predict(self, x: Any) -> Tensor:
+        """The class of each input, with the model in evaluation mode. Nothing is changed."""
+        return self.logits(x).argmax(1)
+
+    @torch.no_grad()
+    def logits(self, x: Any) -> Tensor:
+        """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
+        x = self._inputs(x)
+        modes = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            output: Tensor = self.model(x)
+        finally:
+            for module, training in modes.items():
+                module.training = training
+        return output
+
+    # ------------------------------------------------------------------ state is data
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything the learner is, as named tensors: load it into a learner built alike to go on exactly."""
+        state = {"steps": torch.tensor(self.steps)}
+        state |= {f"model.{name}": t.detach() for name, t in self.model.state_dict().items()}
+        if self.memory is not None:
+            state |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
+        return {name: t.clone() for name, t in state.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Become the learner whose state this is."""
+        own = self.state_dict()
+        missing = sorted(name for name in own if name not in state)
+        if missing:
+            raise UsageError(f"this state lacks {', '.join(missing[:5])}: it is another kind of learner's")
+        device = next(self.model.parameters()).device
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v.to(device) for k, v in state.items() if k.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        if self.memory is not None:
+            self.memory.load_state_dict(part("memory."))
+        self.steps = int(state["steps"])
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to a safetensors file, whole or not at all."""
+        write_state(Path(path), self.state_dict(), {"learner": type(self).__name__})
+
+    def load(self, path: str | Path) -> None:
+        """Become the learner saved in this file; this one must have been built alike. Reading runs no code."""
+        self.load_state_dict(read_state(Path(path), {"learner": type(self).__name__}))
+
+    # ------------------------------------------------------------------ checks
+
+    def _inputs(self, x: Any) -> Tensor:
+        x = torch.as_tensor(x)
+        if not x.is_floating_point():
+            raise InputError(
+                f"x holds {x.dtype}, floating-point values are needed. Pixels: scale them first, x.float() / 255."
+            )
+        if x.ndim < 2 or not len(x):
+            raise InputError(f"x must be a batch of at least one example, not of shape {tuple(x.shape)}")
+        if self._shape is not None and x.shape[1:] != self._shape:
+            raise InputError(
+                f"examples of shape {tuple(x.shape[1:])} do not fit this stream's {tuple(self._shape)}"
+            )
+        like = next(self.model.parameters())
+        x = x.detach().to(device=like.device, dtype=like.dtype)
+        if not torch.isfinite(x).all():
+            where = (~torch.isfinite(x).flatten(1).all(1)).nonzero().flatten().tolist()
+            raise InputError(
+                f"x holds NaN or infinity (in {like.dtype}) in example(s) {where[:5]} of the batch. "
+                "Drop or mend them before observing."
+            )
+        return x
+
+    def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+        x = self._inputs(x)
+        y = torch.as_tensor(y)
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise InputError(f"y holds {y.dtype}, integer class labels are needed")
+        if y.ndim != 1 or len(y) != len(x):
+            raise InputError(f"y must hold one label per example: shape {tuple(y.shape)} for {len(x)} examples")
+        y = y.detach().to(device=x.device, dtype=torch.int64)
+        if self._shape is None:
+            self._meet(x)
+        if int(y.min()) < 0 or int(y.max()) >= self._classes:
+            raise InputError(
+                f"labels run from {int(y.min())} to {int(y.max())}; the model has {self._classes} outputs, "
+                f"so they must lie in 0 .. {self._classes - 1}"
+            )
+        return x, y
+
+    def _meet(self, x: Tensor) -> None:
+        """Try the model on the first batch, to know its classes and that inputs of this shape fit."""
+        try:
+            output = self.logits(x[:1])
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise InputError(f"the model does not take inputs of shape {tuple(x.shape)}: {error}") from error
+        if output.ndim != 2:
+            raise InputError(f"the model must return (batch, classes) logits, not shape {tuple(output.shape)}")
+        self._shape, self._classes = tuple(x.shape[1:]), output.shape[1]
+
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Dropout and the like draw from this learner's seed and step, not from what else the process does."""
+        if self._sums_exactly:
+            yield
+        else:
+            with torch_seeded(self.seed, "model", self.steps):
+                yield

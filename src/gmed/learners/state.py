@@ -1,0 +1,45 @@
+"""Named tensors in a file: safetensors, written whole or not at all, read without running code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from gmed.errors import UsageError
+
+FORMAT = "gmed-state/1"
+
+
+def write_state(path: Path, state: dict[str, Tensor], labels: dict[str, str]) -> None:
+    """Write to a temporary name beside ``path``, sync, then rename."""
+    data = save({k: v.contiguous() for k, v in state.items()}, {"format": FORMAT, **labels})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_state(path: Path, labels: dict[str, str]) -> dict[str, Tensor]:
+    """The tensors of a file written with the same labels."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except SafetensorError as error:
+        raise UsageError(f"{path}: not a sound state file ({error})") from None
+    expected = {"format": FORMAT, **labels}
+    wrong = [f"{k} is {metadata.get(k)!r}, not {v!r}" for k, v in expected.items() if metadata.get(k) != v]
+    if wrong:
+        raise UsageError(f"{path}: {'; '.join(wrong)}")
+    return state

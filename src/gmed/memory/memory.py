@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gmed.errors import UsageError
+
+
+class Memory(ABC):
+    """A fixed number of slots, kept as tensors that can be edited in place.
+
+    A subclass decides who enters (:meth:`admit`). The tensors are laid out by the first batch.
+
+    Attributes
+    ----------
+    x, y
+        The stored examples; slots from ``len(memory)`` on are empty.
+    age
+        How often the example in a slot has been edited since it entered; 0 when a slot is overwritten.
+    origin
+        Which example of the stream it was: 0 for the first one ever observed.
+    seen
+        How many examples have been offered so far.
+    """
+
+    version = 1
+    x: Tensor
+    y: Tensor
+    age: Tensor
+    origin: Tensor
+
+    def __init__(self, capacity: int) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise UsageError(f"memory capacity must be a whole number of at least 1, not {capacity!r}")
+        self.capacity = capacity
+        self.seen = 0
+
+    @abstractmethod
+    def admit(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The slot for each of the next ``count`` examples; ``capacity`` or more means not stored."""
+
+    def __len__(self) -> int:
+        return min(self.seen, self.capacity)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the tensors have been laid out."""
+        return hasattr(self, "x")
+
+    def lay_out(self, x: Tensor, y: Tensor) -> None:
+        """Make room for examples like these."""
+        self.x = x.new_zeros((self.capacity, *x.shape[1:]))
+        self.y = y.new_zeros(self.capacity)
+        self.age = torch.zeros(self.capacity, dtype=torch.int64, device=x.device)
+        self.origin = torch.full((self.capacity,), -1, dtype=torch.int64, device=x.device)
+
+    def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> None:
+        """Offer a batch of examples. One that takes a slot starts with age 0."""
+        admitted = self.admit(len(y), rng)
+        entering = {int(slot): row for row, slot in enumerate(admitted) if slot < self.capacity}
+        if entering:  # of two examples sent to one slot in the same batch, the later stays
+            slots = torch.tensor(list(entering), device=self.x.device)
+            rows = torch.tensor(list(entering.values()), device=self.x.device)
+            self.x[slots] = x[rows]
+            self.y[slots] = y[rows]
+            self.age[slots] = 0
+            self.origin[slots] = self.seen + rows
+        self.seen += len(y)
+
+    def replace(self, slots: Tensor, x: Tensor) -> None:
+        """Write edited examples back and count the edit. One that is not finite leaves its slot as it was."""
+        finite = torch.isfinite(x).flatten(1).all(1)
+        kept = finite.reshape(-1, *[1] * (x.ndim - 1))
+        self.x[slots] = torch.where(kept, x, self.x[slots])
+        self.age[slots] += 1
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything the memory is, as named tensors."""
+        state = {"seen": torch.tensor(self.seen)}
+        if self.ready:
+            state |= {"x": self.x, "y": self.y, "age": self.age, "origin": self.origin}
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.seen = int(state["seen"])
+        for name in ("x", "y", "age", "origin"):
+            if name in state:
+                setattr(self, name, state[name].clone())

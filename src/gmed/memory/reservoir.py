@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gmed.memory.memory import Memory
+
+
+class Reservoir(Memory):
+    """Reservoir sampling: at any time every example seen so far is stored with the same probability.
+
+    The n-th example enters with probability capacity / n and overwrites a slot chosen uniformly.
+
+    Parameters
+    ----------
+    capacity
+        How many examples are stored.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gmed.randomness import generator
+    >>> memory = Reservoir(3)
+    >>> x, y = torch.arange(5.0).unsqueeze(1), torch.arange(5)
+    >>> memory.lay_out(x, y)
+    >>> memory.insert(x[:2], y[:2], generator(0, "reservoir", 0))
+    >>> len(memory), memory.y[:2].tolist()
+    (2, [0, 1])
+    >>> memory.insert(x[2:], y[2:], generator(0, "reservoir", 1))
+    >>> len(memory), memory.seen
+    (3, 5)
+
+    References
+    ----------
+    Vitter, "Random sampling with a reservoir", ACM Transactions on Mathematical Software 11(1), 1985.
+    """
+
+    def admit(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        nth = self.seen + np.arange(1, count + 1)
+        drawn = rng.integers(0, nth)
+        return np.where(nth <= self.capacity, nth - 1, drawn)

@@ -1,0 +1,83 @@
+"""A model as a function of its parameters.
+
+Parameters are plain values here (a dictionary of tensors): a model is evaluated at other parameters without
+ever being overwritten and restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+Parameters = dict[str, Tensor]
+
+# Modules whose output for one example cannot depend on the rest of the batch or on chance.
+_INDEPENDENT = {
+    module.forward
+    for module in (
+        nn.Sequential,
+        nn.Identity,
+        nn.Flatten,
+        nn.Linear,
+        nn.Conv1d,
+        nn.Conv2d,
+        nn.ReLU,
+        nn.LeakyReLU,
+        nn.ELU,
+        nn.GELU,
+        nn.SiLU,
+        nn.Sigmoid,
+        nn.Tanh,
+        nn.LayerNorm,
+        nn.GroupNorm,
+        nn.MaxPool1d,
+        nn.MaxPool2d,
+        nn.AvgPool1d,
+        nn.AvgPool2d,
+        nn.AdaptiveAvgPool1d,
+        nn.AdaptiveAvgPool2d,
+    )
+}
+
+
+def trainable(model: nn.Module) -> Parameters:
+    """The parameters an update may change, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The model's output at ``parameters``. Its buffers (batch-norm statistics) are left as they are.
+
+    The model's mode is its own: in training mode batch-norm uses the statistics of this batch.
+    """
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    output: Tensor = functional_call(model, {**parameters, **buffers}, (x,))
+    return output
+
+
+def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:
+    """The gradient of ``loss`` by name; zero for a parameter it does not reach. ``.grad`` is never touched."""
+    if not parameters:
+        return {}
+    grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(p) if g is None else g
+        for (name, p), g in zip(parameters.items(), grads, strict=True)
+    }
+
+
+def treats_examples_independently(model: nn.Module) -> bool:
+    """Whether the output for one example is known not to depend on the rest of the batch or on chance.
+
+    Then the gradient of a sum of losses is the sum of gradients, whichever batches they were computed in.
+    Only models made of known layers qualify; a model with batch-norm, dropout or a forward of its own does not.
+
+    >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    True
+    >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    False
+    """
+    return all(type(m).forward in _INDEPENDENT and not m._forward_hooks for m in model.modules())

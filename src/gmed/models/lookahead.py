@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.models.functional import Parameters, forward, gradient, trainable
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of a batch, from the model's output and the targets, as torch's losses compute it."""
+
+
+class LookAhead:
+    """One plain SGD step on the incoming batch, taken on paper only: θ' = θ - τ ∇ℓ(x_D, y_D; θ).
+
+    Nothing is computed before it is asked for, and then once: every part that looks ahead in a step
+    (retrieval, editing) and the update itself share one stream gradient. The model is not changed.
+
+    Parameters
+    ----------
+    model
+        Gives θ, its current trainable parameters.
+    x, y
+        The incoming batch (x_D, y_D).
+    lr
+        τ.
+    loss
+        Mean loss of a batch.
+
+    Examples
+    --------
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> squared = lambda output, y: ((output - y) ** 2).mean()
+    >>> with torch.no_grad():
+    ...     _ = model.weight.fill_(1.0)
+    >>> ahead = LookAhead(model, torch.tensor([[2.0]]), torch.tensor([[0.0]]), lr=0.1, loss=squared)
+    >>> ahead.parameters["weight"].item()  # 1 - 0.1 * 2 * 2 * 2
+    0.2...
+    >>> model.weight.item()
+    1.0
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, *, lr: float, loss: Loss = cross_entropy):
+        self.model = model
+        self.x, self.y = x, y
+        self.lr = lr
+        self.loss = loss
+
+    @cached_property
+    def stream_loss(self) -> Tensor:
+        """ℓ_stream, with its graph."""
+        with torch.enable_grad():
+            return self.loss(forward(self.model, self.current, self.x), self.y)
+
+    @cached_property
+    def current(self) -> Parameters:
+        """θ."""
+        return trainable(self.model)
+
+    @cached_property
+    def stream_gradient(self) -> Parameters:
+        """∇ℓ_stream at θ."""
+        return gradient(self.stream_loss, self.current)
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """θ'. No gradient flows through it back to θ."""
+        with torch.no_grad():
+            return {name: p - self.lr * self.stream_gradient[name] for name, p in self.current.items()}
+
+    @property
+    def taken(self) -> bool:
+        """Whether anything in this step has asked for the stream gradient."""
+        return "stream_gradient" in self.__dict__
+
+    def loss_before(self, x: Tensor, y: Tensor) -> Tensor:
+        """ℓ(x, y; θ), differentiable with respect to x alone."""
+        return self._loss_at({name: p.detach() for name, p in self.current.items()}, x, y)
+
+    def loss_after(self, x: Tensor, y: Tensor) -> Tensor:
+        """ℓ(x, y; θ'), differentiable with respect to x alone."""
+        return self._loss_at(self.parameters, x, y)
+
+    def _loss_at(self, parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return self.loss(forward(self.model, parameters, x), y)

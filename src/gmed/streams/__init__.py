@@ -1,0 +1,9 @@
+"""Data sets as task-free streams: what is seen, in which order, and what it is tested on."""
+
+from gmed.streams.iid import iid
+from gmed.streams.permuted import permuted
+from gmed.streams.rotated import rotated
+from gmed.streams.split import split
+from gmed.streams.stream import Stream, TestSet, pixels
+
+__all__ = ["Stream", "TestSet", "iid", "permuted", "pixels", "rotated", "split"]
