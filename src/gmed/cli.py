@@ -1,0 +1,165 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gmed import __version__
+from gmed.engine.benchmarks import BENCHMARKS
+from gmed.engine.methods import EDITS, METHODS, base_parameters, edit_parameters
+from gmed.errors import GmedError
+from gmed.experiment import Experiment, default_store, stored_results
+from gmed.results import Results
+from gmed.terminal import LiveProgress, show_results
+
+DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gmed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Online, task-free continual learning with an editable replay memory."""
+
+
+@app.command()
+def run(
+    benchmark: Annotated[str, typer.Argument(help="A benchmark, or an experiment file (.toml, .yaml)")],
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods: er, er+gmed, 'er+gmed(alpha=1.0)'")] = None,
+    seeds: Annotated[str | None, typer.Option(help="5 means seeds 0-4; 3,7,11 means those [5]")] = None,
+    memory: Annotated[int | None, typer.Option(help="Memory size [the benchmark's]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    store: Store = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run methods on a benchmark over seeds; finished runs are kept and never computed again."""
+    given: dict[str, Any] = {
+        "methods": methods or None,
+        "seeds": seeds,
+        "memory": memory,
+        "device": device,
+        "workers": workers,
+        "data_dir": data_dir,
+        "store": store,
+    }
+    if benchmark.endswith((".toml", ".yaml", ".yml")):
+        experiment = Experiment.from_file(Path(benchmark), **given)
+    else:
+        given["store"] = store or default_store()
+        given["methods"] = methods or []
+        experiment = Experiment(benchmark, **{k: v for k, v in given.items() if v is not None})
+
+    progress = LiveProgress(Console(stderr=True))
+    try:
+        with progress:
+            results = experiment.run(rerun=rerun, watcher=progress)
+    except KeyboardInterrupt:
+        progress.console.print(
+            f"Stopped. Finished runs are kept in {experiment.store}; the same command goes on from there.",
+            highlight=False,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    _print(results, as_json)
+    raise typer.Exit(RUN_FAILED if results.failures else DONE)
+
+
+@app.command()
+def table(
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Show stored results beside the published ones."""
+    results, outdated = stored_results(store or default_store(), benchmark, methods or [])
+    if outdated:
+        note = f"{outdated} stored results are left out: a part that computed them has changed since"
+        Console(stderr=True).print(note, highlight=False)
+    _print(results, as_json)
+
+
+@app.command("list")
+def list_(
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the data sets [the packaged ones]")] = None,
+) -> None:
+    """List benchmarks, and methods with their parameters."""
+    console = Console()
+    folder = Path(data_dir) if data_dir else None
+    shown = Table(title="Benchmarks", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "data", "defaults", "stream"):
+        shown.add_column(heading)
+    for b in BENCHMARKS.values():
+        edits = [f"{e}({_pairs(p)})" for e, p in b.edits.items()]
+        present = "present" if b.data_present(folder) else "missing"
+        shown.add_row(b.name, present, "\n".join([_pairs(b.settings), *edits]), b.summary)
+    console.print(shown)
+
+    shown = Table(title="\nMethods", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "parameters", "what it is"):
+        shown.add_column(heading)
+    for name, recipe in METHODS.items():
+        shown.add_row(name, _defaults(base_parameters(recipe)), recipe.summary)
+    for name, edit in EDITS.items():
+        what = (edit.__doc__ or "").strip().split("\n")[0].rstrip(".")
+        shown.add_row(f"...+{name}", _defaults(edit_parameters(edit)), what)
+    console.print(shown)
+    console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'", highlight=False)
+
+
+def _pairs(settings: Any) -> str:
+    return ", ".join(f"{k}={v}" for k, v in settings.items())
+
+
+def _defaults(parameters: dict[str, Parameter]) -> str:
+    return ", ".join(k if p.default is p.empty else f"{k}={p.default}".lower() for k, p in parameters.items())
+
+
+def _print(results: Results, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(results.to_dict(), indent=2))
+        return
+    console = Console()
+    show_results(console, results)
+    if results.store is not None:
+        console.print(f"Results are stored in {Path(results.store).resolve()}", highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Entry point: errors made on purpose become one line and exit code 2."""
+    try:
+        app()
+    except GmedError as error:
+        print(f"gmed: {error}", file=sys.stderr)
+        sys.exit(BAD_USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Runs: which there are, how one is computed, and who computes many."""
+
+from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
+from gmed.engine.executor import Event, Failed, Finished, Progress, execute
+from gmed.engine.methods import EDITS, METHODS, Method, resolve
+from gmed.engine.run import RunResult, run_one
+from gmed.engine.spec import RunSpec
+
+__all__ = [
+    "BENCHMARKS",
+    "EDITS",
+    "METHODS",
+    "Benchmark",
+    "Event",
+    "Failed",
+    "Finished",
+    "Method",
+    "Progress",
+    "RunResult",
+    "RunSpec",
+    "execute",
+    "get_benchmark",
+    "resolve",
+    "run_one",
+]

@@ -1,0 +1,96 @@
+"""The benchmarks: a data set, a stream made of it, a model, and the published settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gmed.data import Dataset, load_mnist
+from gmed.errors import unknown
+from gmed.models import MLP
+from gmed.streams import Stream, permuted, rotated, split
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One column of the paper's tables.
+
+    Attributes
+    ----------
+    data, stream, model
+        How its data set is loaded (from a folder, or by default wherever it is), how a seed's stream is made
+        of it, and the model that learns it.
+    settings
+        Defaults of every method here: the learning rate and the memory size.
+    edits
+        Defaults of each edit here, by its name (Table 6).
+    version
+        Raised whenever a change to the data, the stream or the model changes results.
+    """
+
+    name: str
+    summary: str
+    data: Callable[[Path | None], Dataset]
+    stream: Callable[[Dataset, int], Stream]
+    model: Callable[[], nn.Module]
+    settings: Mapping[str, Any]
+    edits: Mapping[str, Mapping[str, Any]]
+    batch_size: int = 10
+    version: int = field(default=1)
+
+    def data_present(self, directory: Path | None = None) -> bool:
+        """Whether the data set can be loaded from here."""
+        try:
+            self.data(directory)
+        except Exception:
+            return False
+        return True
+
+
+_MNIST = {"data": load_mnist, "model": MLP, "settings": {"lr": 0.05, "memory": 500}}
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark(
+            name="split-mnist",
+            summary="digits 0/1, then 2/3, ... 8/9; 1,000 examples each",
+            stream=split,
+            edits={"gmed": {"alpha": 5.0, "beta": 0.01}},
+            **_MNIST,
+        ),
+        Benchmark(
+            name="split-mnist-full",
+            summary="digits 0/1, then 2/3, ... 8/9; all 60,000 examples",
+            stream=partial(split, per_task=None),
+            edits={"gmed": {"alpha": 5.0, "beta": 0.01}},
+            **_MNIST,
+        ),
+        Benchmark(
+            name="permuted-mnist",
+            summary="10 pixel permutations; 1,000 examples each",
+            stream=permuted,
+            edits={"gmed": {"alpha": 0.05, "beta": 0.001}},
+            **_MNIST,
+        ),
+        Benchmark(
+            name="rotated-mnist",
+            summary="20 angles from 0 to 180 degrees; 1,000 examples each",
+            stream=rotated,
+            edits={"gmed": {"alpha": 1.0, "beta": 0.01}},
+            **_MNIST,
+        ),
+    )
+}
+
+
+def get_benchmark(name: str) -> Benchmark:
+    """The benchmark of this name, or an error that names the nearest ones."""
+    if name not in BENCHMARKS:
+        raise unknown("benchmark", name, BENCHMARKS)
+    return BENCHMARKS[name]

@@ -1,0 +1,232 @@
+"""The methods, and the grammar that names them: a base, optionally an edit, each with parameters.
+
+    er      er+gmed      er+gmed(alpha=1.0,beta=0.01)      er(memory=200)+gmed(steps=3)
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
+
+from torch import nn
+
+from gmed.editing import GMED, Edit
+from gmed.engine.benchmarks import Benchmark
+from gmed.errors import UsageError, unknown
+from gmed.learners import ER, FineTune, Learner
+from gmed.memory import Memory, Reservoir
+from gmed.streams import Stream, iid
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method as the parts it is made of."""
+
+    summary: str
+    learner: type[Learner]
+    memory: type[Memory] | None = None
+    order: Callable[..., Stream] | None = None  # how the stream is reordered first, if it is
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def editable(self) -> bool:
+        return "editing" in signature(self.learner).parameters
+
+
+METHODS = {
+    "finetune": Recipe("SGD on the stream alone", FineTune),
+    "er": Recipe("experience replay from a reservoir", ER, memory=Reservoir),
+    "iid-online": Recipe("SGD on the shuffled stream, one pass", FineTune, order=iid),
+    "iid-offline": Recipe("SGD on the shuffled stream, several passes", FineTune, order=iid, defaults={"passes": 5}),
+}
+
+EDITS: dict[str, type[Edit]] = {"gmed": GMED}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A named part and its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        if not self.parameters:
+            return self.name
+        return f"{self.name}({','.join(f'{k}={_written(v)}' for k, v in self.parameters.items())})"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with every parameter settled for one benchmark.
+
+    Attributes
+    ----------
+    name
+        The shortest way to write it: parameters appear where they differ from the benchmark's defaults.
+    base_name
+        The same method without its edit, or ``None`` if it has none: what its gain is measured against.
+    """
+
+    name: str
+    base_name: str | None
+    base: Part
+    edit: Part | None
+
+    def make_stream(self, stream: Stream, seed: int) -> Stream:
+        """The stream as this method sees it."""
+        order = METHODS[self.base.name].order
+        return stream if order is None else order(stream, seed, **_given_to(order, self.base.parameters))
+
+    def make_learner(self, model: nn.Module, seed: int) -> Learner:
+        recipe, settings = METHODS[self.base.name], self.base.parameters
+        parts: dict[str, Any] = _given_to(recipe.learner, settings)
+        if recipe.memory is not None:
+            parts["memory"] = recipe.memory(settings["memory"])
+        if self.edit is not None:
+            parts["editing"] = EDITS[self.edit.name](**self.edit.parameters)
+        return recipe.learner(model, seed=seed, **parts)
+
+    def config(self) -> dict[str, Any]:
+        parts = {"base": {"name": self.base.name, **self.base.parameters}}
+        return parts | ({"edit": {"name": self.edit.name, **self.edit.parameters}} if self.edit else {})
+
+    def versions(self) -> dict[str, int]:
+        """The version of every part that computes this method."""
+        recipe = METHODS[self.base.name]
+        found = {recipe.learner.__name__: recipe.learner.version}
+        if recipe.memory is not None:
+            found[recipe.memory.__name__] = recipe.memory.version
+        if self.edit is not None:
+            found[EDITS[self.edit.name].__name__] = EDITS[self.edit.name].version
+        return found
+
+
+def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
+    """The method that ``text`` names, with this benchmark's defaults for what it leaves open.
+
+    ``memory`` is the memory size of methods that have one and do not give it themselves.
+
+    >>> from gmed.engine.benchmarks import get_benchmark
+    >>> resolve(get_benchmark("split-mnist"), "er+gmed(alpha=5, beta=0.1)").name
+    'er+gmed(beta=0.1)'
+    >>> resolve(get_benchmark("split-mnist"), "er+gmed", memory=200).edit.parameters["alpha"]
+    5.0
+    """
+    typed = parse(text)
+    if typed[0].name not in METHODS:
+        raise unknown("method", typed[0].name, METHODS)
+    recipe = METHODS[typed[0].name]
+    if len(typed) > 2:
+        raise UsageError(f"{text!r}: a method takes one edit, not {len(typed) - 1}")
+
+    settings = dict(typed[0].parameters)
+    if memory is not None and recipe.memory is not None:
+        settings.setdefault("memory", memory)
+    base, short_base = _settle(Part(typed[0].name, settings), base_parameters(recipe), benchmark.settings)
+    if len(typed) == 1:
+        method = Method(str(short_base), None, base, None)
+    else:
+        name = typed[1].name
+        if name not in EDITS:
+            raise unknown("edit", name, EDITS)
+        if not recipe.editable:
+            raise UsageError(f"{text!r}: {base.name} stores no examples, so there is nothing to edit")
+        edit, short_edit = _settle(typed[1], edit_parameters(EDITS[name]), benchmark.edits.get(name, {}))
+        method = Method(f"{short_base}+{short_edit}", str(short_base), base, edit)
+
+    method.make_learner(nn.Linear(1, 1), seed=0)  # a bad value is refused here, before anything runs
+    return method
+
+
+def parse(text: str) -> tuple[Part, ...]:
+    """The parts of a method's name as written.
+
+    >>> [str(part) for part in parse("er + gmed(steps=3, clamp=[0,1])")]
+    ['er', 'gmed(steps=3,clamp=[0,1])']
+    """
+    parts = re.findall(r"[^+(]+(?:\([^)]*\))?", text)
+    if not parts or "+".join(parts) != text:
+        raise UsageError(f"cannot read the method {text!r}; write it like er, er+gmed or 'er+gmed(alpha=1.0)'")
+    return tuple(_parse_part(part.strip(), text) for part in parts)
+
+
+def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
+    """What can be set on a recipe: its learner's numbers, its memory's size, its order's passes."""
+    found = _settable(recipe.learner)
+    if recipe.memory is not None:
+        found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
+    if recipe.order is not None:
+        found |= _settable(recipe.order)
+    return {k: p.replace(default=recipe.defaults.get(k, p.default)) for k, p in found.items()}
+
+
+def edit_parameters(edit: type[Edit]) -> dict[str, Parameter]:
+    return _settable(edit)
+
+
+def _settable(part: Callable[..., Any]) -> dict[str, Parameter]:
+    hints = get_type_hints(part.__init__ if isinstance(part, type) else part)
+    hidden = {"self", "model", "memory", "editing", "seed", "stream", "data"}
+    parameters = signature(part).parameters.items()
+    return {k: p.replace(annotation=hints[k]) for k, p in parameters if k not in hidden}
+
+
+def _given_to(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if k in _settable(part)}
+
+
+def _settle(typed: Part, allowed: Mapping[str, Parameter], usual: Mapping[str, Any]) -> tuple[Part, Part]:
+    """A part with a value for everything (as typed, else the benchmark's, else the part's own default), and
+    the part with only what differs from the defaults."""
+    for name in typed.parameters:
+        if name not in allowed:
+            raise unknown(f"parameter of {typed.name}:", name, allowed)
+    full, short = {}, {}
+    for name, parameter in allowed.items():
+        default = usual.get(name, parameter.default)
+        value = typed.parameters.get(name, default)
+        if value is Parameter.empty:
+            raise UsageError(f"{typed.name} needs {name}=...: this benchmark has no published value for it")
+        full[name] = _converted(typed.name, name, value, parameter.annotation)
+        if full[name] != default:
+            short[name] = full[name]
+    return Part(typed.name, full), Part(typed.name, short)
+
+
+def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind in (float, int, bool) and type(value) is not kind:
+        wanted = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
+        raise UsageError(f"{part}({name}=...) takes {wanted}, not {_written(value)}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+def _parse_part(part: str, text: str) -> Part:
+    name, _, arguments = part.partition("(")
+    lowered = re.sub(r"\b(true|false|none)\b", lambda m: str(_WORDS[m[0].lower()]), arguments, flags=re.I)
+    try:
+        call = ast.parse(f"part({lowered or ')'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError):
+        raise UsageError(
+            f"cannot read {part!r} in the method {text!r}; parameters are written name=value, "
+            "as in 'er+gmed(alpha=1.0,beta=0.01)'"
+        ) from None
+    return Part(name.strip(), parameters)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_written(v) for v in value)}]"
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gmed.engine.benchmarks import get_benchmark
+from gmed.engine.spec import RunSpec
+from gmed.errors import UsageError
+from gmed.learners import Learner
+from gmed.randomness import torch_seeded
+from gmed.streams import Stream, TestSet, pixels
+
+OnProgress = Callable[[int, int], None]
+"""Called now and then with the examples seen and the examples there are."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one run found.
+
+    Attributes
+    ----------
+    accuracy
+        accuracy[i][j]: test accuracy on task j at the i-th point of evaluation, in 0 .. 1. All classes
+        compete; no task ids.
+    final_accuracy
+        The mean over tasks of the last row: the number the paper reports.
+    pooled_accuracy
+        The same over all test examples at once.
+    timings
+        Seconds spent on data, training and evaluation.
+    environment
+        The device and the versions of everything that computed it.
+    """
+
+    benchmark: str
+    method: str
+    seed: int
+    accuracy: list[list[float]]
+    final_accuracy: float
+    pooled_accuracy: float
+    steps: int
+    timings: dict[str, float]
+    environment: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_one(
+    spec: RunSpec,
+    *,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    on_progress: OnProgress = lambda seen, total: None,
+) -> RunResult:
+    """Compute one run in this process.
+
+    >>> result = run_one(RunSpec.make("split-mnist", "finetune", seed=0), device="cpu")
+    >>> [len(row) for row in result.accuracy], result.steps
+    ([5, 5, 5, 5, 5], 500)
+    """
+    where = pick_device(device)
+    clock = _Clock()
+    with clock("data"):
+        stream = spec.method.make_stream(_stream(spec.benchmark.name, spec.seed, data_dir), spec.seed).to(where)
+    with torch_seeded(spec.seed, "weights"):
+        model = spec.benchmark.model()
+    learner = spec.method.make_learner(model.to(where), spec.seed)
+
+    accuracy, seen = [], 0
+    for stretch in stream.stretches(spec.benchmark.batch_size):
+        with clock("train"):
+            for x, y in stretch:
+                learner.observe(x, y)
+                seen += len(y)
+                on_progress(seen, len(stream))
+        with clock("evaluate"):
+            accuracy.append([accuracy_on(learner, test) for test in stream.tests])
+    sizes = [len(test.y) for test in stream.tests]
+    return RunResult(
+        benchmark=spec.benchmark.name,
+        method=spec.method.name,
+        seed=spec.seed,
+        accuracy=accuracy,
+        final_accuracy=float(np.mean(accuracy[-1])),
+        pooled_accuracy=float(np.average(accuracy[-1], weights=sizes)),
+        steps=learner.steps,
+        timings={name: round(seconds, 4) for name, seconds in clock.seconds.items()},
+        environment=environment(where),
+    )
+
+
+def accuracy_on(learner: Learner, test: TestSet, chunk: int = 1000) -> float:
+    """The share of a test set that the learner classifies rightly."""
+    chunks = zip(test.x.split(chunk), test.y.split(chunk), strict=True)
+    return sum(int((learner.predict(pixels(x)) == y).sum()) for x, y in chunks) / len(test.y)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What a result depends on besides its specification."""
+    return {
+        "gmed": version("gmed"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+@lru_cache(maxsize=1)
+def _stream(benchmark: str, seed: int, data_dir: Path | None) -> Stream:
+    """Every method at one seed meets the same stream; the last one made is kept."""
+    found = get_benchmark(benchmark)
+    return found.stream(found.data(data_dir), seed)
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gmed.engine.benchmarks import Benchmark, get_benchmark
+from gmed.engine.methods import Method, resolve
+
+ENGINE_VERSION = 1  # raised whenever a change to how runs are computed changes results
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run: a benchmark, a method on it and a seed. What it computes is a function of these alone.
+
+    >>> spec = RunSpec.make("split-mnist", "er+gmed(alpha=5.0)", seed=3)
+    >>> spec.method.name, spec.key == RunSpec.make("split-mnist", "er+gmed", seed=3).key
+    ('er+gmed', True)
+    """
+
+    benchmark: Benchmark
+    method: Method
+    seed: int
+
+    @classmethod
+    def make(cls, benchmark: str, method: str, seed: int, memory: int | None = None) -> RunSpec:
+        found = get_benchmark(benchmark)
+        return cls(found, resolve(found, method, memory), seed)
+
+    def config(self) -> dict[str, Any]:
+        """Everything that decides the result, but for the versions and the seed."""
+        return {
+            "benchmark": self.benchmark.name,
+            "batch_size": self.benchmark.batch_size,
+            "method": self.method.config(),
+        }
+
+    def versions(self) -> dict[str, int]:
+        """The version of every part that computes it; a part whose results change changes its version."""
+        return {
+            "engine": ENGINE_VERSION,
+            self.benchmark.name: self.benchmark.version,
+            **self.method.versions(),
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """The name of this run in a store: a hash of the configuration, the versions and the seed."""
+        identity = {"config": self.config(), "versions": self.versions(), "seed": self.seed}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+
+    def __str__(self) -> str:
+        return f"{self.benchmark.name} {self.method.name} seed {self.seed}"

@@ -1,0 +1,209 @@
+"""Experiments: methods on a benchmark over seeds, computed once and kept."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gmed.engine import Event, Failed, Finished, RunSpec, execute
+from gmed.engine.run import pick_device
+from gmed.errors import UsageError, unknown
+from gmed.paper import published
+from gmed.results import Failure, Results, Store
+from gmed.results.results import in_order
+
+DEFAULT_STORE = "gmed.db"
+
+
+class Watcher:
+    """Told what an experiment does while it does it; does nothing with it."""
+
+    def start(self, todo: Sequence[RunSpec], kept: int) -> None:
+        """Before the first run: the runs to compute, and how many were in the store already."""
+
+    def event(self, event: Event) -> None:
+        """Whenever something happened."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What to compute and where, as one value: the arguments of :func:`run`, or a file."""
+
+    benchmark: str
+    methods: Sequence[str]
+    seeds: int | str | Sequence[int] = 5
+    memory: int | None = None
+    device: str = "auto"
+    workers: int | None = None
+    data_dir: str | Path | None = None
+    store: str | Path | None = DEFAULT_STORE
+
+    @classmethod
+    def from_file(cls, path: Path, **overrides: Any) -> Experiment:
+        """Read a TOML or YAML file whose keys are this class's attributes; overrides that are None do not count."""
+        content = {**_read(path), **{k: v for k, v in overrides.items() if v is not None}}
+        known = {f.name for f in fields(cls)}
+        for name in content:
+            if name not in known:
+                raise unknown(f"key in {path}:", name, known)
+        for name in ("benchmark", "methods"):
+            if name not in content:
+                raise UsageError(f"{path}: the key {name!r} is missing")
+        if isinstance(content["methods"], str):
+            content["methods"] = [content["methods"]]
+        return cls(**content)
+
+    def specs(self) -> list[RunSpec]:
+        """The runs, seed by seed so that methods at one seed share its stream; none twice."""
+        if not self.methods:
+            raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
+        made = (
+            RunSpec.make(self.benchmark, method, seed, self.memory)
+            for seed in seed_list(self.seeds)
+            for method in self.methods
+        )
+        return list({spec.key: spec for spec in made}.values())
+
+    def run(self, *, rerun: bool = False, watcher: Watcher | None = None) -> Results:
+        """Compute what the store does not have yet, keep each run as it finishes, return them all."""
+        watcher = watcher or Watcher()
+        specs = self.specs()
+        pick_device(self.device)
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"workers must be 0 or more, not {self.workers}")
+        results = Results(store=None if self.store is None else str(self.store), published=published)
+        with Store(self.store if self.store is not None else ":memory:") as store:
+            stored = {} if rerun else {spec.key: run for spec in specs if (run := store.find(spec))}
+            todo = [spec for spec in specs if spec.key not in stored]
+            results.runs.extend(stored.values())
+            watcher.start(todo, len(stored))
+            data_dir = None if self.data_dir is None else Path(self.data_dir)
+            for event in execute(todo, workers=self.workers, device=self.device, data_dir=data_dir):
+                if isinstance(event, Finished):
+                    store.add(event.spec, event.result)
+                    results.runs.append(event.result)
+                elif isinstance(event, Failed):
+                    store.add(event.spec, event.error)
+                    spec = event.spec
+                    results.failures.append(
+                        Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error)
+                    )
+                watcher.event(event)
+        results.runs = in_order(results.runs, [spec.method.name for spec in specs])
+        return results
+
+
+def run(
+    benchmark: str,
+    methods: str | Sequence[str],
+    *,
+    seeds: int | Sequence[int] = 5,
+    memory: int | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    data_dir: str | Path | None = None,
+    store: str | Path | None = DEFAULT_STORE,
+    rerun: bool = False,
+) -> Results:
+    """Run methods on a benchmark over seeds, and return the results as data.
+
+    Runs finished before are taken from the store. At one seed every method meets the same weights, data,
+    order and replay draws, so differences are paired.
+
+    Parameters
+    ----------
+    benchmark, methods
+        Names as ``gmed list`` shows them; methods may carry parameters, ``"er+gmed(alpha=1.0)"``.
+    seeds
+        A number n for seeds 0 .. n - 1, or the seeds themselves.
+    memory
+        Memory size of methods that have one; by default the benchmark's.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    workers
+        Worker processes; by default one per core, 0 for none but this one. Results do not depend on it.
+    data_dir
+        A folder with the data set's files; by default the packaged ones.
+    store
+        The SQLite file of results; ``None`` keeps nothing.
+    rerun
+        Compute anew what the store already has.
+
+    Examples
+    --------
+    >>> import gmed
+    >>> results = gmed.run("split-mnist", ["finetune", "er"], seeds=1, store=None, workers=0)
+    >>> [run.method for run in results.runs]
+    ['finetune', 'er']
+    >>> er, finetune = results.rows()[1].mean, results.rows()[0].mean
+    >>> er > 70 > 25 > finetune
+    True
+    """
+    methods = [methods] if isinstance(methods, str) else list(methods)
+    experiment = Experiment(benchmark, methods, seeds, memory, device, workers, data_dir, store)
+    return experiment.run(rerun=rerun)
+
+
+def stored_results(
+    store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()
+) -> tuple[Results, int]:
+    """What a store holds, and how many runs were left out because their parts have changed since."""
+    if not Path(store).exists():
+        raise UsageError(f"{store}: no results there yet; gmed run makes some")
+    with Store(store) as opened:
+        runs, failures = opened.runs(benchmark), opened.failures(benchmark)
+        outdated = opened.outdated(benchmark)
+    if methods:
+        runs = [r for r in runs if r.method in methods]
+        failures = [f for f in failures if f.method in methods]
+    return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
+
+
+def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
+    """The seeds that a number, a text or a list means.
+
+    >>> seed_list(3), seed_list("3"), seed_list("3,7,11"), seed_list([5])
+    ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5])
+    """
+    try:
+        if isinstance(seeds, str):
+            numbers = [int(part) for part in seeds.split(",")]
+            seeds = numbers[0] if len(numbers) == 1 and "," not in seeds else numbers
+        found = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    except (TypeError, ValueError):
+        found = []
+    if not found or min(found) < 0 or len(set(found)) < len(found) or max(found) >= 2**63:
+        raise UsageError(
+            f"seeds must be a number of seeds (5) or different seeds from 0 on (3,7,11), not {seeds!r}"
+        )
+    return found
+
+
+def default_store() -> str:
+    """Where results go unless told otherwise: $GMED_STORE, else gmed.db in the current folder."""
+    return os.environ.get("GMED_STORE", DEFAULT_STORE)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text()
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        import yaml
+
+        content = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except ImportError:
+        raise UsageError(f"{path}: reading YAML needs PyYAML (pip install 'gmed[yaml]'), or use TOML") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not sound YAML ({error})") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: must hold keys such as benchmark, methods and seeds")
+    return content

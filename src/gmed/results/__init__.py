@@ -1,0 +1,17 @@
+"""What runs found: the store, statistics and summaries."""
+
+from gmed.results.results import Failure, Published, Results, Row
+from gmed.results.statistics import Difference, Gain, difference, paired_gain
+from gmed.results.store import Store
+
+__all__ = [
+    "Difference",
+    "Failure",
+    "Gain",
+    "Published",
+    "Results",
+    "Row",
+    "Store",
+    "difference",
+    "paired_gain",
+]

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gmed.engine import RunResult, RunSpec
+from gmed.results.statistics import Difference, Gain, difference, paired_gain
+
+SCHEMA = "gmed-results/1"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not finish, and why."""
+
+    benchmark: str
+    method: str
+    seed: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number of the paper, in percent, with where it stands."""
+
+    mean: float
+    std: float | None
+    n: int
+    table: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one benchmark over its seeds; accuracies in percent."""
+
+    benchmark: str
+    method: str
+    n: int
+    mean: float
+    std: float
+    published: Published | None
+    difference: Difference | None
+    gain_over: str | None
+    gain: Gain | None
+
+
+@dataclass
+class Results:
+    """Finished and failed runs, as data.
+
+    Examples
+    --------
+    >>> import gmed
+    >>> results = gmed.run("split-mnist", ["finetune"], seeds=2, store=None, workers=0)
+    >>> sorted(results.accuracies("split-mnist", "finetune"))
+    [0, 1]
+    >>> [(row.method, row.n) for row in results.rows()]
+    [('finetune', 2)]
+    """
+
+    runs: list[RunResult] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    store: str | None = None
+    published: Callable[[str, str], Published | None] = field(default=lambda benchmark, method: None, repr=False)
+
+    def accuracies(self, benchmark: str, method: str) -> dict[int, float]:
+        """Final accuracy by seed, in 0 .. 1."""
+        found = (r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
+        return {r.seed: r.final_accuracy for r in sorted(found, key=lambda r: r.seed)}
+
+    def gain(self, benchmark: str, method: str, over: str) -> Gain | None:
+        """The paired gain of one method over another at the seeds both have, in percentage points."""
+        ours, base = self.accuracies(benchmark, method), self.accuracies(benchmark, over)
+        seeds = sorted(ours.keys() & base.keys())
+        if not seeds:
+            return None
+        return paired_gain([100 * ours[s] for s in seeds], [100 * base[s] for s in seeds])
+
+    def rows(self) -> list[Row]:
+        """One row per benchmark and method, in the order they came."""
+        return [self._row(b, m) for b, m in dict.fromkeys((r.benchmark, r.method) for r in self.runs)]
+
+    def _row(self, benchmark: str, method: str) -> Row:
+        percent = [100 * a for a in self.accuracies(benchmark, method).values()]
+        published = self.published(benchmark, method)
+        apart = published and difference(percent, published.mean, published.std, published.n)
+        base = RunSpec.make(benchmark, method, 0).method.base_name
+        gain = self.gain(benchmark, method, base) if base else None
+        std = float(np.std(percent, ddof=1)) if len(percent) > 1 else math.nan
+        return Row(
+            benchmark=benchmark,
+            method=method,
+            n=len(percent),
+            mean=float(np.mean(percent)),
+            std=std,
+            published=published,
+            difference=apart,
+            gain_over=base if gain else None,
+            gain=gain,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented machine-readable form; undefined numbers are ``None``."""
+        return {
+            "schema": SCHEMA,
+            "store": self.store,
+            "runs": [run.to_dict() for run in self.runs],
+            "failures": [asdict(failure) for failure in self.failures],
+            "summary": [_finite(asdict(row)) for row in self.rows()],
+        }
+
+
+def _finite(value: Any) -> Any:
+    """NaN has no place in JSON."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def in_order(runs: Iterable[RunResult], methods: list[str]) -> list[RunResult]:
+    """Runs by method as asked for, then by seed."""
+    place = {method: i for i, method in enumerate(methods)}
+    return sorted(runs, key=lambda r: (place.get(r.method, len(place)), r.seed))

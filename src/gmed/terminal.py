@@ -1,0 +1,158 @@
+"""How experiments look in a terminal: live progress on standard error, tables on standard output."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gmed import engine
+from gmed.engine import Event, RunSpec
+from gmed.experiment import Watcher
+from gmed.results import Gain, Results, Row
+
+
+class LiveProgress(Watcher):
+    """A bar over all runs and the mean so far of every method; plain lines where nobody is watching live."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("runs"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.live: Live | None = None
+        self.found: dict[str, list[float]] = {}
+        self.planned: dict[str, int] = {}
+        self.under_way: dict[str, float] = {}
+        self.finished = 0
+        self.started = self.said = time.monotonic()
+
+    def start(self, todo: Sequence[RunSpec], kept: int) -> None:
+        if kept:
+            self.console.print(f"{_runs(kept)} already in the store, {len(todo)} to compute", highlight=False)
+        if not todo:
+            return
+        for spec in todo:
+            self.planned[spec.method.name] = self.planned.get(spec.method.name, 0) + 1
+        self.task = self.bar.add_task(todo[0].benchmark.name, total=len(todo))
+        if self.console.is_terminal:
+            self.live = Live(self._view(), console=self.console, refresh_per_second=5, transient=True)
+            self.live.start()
+        else:
+            self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}", highlight=False)
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, engine.Progress):
+            self.under_way[event.spec.key] = event.seen / event.total
+        else:
+            self.under_way.pop(event.spec.key, None)
+            self.finished += 1
+            if isinstance(event, engine.Finished):
+                self.found.setdefault(event.spec.method.name, []).append(event.result.final_accuracy)
+            else:
+                self.console.print(f"failed: {event.spec}: {event.error.splitlines()[-1]}", highlight=False)
+        self.bar.update(self.task, completed=self.finished + sum(self.under_way.values()))
+        if self.live is not None:
+            self.live.update(self._view())
+        elif time.monotonic() - self.said > 10:
+            self.said = time.monotonic()
+            self.console.print(
+                f"  {self.finished} of {_runs(sum(self.planned.values()))} after "
+                f"{self.said - self.started:.0f} s",
+                highlight=False,
+            )
+
+    def _view(self) -> Group:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column("method so far")
+        table.add_column("runs", justify="right")
+        table.add_column("accuracy %", justify="right")
+        for method, planned in self.planned.items():
+            found = self.found.get(method, [])
+            mean = f"{100 * sum(found) / len(found):.2f}" if found else "-"
+            table.add_row(method, f"{len(found)}/{planned}", mean)
+        return Group(table, self.bar)
+
+    def __enter__(self) -> LiveProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+
+def show_results(console: Console, results: Results) -> None:
+    """The table of each benchmark: ours, the paper's, the difference, and below it the gains of editing."""
+    rows = results.rows()
+    for benchmark in dict.fromkeys(row.benchmark for row in rows):
+        own = [row for row in rows if row.benchmark == benchmark]
+        table = Table(title=f"{benchmark}: final accuracy %, mean ± standard deviation", title_justify="left")
+        table.add_column("method", overflow="fold")
+        table.add_column("seeds", justify="right")
+        table.add_column("ours", justify="right", no_wrap=True)
+        table.add_column("paper", justify="right", no_wrap=True)
+        table.add_column("ours - paper ± s.e.", justify="right", no_wrap=True)
+        for row in own:
+            table.add_row(row.method, str(row.n), _spread(row.mean, row.std), _paper(row), _apart(row))
+        console.print(table)
+        if any(row.difference and not row.difference.within for row in own):
+            console.print("! more than two standard errors from the published mean", highlight=False)
+        for row in own:
+            if row.gain is not None:
+                console.print(f"{row.method} over {row.gain_over}: {describe_gain(row.gain)}", highlight=False)
+    for failure in results.failures:
+        reason = failure.error.strip().splitlines()[-1]
+        console.print(
+            f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}", highlight=False
+        )
+
+
+def describe_gain(gain: Gain) -> str:
+    """A paired gain in words.
+
+    >>> describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20))
+    '+1.60 points, 95 % interval [+0.70, +2.50],\\n  p = 0.0008 (one-tailed paired t-test), d = 0.83, 20 seeds'
+    """
+    if math.isnan(gain.p):
+        return f"{gain.mean:+.2f} points ({gain.n} paired seed{'s' if gain.n > 1 else ''}: no test)"
+    p = "p < 0.0001" if gain.p < 0.0001 else f"p = {gain.p:.4f}"
+    return (
+        f"{gain.mean:+.2f} points, 95 % interval [{gain.low:+.2f}, {gain.high:+.2f}],\n"
+        f"  {p} (one-tailed paired t-test), d = {gain.effect_size:.2f}, {gain.n} seeds"
+    )
+
+
+def _spread(mean: float, std: float | None) -> str:
+    return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.1f}"
+
+
+def _paper(row: Row) -> str:
+    return _spread(row.published.mean, row.published.std) if row.published else "-"
+
+
+def _apart(row: Row) -> str:
+    if row.difference is None:
+        return "-"
+    if math.isnan(row.difference.error):
+        return f"{row.difference.mean:+.2f}"
+    mark = "" if row.difference.within else "! "
+    return f"{mark}{row.difference.mean:+.2f} ± {row.difference.error:.2f}"
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" if count == 1 else f"{count} runs"
