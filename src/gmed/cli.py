@@ -14,7 +14,7 @@ from rich.table import Table
 
 from gmed import __version__
 from gmed.engine.benchmarks import BENCHMARKS
-from gmed.engine.methods import EDITS, METHODS, base_parameters, edit_parameters
+from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
 from gmed.errors import GmedError
 from gmed.experiment import Experiment, default_store, stored_results
 from gmed.results import Results
@@ -129,7 +129,7 @@ def list_(
         shown.add_row(name, _defaults(base_parameters(recipe)), recipe.summary)
     for name, edit in EDITS.items():
         what = (edit.__doc__ or "").strip().split("\n")[0].rstrip(".")
-        shown.add_row(f"...+{name}", _defaults(edit_parameters(edit)), what)
+        shown.add_row(f"...+{name}", _defaults(settable(edit)), what)
     console.print(shown)
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'", highlight=False)
 

@@ -89,9 +89,7 @@ class Experiment:
                 elif isinstance(event, Failed):
                     store.add(event.spec, event.error)
                     spec = event.spec
-                    results.failures.append(
-                        Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error)
-                    )
+                    results.failures.append(Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error))
                 watcher.event(event)
         results.runs = in_order(results.runs, [spec.method.name for spec in specs])
         return results
@@ -148,9 +146,7 @@ def run(
     return experiment.run(rerun=rerun)
 
 
-def stored_results(
-    store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()
-) -> tuple[Results, int]:
+def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:
     """What a store holds, and how many runs were left out because their parts have changed since."""
     if not Path(store).exists():
         raise UsageError(f"{store}: no results there yet; gmed run makes some")
@@ -177,9 +173,7 @@ def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
     except (TypeError, ValueError):
         found = []
     if not found or min(found) < 0 or len(set(found)) < len(found) or max(found) >= 2**63:
-        raise UsageError(
-            f"seeds must be a number of seeds (5) or different seeds from 0 on (3,7,11), not {seeds!r}"
-        )
+        raise UsageError(f"seeds must be a number of seeds (5) or different seeds from 0 on (3,7,11), not {seeds!r}")
     return found
 
 

@@ -45,7 +45,6 @@ def torch_seeded(seed: int, purpose: str, step: int = 0) -> Iterator[None]:
 
     For code that draws from torch's global state: layer initialisation and dropout.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=list(devices)):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(int(generator(seed, purpose, step).integers(2**63 - 1)))
         yield

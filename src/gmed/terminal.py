@@ -9,7 +9,14 @@ from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from gmed import engine
@@ -70,8 +77,7 @@ class LiveProgress(Watcher):
         elif time.monotonic() - self.said > 10:
             self.said = time.monotonic()
             self.console.print(
-                f"  {self.finished} of {_runs(sum(self.planned.values()))} after "
-                f"{self.said - self.started:.0f} s",
+                f"  {self.finished} of {_runs(sum(self.planned.values()))} after {self.said - self.started:.0f} s",
                 highlight=False,
             )
 
@@ -117,9 +123,7 @@ def show_results(console: Console, results: Results) -> None:
                 console.print(f"{row.method} over {row.gain_over}: {describe_gain(row.gain)}", highlight=False)
     for failure in results.failures:
         reason = failure.error.strip().splitlines()[-1]
-        console.print(
-            f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}", highlight=False
-        )
+        console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}", highlight=False)
 
 
 def describe_gain(gain: Gain) -> str:

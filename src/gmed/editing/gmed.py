@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import InputError, UsageError
-from gmed.models import Loss, LookAhead
+from gmed.models import LookAhead, Loss
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class GMED:
         if self.clamp is not None and not (len(self.clamp) == 2 and self.clamp[0] < self.clamp[1]):
             raise UsageError(f"clamp must be a range (low, high), not {self.clamp!r}")
 
+    @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, ahead: LookAhead, batch_size: int) -> Tensor:
         stride = self.alpha * self.gamma ** age.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
         share = len(x_m) / batch_size  # turns a mean over these examples into their sum / batch_size

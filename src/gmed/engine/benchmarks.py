@@ -52,7 +52,7 @@ class Benchmark:
         return True
 
 
-_MNIST = {"data": load_mnist, "model": MLP, "settings": {"lr": 0.05, "memory": 500}}
+_MNIST: Any = {"data": load_mnist, "model": MLP, "settings": {"lr": 0.05, "memory": 500}}
 
 BENCHMARKS = {
     benchmark.name: benchmark

@@ -19,7 +19,6 @@ from threading import Thread
 
 import torch
 
-import gmed
 from gmed.engine.run import RunResult, run_one
 from gmed.engine.spec import RunSpec
 from gmed.errors import GmedError
@@ -54,7 +53,11 @@ Event = Progress | Finished | Failed
 
 
 def execute(
-    specs: Sequence[RunSpec], *, workers: int | None = None, device: str = "auto", data_dir: Path | None = None
+    specs: Sequence[RunSpec],
+    *,
+    workers: int | None = None,
+    device: str = "auto",
+    data_dir: Path | None = None,
 ) -> Iterator[Event]:
     """Compute runs, in any order, and tell what happens as it happens.
 
@@ -135,7 +138,7 @@ class _Worker(Thread):
             self.process.wait()
 
     def _launch(self, complaints: int) -> subprocess.Popen[str]:
-        package = str(Path(gmed.__file__).parents[1])
+        package = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         return subprocess.Popen(
             [sys.executable, "-m", "gmed.engine.worker"],

@@ -1,6 +1,6 @@
 """The methods, and the grammar that names them: a base, optionally an edit, each with parameters.
 
-    er      er+gmed      er+gmed(alpha=1.0,beta=0.01)      er(memory=200)+gmed(steps=3)
+er      er+gmed      er+gmed(alpha=1.0,beta=0.01)      er(memory=200)+gmed(steps=3)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
-from typing import Any, get_type_hints
+from typing import Any
 
 from torch import nn
 
@@ -136,7 +136,7 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
             raise unknown("edit", name, EDITS)
         if not recipe.editable:
             raise UsageError(f"{text!r}: {base.name} stores no examples, so there is nothing to edit")
-        edit, short_edit = _settle(typed[1], edit_parameters(EDITS[name]), benchmark.edits.get(name, {}))
+        edit, short_edit = _settle(typed[1], settable(EDITS[name]), benchmark.edits.get(name, {}))
         method = Method(f"{short_base}+{short_edit}", str(short_base), base, edit)
 
     method.make_learner(nn.Linear(1, 1), seed=0)  # a bad value is refused here, before anything runs
@@ -149,7 +149,7 @@ def parse(text: str) -> tuple[Part, ...]:
     >>> [str(part) for part in parse("er + gmed(steps=3, clamp=[0,1])")]
     ['er', 'gmed(steps=3,clamp=[0,1])']
     """
-    parts = re.findall(r"[^+(]+(?:\([^)]*\))?", text)
+    parts = re.findall(r"[^+(]+(?:\([^)]*\)\s*)?", text)
     if not parts or "+".join(parts) != text:
         raise UsageError(f"cannot read the method {text!r}; write it like er, er+gmed or 'er+gmed(alpha=1.0)'")
     return tuple(_parse_part(part.strip(), text) for part in parts)
@@ -157,32 +157,28 @@ def parse(text: str) -> tuple[Part, ...]:
 
 def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
     """What can be set on a recipe: its learner's numbers, its memory's size, its order's passes."""
-    found = _settable(recipe.learner)
+    found = settable(recipe.learner)
     if recipe.memory is not None:
         found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
     if recipe.order is not None:
-        found |= _settable(recipe.order)
+        found |= settable(recipe.order)
     return {k: p.replace(default=recipe.defaults.get(k, p.default)) for k, p in found.items()}
 
 
-def edit_parameters(edit: type[Edit]) -> dict[str, Parameter]:
-    return _settable(edit)
-
-
-def _settable(part: Callable[..., Any]) -> dict[str, Parameter]:
-    hints = get_type_hints(part.__init__ if isinstance(part, type) else part)
-    hidden = {"self", "model", "memory", "editing", "seed", "stream", "data"}
-    parameters = signature(part).parameters.items()
-    return {k: p.replace(annotation=hints[k]) for k, p in parameters if k not in hidden}
+def settable(part: Callable[..., Any]) -> dict[str, Parameter]:
+    """The arguments of a part that are settings, not other parts."""
+    parts = {"model", "memory", "editing", "stream", "seed"}
+    return {k: p for k, p in signature(part, eval_str=True).parameters.items() if k not in parts}
 
 
 def _given_to(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in settings.items() if k in _settable(part)}
+    return {k: v for k, v in settings.items() if k in settable(part)}
 
 
 def _settle(typed: Part, allowed: Mapping[str, Parameter], usual: Mapping[str, Any]) -> tuple[Part, Part]:
     """A part with a value for everything (as typed, else the benchmark's, else the part's own default), and
-    the part with only what differs from the defaults."""
+    the part with only what differs from the defaults.
+    """
     for name in typed.parameters:
         if name not in allowed:
             raise unknown(f"parameter of {typed.name}:", name, allowed)

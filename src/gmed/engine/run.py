@@ -18,7 +18,7 @@ from gmed.engine.spec import RunSpec
 from gmed.errors import UsageError
 from gmed.learners import Learner
 from gmed.randomness import torch_seeded
-from gmed.streams import Stream, TestSet, pixels
+from gmed.streams import Examples, Stream, pixels
 
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
@@ -101,10 +101,13 @@ def run_one(
     )
 
 
-def accuracy_on(learner: Learner, test: TestSet, chunk: int = 1000) -> float:
+def accuracy_on(learner: Learner, test: Examples, chunk: int = 1000) -> float:
     """The share of a test set that the learner classifies rightly."""
-    chunks = zip(test.x.split(chunk), test.y.split(chunk), strict=True)
-    return sum(int((learner.predict(pixels(x)) == y).sum()) for x, y in chunks) / len(test.y)
+    right = 0
+    for at in range(0, len(test.y), chunk):
+        x, y = test.x[at : at + chunk], test.y[at : at + chunk]
+        right += int((learner.predict(pixels(x)) == y).sum())
+    return right / len(test.y)
 
 
 def pick_device(name: str) -> torch.device:

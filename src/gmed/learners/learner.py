@@ -104,6 +104,7 @@ class Learner(ABC):
 
     # ------------------------------------------------------------------ what a user calls
 
+    @torch.enable_grad()
     def observe(self, x: Any, y: Any) -> None:
         """Learn from one batch.
 
@@ -183,8 +184,8 @@ class Learner(ABC):
 
     # ------------------------------------------------------------------ checks
 
-    def _inputs(self, x: Any) -> Tensor:
-        x = torch.as_tensor(x)
+    def _inputs(self, given: Any) -> Tensor:
+        x: Tensor = torch.as_tensor(given)
         if not x.is_floating_point():
             raise InputError(
                 f"x holds {x.dtype}, floating-point values are needed. Pixels: scale them first, x.float() / 255."
@@ -192,9 +193,7 @@ class Learner(ABC):
         if x.ndim < 2 or not len(x):
             raise InputError(f"x must be a batch of at least one example, not of shape {tuple(x.shape)}")
         if self._shape is not None and x.shape[1:] != self._shape:
-            raise InputError(
-                f"examples of shape {tuple(x.shape[1:])} do not fit this stream's {tuple(self._shape)}"
-            )
+            raise InputError(f"examples of shape {tuple(x.shape[1:])} do not fit this stream's {tuple(self._shape)}")
         like = next(self.model.parameters())
         x = x.detach().to(device=like.device, dtype=like.dtype)
         if not torch.isfinite(x).all():

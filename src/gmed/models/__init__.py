@@ -1,7 +1,7 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
 from gmed.models.functional import forward, gradient, trainable, treats_examples_independently
-from gmed.models.lookahead import Loss, LookAhead
+from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
 
 __all__ = [

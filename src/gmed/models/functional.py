@@ -64,8 +64,7 @@ def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:
         return {}
     grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return {
-        name: torch.zeros_like(p) if g is None else g
-        for (name, p), g in zip(parameters.items(), grads, strict=True)
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), grads, strict=True)
     }
 
 

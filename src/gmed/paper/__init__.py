@@ -1,5 +1,5 @@
 """The published numbers."""
 
-from gmed.paper.published import published
+from gmed.paper.numbers import published
 
 __all__ = ["published"]

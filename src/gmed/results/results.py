@@ -87,7 +87,7 @@ class Results:
     def _row(self, benchmark: str, method: str) -> Row:
         percent = [100 * a for a in self.accuracies(benchmark, method).values()]
         published = self.published(benchmark, method)
-        apart = published and difference(percent, published.mean, published.std, published.n)
+        apart = difference(percent, published.mean, published.std, published.n) if published else None
         base = RunSpec.make(benchmark, method, 0).method.base_name
         gain = self.gain(benchmark, method, base) if base else None
         std = float(np.std(percent, ddof=1)) if len(percent) > 1 else math.nan

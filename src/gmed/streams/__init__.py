@@ -4,6 +4,6 @@ from gmed.streams.iid import iid
 from gmed.streams.permuted import permuted
 from gmed.streams.rotated import rotated
 from gmed.streams.split import split
-from gmed.streams.stream import Stream, TestSet, pixels
+from gmed.streams.stream import Examples, Stream, pixels
 
-__all__ = ["Stream", "TestSet", "iid", "permuted", "pixels", "rotated", "split"]
+__all__ = ["Examples", "Stream", "iid", "permuted", "pixels", "rotated", "split"]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gmed.data import Dataset
 from gmed.randomness import generator
-from gmed.streams.stream import Stream, TestSet, ends
+from gmed.streams.stream import Examples, Stream, ends
 
 
 def permuted(data: Dataset, seed: int, *, tasks: int = 10, per_task: int = 1000) -> Stream:
@@ -30,7 +30,7 @@ def permuted(data: Dataset, seed: int, *, tasks: int = 10, per_task: int = 1000)
         seen = order.permutation(chosen)
         x.append(rearrange(torch.from_numpy(data.x_train[seen]), places))
         y.append(torch.from_numpy(data.y_train[seen]))
-        tests.append(TestSet(rearrange(x_test, places), y_test))
+        tests.append(Examples(rearrange(x_test, places), y_test))
     return Stream(torch.cat(x), torch.cat(y), tuple(tests), ends([per_task] * tasks), data.num_classes)
 
 

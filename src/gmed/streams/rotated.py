@@ -8,12 +8,10 @@ from torch import Tensor
 
 from gmed.data import Dataset
 from gmed.randomness import generator
-from gmed.streams.stream import Stream, TestSet, ends
+from gmed.streams.stream import Examples, Stream, ends
 
 
-def rotated(
-    data: Dataset, seed: int, *, tasks: int = 20, per_task: int = 1000, test_per_task: int = 1000
-) -> Stream:
+def rotated(data: Dataset, seed: int, *, tasks: int = 20, per_task: int = 1000, test_per_task: int = 1000) -> Stream:
     """Domain-incremental: the images of each task are turned by one angle.
 
     Task t's angle is uniform in its share of the half circle, [180 t / tasks, 180 (t + 1) / tasks) degrees.
@@ -31,7 +29,7 @@ def rotated(
         test = choice.choice(len(data.y_test), test_per_task, replace=False)
         x.append(rotate(data.x_train[train], angle))
         y.append(torch.from_numpy(data.y_train[train]))
-        tests.append(TestSet(rotate(data.x_test[test], angle), torch.from_numpy(data.y_test[test])))
+        tests.append(Examples(rotate(data.x_test[test], angle), torch.from_numpy(data.y_test[test])))
     return Stream(torch.cat(x), torch.cat(y), tuple(tests), ends([per_task] * tasks), data.num_classes)
 
 

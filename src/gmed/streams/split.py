@@ -5,7 +5,7 @@ import torch
 
 from gmed.data import Dataset
 from gmed.randomness import generator
-from gmed.streams.stream import Stream, TestSet, ends
+from gmed.streams.stream import Examples, Stream, ends
 
 
 def split(data: Dataset, seed: int, *, tasks: int = 5, per_task: int | None = 1000) -> Stream:
@@ -31,7 +31,7 @@ def split(data: Dataset, seed: int, *, tasks: int = 5, per_task: int | None = 10
         count = len(candidates) if per_task is None else min(per_task, len(candidates))
         chosen.append(order.permutation(choice.choice(candidates, count, replace=False)))
         held = np.flatnonzero(np.isin(data.y_test, classes))
-        tests.append(TestSet(torch.from_numpy(data.x_test[held]), torch.from_numpy(data.y_test[held])))
+        tests.append(Examples(torch.from_numpy(data.x_test[held]), torch.from_numpy(data.y_test[held])))
     seen = np.concatenate(chosen)
     return Stream(
         x=torch.from_numpy(data.x_train[seen]),

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 
-class TestSet(NamedTuple):
-    """The test examples of one task."""
-
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+class Examples(NamedTuple):
+    """Inputs and their labels."""
 
     x: Tensor
     y: Tensor
@@ -35,7 +33,7 @@ class Stream:
 
     x: Tensor
     y: Tensor
-    tests: tuple[TestSet, ...]
+    tests: tuple[Examples, ...]
     evaluate_after: tuple[int, ...]
     num_classes: int
 
@@ -55,7 +53,7 @@ class Stream:
             yield pixels(self.x[at:end]), self.y[at:end]
 
     def to(self, device: torch.device) -> Stream:
-        tests = tuple(TestSet(t.x.to(device), t.y.to(device)) for t in self.tests)
+        tests = tuple(Examples(t.x.to(device), t.y.to(device)) for t in self.tests)
         return replace(self, x=self.x.to(device), y=self.y.to(device), tests=tests)
 
 

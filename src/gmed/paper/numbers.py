@@ -22,8 +22,6 @@ def published(benchmark: str, method: str) -> Published | None:
 def _numbers() -> dict[tuple[str, str], Published]:
     text = (files("gmed.paper") / "published.csv").read_text()
     return {
-        (row["benchmark"], row["method"]): Published(
-            float(row["mean"]), float(row["std"]), int(row["n"]), row["table"]
-        )
+        (row["benchmark"], row["method"]): Published(float(row["mean"]), float(row["std"]), int(row["n"]), row["table"])
         for row in csv.DictReader(text.splitlines())
     }

@@ -1,0 +1,19 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from gmed.data import Dataset
+
+torch.set_num_threads(1)
+settings.register_profile("gmed", deadline=None, derandomize=True)
+settings.load_profile("gmed")
+
+
+@pytest.fixture
+def tiny() -> Dataset:
+    """Ten classes of 4 x 4 images, enough for every stream."""
+    rng = np.random.default_rng(0)
+    y_train, y_test = np.repeat(np.arange(10), 30), np.repeat(np.arange(10), 12)
+    images = lambda n: rng.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8)  # noqa: E731
+    return Dataset("tiny", images(300), y_train, images(120), y_test, 10)

@@ -1,0 +1,165 @@
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from importlib.resources import files
+
+import jsonschema
+import pytest
+
+SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
+
+
+@pytest.fixture
+def gmed(tmp_path):
+    """The command, run in a folder of its own at 80 columns."""
+
+    def command(*words, **kwargs):
+        return subprocess.run(
+            [sys.executable, "-m", "gmed.cli", *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "80"}, **kwargs,
+        )  # fmt: skip
+
+    return command
+
+
+def test_run_then_table(gmed, tmp_path):
+    done = gmed("run", "split-mnist", "finetune", "er", "er+gmed", "--seeds", "2", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "er+gmed over er: " in done.stdout
+    assert "95 % interval" in done.stdout
+    assert "81.07 ± 2.5" in done.stdout  # the published number
+    assert str(tmp_path / "gmed.db") in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stored in" not in line)
+
+    again = gmed("run", "split-mnist", "finetune", "er", "er+gmed", "--seeds", "2", "--device", "cpu")
+    assert "6 runs already in the store, 0 to compute" in again.stderr
+    assert again.stdout == done.stdout
+
+    shown = gmed("table")
+    assert shown.returncode == 0
+    assert shown.stdout == done.stdout
+    some = gmed("table", "split-mnist", "er", "--json")
+    document = json.loads(some.stdout)
+    assert {run["method"] for run in document["runs"]} == {"er"}
+
+
+def test_json_is_the_documented_document_and_nothing_else(gmed):
+    done = gmed("run", "split-mnist", "finetune", "finetune(lr=1e30)", "--seeds", "3,7", "--json", "--device", "cpu")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert [run["seed"] for run in document["runs"]] == [3, 7]
+    assert len(document["runs"][0]["accuracy"]) == 5
+    assert [f["seed"] for f in document["failures"]] == [3, 7]
+    assert done.returncode == 1  # a run failed
+
+
+@pytest.mark.parametrize("suffix", ["toml", "yaml"])
+def test_experiment_files(gmed, tmp_path, suffix):
+    text = {
+        "toml": 'benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = [4]\nstore = "x.db"\n',
+        "yaml": "benchmark: split-mnist\nmethods: [finetune]\nseeds: [4]\nstore: x.db\n",
+    }[suffix]
+    (tmp_path / f"experiment.{suffix}").write_text(text)
+    done = gmed("run", f"experiment.{suffix}", "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert [run["seed"] for run in json.loads(done.stdout)["runs"]] == [4]
+    assert (tmp_path / "x.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "spilt-mnist", "er"], "did you mean 'split-mnist'"),
+        (["run", "split-mnist", "er+gmde"], "did you mean 'gmed'"),
+        (["run", "split-mnist", "er+gmed(alfa=1)"], "did you mean 'alpha'"),
+        (["run", "split-mnist"], "no method given"),
+        (["run", "split-mnist", "er", "--seeds", "many"], "seeds must be"),
+        (["run", "split-mnist", "er", "--memory", "0"], "capacity"),
+        (["run", "split-mnist", "er", "--device", "gpu"], "unknown device"),
+        (["run", "nowhere.toml"], "no such file"),
+        (["run", "bad.toml"], "cannot be read"),
+        (["run", "odd.toml"], "did you mean 'seeds'"),
+        (["run", "list.yaml"], "must hold keys"),
+        (["run", "bad.yaml"], "not sound YAML"),
+        (["table"], "no results there yet"),
+        (["frobnicate"], "No such command"),
+    ],
+)
+def test_bad_usage_is_one_helpful_line_and_exit_code_2(gmed, tmp_path, words, message):
+    (tmp_path / "bad.toml").write_text("benchmark = ")
+    (tmp_path / "odd.toml").write_text('benchmark = "split-mnist"\nmethods = ["er"]\nseedz = 3\n')
+    (tmp_path / "list.yaml").write_text("- a\n- b\n")
+    (tmp_path / "bad.yaml").write_text("a: [1\n")
+    done = gmed(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "gmed.db").exists()
+
+
+def test_bad_data_directory_fails_the_run_with_its_reason(gmed, tmp_path):
+    done = gmed("run", "split-mnist", "finetune", "--seeds", "1", "--data-dir", "empty", "--device", "cpu")
+    assert done.returncode == 1
+    assert "train-images-idx3-ubyte.gz: no such file" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_list_names_everything(gmed):
+    shown = gmed("list").stdout
+    for word in ("split-mnist-full", "rotated-mnist", "present", "iid-offline", "...+gmed", "alpha"):
+        assert word in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "missing" in gmed("list", "--data-dir", "nowhere").stdout
+
+
+def test_ctrl_c_keeps_finished_runs(tmp_path):
+    store = tmp_path / "gmed.db"
+    words = ["run", "split-mnist", "finetune", "--seeds", "50", "--workers", "1", "--device", "cpu"]
+    process = subprocess.Popen([sys.executable, "-m", "gmed.cli", *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while finished(store) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Finished runs are kept in gmed.db" in said
+    assert b"Traceback" not in said
+    assert 2 <= finished(store) < 50
+
+
+def finished(store):
+    if not store.exists():
+        return 0
+    with sqlite3.connect(store) as db:
+        try:
+            return db.execute("SELECT count(*) FROM runs WHERE status = 'finished'").fetchone()[0]
+        except sqlite3.OperationalError:  # not laid out yet
+            return 0
+
+
+def test_importing_the_package_needs_four_libraries_alone():
+    blocked = [
+        "rich",
+        "typer",
+        "click",
+        "yaml",
+        "jsonschema",
+        "hypothesis",
+        "torchvision",
+        "pandas",
+        "matplotlib",
+    ]
+    code = f"import sys; sys.modules.update({{name: None for name in {blocked}}}); import gmed; gmed.learners.ER"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_scripts_need_no_main_guard(tmp_path):
+    """Workers do not import the caller's script."""
+    script = "import gmed\nprint(gmed.run('split-mnist', 'finetune', seeds=1, workers=1, device='cpu').runs[0].steps)"
+    (tmp_path / "mine.py").write_text(script)
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "500\n", done.stderr

@@ -1,0 +1,103 @@
+import pytest
+
+import gmed
+from gmed.engine import Failed, Finished, Progress, RunSpec, execute, executor, run_one
+from gmed.errors import UsageError
+
+METHODS = ["finetune", "er+gmed"]
+
+
+def accuracies(results):
+    return {(r.method, r.seed): r.accuracy for r in results.runs}
+
+
+@pytest.fixture(scope="module")
+def in_process():
+    return accuracies(gmed.run("split-mnist", METHODS, seeds=[0, 5], store=None, workers=0, device="cpu"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_do_not_depend_on_workers_or_order(in_process, workers):
+    results = gmed.run("split-mnist", METHODS[::-1], seeds=[5, 0], store=None, workers=workers, device="cpu")
+    assert accuracies(results) == in_process
+
+
+def test_the_accuracy_matrix(in_process):
+    matrix = in_process["er+gmed", 0]
+    assert [len(row) for row in matrix] == [5] * 5
+    assert matrix[0][0] > 0.9  # after the first task it knows the first task
+    assert max(matrix[0][1:]) < 0.1  # and nothing of the others
+    assert min(matrix[4]) > 0.4
+
+
+def test_final_accuracy_is_the_mean_over_tasks_and_pooled_the_mean_over_examples():
+    result = run_one(RunSpec.make("split-mnist", "finetune", seed=1), device="cpu")
+    assert result.final_accuracy == pytest.approx(sum(result.accuracy[-1]) / 5)
+    sizes = [2115, 2042, 1874, 1986, 1983]
+    pooled = sum(a * n for a, n in zip(result.accuracy[-1], sizes, strict=True)) / 10000
+    assert result.pooled_accuracy == pytest.approx(pooled)
+    assert result.environment["device"] == "cpu"
+    assert result.timings.keys() == {"data", "train", "evaluate"}
+
+
+def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
+    launched = []
+    original = executor._Worker._launch
+    monkeypatch.setattr(executor._Worker, "_launch", lambda self, f: launched.append(original(self, f)) or launched[-1])
+    specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(2)]
+    outcomes = {}
+    for event in execute(specs, workers=1, device="cpu"):
+        if isinstance(event, Progress) and len(launched) == 1:
+            launched[0].kill()
+        if not isinstance(event, Progress):
+            outcomes[event.spec.seed] = event
+    assert isinstance(outcomes[0], Failed)
+    assert "died" in outcomes[0].error
+    assert isinstance(outcomes[1], Finished)
+    assert len(launched) == 2
+
+
+def test_stopping_early_stops_the_workers(monkeypatch):
+    launched = []
+    original = executor._Worker._launch
+    monkeypatch.setattr(executor._Worker, "_launch", lambda self, f: launched.append(original(self, f)) or launched[-1])
+    events = execute([RunSpec.make("split-mnist", "er", seed) for seed in range(4)], workers=1, device="cpu")
+    next(events)
+    events.close()
+    assert launched[0].wait(timeout=10) != 0
+
+
+def test_a_failing_run_is_reported_and_the_rest_goes_on(tmp_path):
+    """Far too large a learning rate: that run fails with its reason, the other is there."""
+    results = gmed.run(
+        "split-mnist", ["finetune", "er(lr=1e30)"], seeds=1, store=tmp_path / "r.db", workers=1, device="cpu"
+    )
+    assert [r.method for r in results.runs] == ["finetune"]
+    (failure,) = results.failures
+    assert failure.method == "er(lr=1e+30)"
+    assert "DivergedError: the loss at step" in failure.error
+
+
+def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
+    store = tmp_path / "r.db"
+    first = gmed.run("split-mnist", "finetune", seeds=1, store=store, workers=0, device="cpu")
+    again = gmed.run("split-mnist", ["finetune"], seeds=1, store=store, workers=0, device="cpu")
+    assert again.runs == first.runs  # timings too: it is the stored one
+    anew = gmed.run("split-mnist", ["finetune"], seeds=1, store=store, workers=0, device="cpu", rerun=True)
+    assert anew.runs[0].timings != first.runs[0].timings
+    assert accuracies(anew) == accuracies(first)
+    monkeypatch.setattr("gmed.learners.FineTune.version", 2)
+    changed = gmed.run("split-mnist", ["finetune"], seeds=1, store=store, workers=0, device="cpu")
+    assert changed.runs[0].timings not in (first.runs[0].timings, anew.runs[0].timings)
+
+
+def test_bad_arguments():
+    for seeds in (0, -1, [], [1, 1], [-3], "x", "1,,2", 1.5):
+        with pytest.raises(UsageError, match="seeds"):
+            gmed.run("split-mnist", "er", seeds=seeds, store=None)
+    with pytest.raises(UsageError, match="no method"):
+        gmed.run("split-mnist", [], store=None)
+    with pytest.raises(UsageError, match="unknown device"):
+        gmed.run("split-mnist", "er", device="gpu", store=None)
+    with pytest.raises(UsageError, match="workers"):
+        gmed.run("split-mnist", "er", workers=-1, store=None)

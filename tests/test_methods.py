@@ -1,0 +1,122 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmed.engine import BENCHMARKS, METHODS, RunSpec, get_benchmark, resolve
+from gmed.engine.methods import Part, parse
+from gmed.errors import UsageError
+
+SPLIT = get_benchmark("split-mnist")
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_its_defaults_on_every_benchmark(benchmark, method):
+    found = resolve(get_benchmark(benchmark), method)
+    assert found.name == method
+    assert found.base.parameters["lr"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "alpha", "beta"),
+    [("split-mnist", 5.0, 0.01), ("permuted-mnist", 0.05, 0.001), ("rotated-mnist", 1.0, 0.01)],
+)
+def test_published_hyper_parameters_are_the_defaults(benchmark, alpha, beta):
+    method = resolve(get_benchmark(benchmark), "er+gmed")
+    assert method.edit.parameters["alpha"] == alpha
+    assert method.edit.parameters["beta"] == beta
+    assert method.edit.parameters["gamma"] == 1.0
+    assert method.base.parameters["memory"] == 500
+
+
+@pytest.mark.parametrize(
+    ("typed", "short", "base"),
+    [
+        ("er+gmed", "er+gmed", "er"),
+        (" er + gmed ( alpha = 5 ) ", "er+gmed", "er"),
+        ("er+gmed(alpha=1)", "er+gmed(alpha=1.0)", "er"),
+        ("er+gmed(beta=0.1,alpha=1e+1)", "er+gmed(alpha=10.0,beta=0.1)", "er"),
+        ("er(memory=200)+gmed(steps=3)", "er(memory=200)+gmed(steps=3)", "er(memory=200)"),
+        ("er+gmed(clamp=[0,1])", "er+gmed(clamp=[0,1])", "er"),
+        ("er+gmed(clamp=none)", "er+gmed", "er"),
+        ("er(lr=0.05)", "er", None),
+        ("iid-offline(passes=5)", "iid-offline", None),
+    ],
+)
+def test_names_are_written_the_shortest_way(typed, short, base):
+    method = resolve(SPLIT, typed)
+    assert method.name == short
+    assert method.base_name == base
+    assert resolve(SPLIT, short) == method
+
+
+def test_memory_option_reaches_methods_that_have_one():
+    assert resolve(SPLIT, "er", memory=50).name == "er(memory=50)"
+    assert resolve(SPLIT, "er(memory=70)", memory=50).name == "er(memory=70)"
+    assert resolve(SPLIT, "er", memory=500).name == "er"
+    assert resolve(SPLIT, "finetune", memory=50).name == "finetune"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("err", "did you mean 'er'"),
+        ("er+gmde", "did you mean 'gmed'"),
+        ("er+gmed(alhpa=1)", "did you mean 'alpha'"),
+        ("er+gmed+gmed", "one edit"),
+        ("finetune+gmed", "nothing to edit"),
+        ("", "cannot read"),
+        ("er+", "cannot read"),
+        ("er+gmed(alpha=1", "cannot read"),
+        ("er+gmed(1.0)", "cannot read"),
+        ("er+gmed(alpha=__import__('os'))", "cannot read"),
+        ("er+gmed(alpha=big)", "cannot read"),
+        ("er+gmed(alpha=true)", "takes a number"),
+        ("er+gmed(steps=1.5)", "takes a whole number"),
+        ("er+gmed(alpha=-1)", "alpha must not be negative"),
+        ("er+gmed(alpha=1e999)", "finite"),
+        ("er(memory=0)", "capacity"),
+        ("er(replay_size=0)", "replay_size"),
+        ("er(lr=0)", "lr must be"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(text, message):
+    with pytest.raises(UsageError, match=message):
+        resolve(SPLIT, text)
+
+
+def test_unknown_benchmark_names_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'split-mnist'"):
+        get_benchmark("spilt-mnist")
+
+
+values = st.one_of(st.integers(-1000, 1000), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none())
+parts = st.builds(
+    Part,
+    st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True),
+    st.dictionaries(st.sampled_from(["alpha", "beta", "steps", "memory"]), values, max_size=3),
+)
+
+
+@given(st.lists(parts, min_size=1, max_size=3))
+def test_what_is_written_is_read_back(written):
+    assert list(parse("+".join(map(str, written)))) == written
+
+
+def test_a_key_names_what_decides_the_result(monkeypatch):
+    def key(*args):
+        return RunSpec.make(*args).key
+
+    base = key("split-mnist", "er+gmed", 0)
+    assert base == key("split-mnist", "er+gmed(alpha=5.0)", 0)
+    others = {
+        key("split-mnist", "er+gmed", 1),
+        key("split-mnist", "er", 0),
+        key("split-mnist", "er+gmed(alpha=1.0)", 0),
+        key("split-mnist-full", "er+gmed", 0),
+        key("split-mnist", "er+gmed", 0, 200),
+    }
+    assert len(others) == 5
+    assert base not in others
+    monkeypatch.setattr("gmed.editing.GMED.version", 2)
+    assert key("split-mnist", "er+gmed", 0) != base

@@ -1,0 +1,80 @@
+import sqlite3
+
+import pytest
+
+from gmed.engine import RunResult, RunSpec
+from gmed.errors import StoreError
+from gmed.results import Store
+
+SPEC = RunSpec.make("split-mnist", "er+gmed", seed=3)
+
+
+def result(accuracy=0.8, method="er+gmed", seed=3):
+    return RunResult(
+        "split-mnist", method, seed, [[0.5, 0.1], [accuracy, accuracy]], accuracy, accuracy, 7,
+        {"train": 1.5}, {"device": "cpu"},
+    )  # fmt: skip
+
+
+def test_what_goes_in_comes_out(tmp_path):
+    with Store(tmp_path / "r.db") as store:
+        assert store.find(SPEC) is None
+        store.add(SPEC, result())
+    with Store(tmp_path / "r.db") as store:
+        assert store.find(SPEC) == result()
+        assert store.runs() == [result()]
+        assert store.runs("rotated-mnist") == []
+        assert store._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        row = store._db.execute("SELECT * FROM runs").fetchone()
+    assert '"alpha": 5.0' in row["config"]
+    assert '"GMED": 1' in row["versions"]
+
+
+def test_failures_are_kept_until_the_run_succeeds():
+    with Store(":memory:") as store:
+        store.add(SPEC, "boom")
+        store.add(SPEC, "bang")
+        assert store.find(SPEC) is None
+        assert [f.error for f in store.failures()] == ["bang"]
+        store.add(SPEC, result())
+        assert store.failures() == []
+        store.add(SPEC, "too late")
+        assert store.find(SPEC) == result()
+        store.add(SPEC, result(0.9))
+        assert store.find(SPEC).final_accuracy == 0.9
+
+
+def test_a_changed_part_makes_results_outdated(monkeypatch):
+    with Store(":memory:") as store:
+        store.add(SPEC, result())
+        monkeypatch.setattr("gmed.editing.GMED.version", 2)
+        changed = RunSpec.make("split-mnist", "er+gmed", seed=3)
+        assert store.find(changed) is None
+        assert store.runs() == []
+        assert store.outdated() == 1
+
+
+def test_files_that_are_no_store_are_refused_and_left_alone(tmp_path):
+    text = tmp_path / "notes.db"
+    text.write_text("these are notes, not a database, and they must stay as they are")
+    with pytest.raises(StoreError, match=r"notes\.db"):
+        Store(text)
+    assert text.read_text().startswith("these are notes")
+
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as db:
+        db.execute("CREATE TABLE diary (day TEXT)")
+    with pytest.raises(StoreError, match="something else"):
+        Store(other)
+    with sqlite3.connect(other) as db:
+        assert [r[0] for r in db.execute("SELECT name FROM sqlite_master")] == ["diary"]
+
+    newer = tmp_path / "newer.db"
+    Store(newer).close()
+    with sqlite3.connect(newer) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="newer gmed"):
+        Store(newer)
+
+    with pytest.raises(StoreError, match="nowhere"):
+        Store(tmp_path / "nowhere" / "r.db")

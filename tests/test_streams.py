@@ -1,0 +1,108 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from gmed.streams import Stream, iid, permuted, pixels, rotated, split
+from gmed.streams.rotated import rotate
+
+
+def same(a: Stream, b: Stream) -> bool:
+    return torch.equal(a.x, b.x) and torch.equal(a.y, b.y)
+
+
+STREAMS = pytest.mark.parametrize(
+    ("make", "tasks"),
+    [
+        (lambda d, s: split(d, s, per_task=20), 5),
+        (lambda d, s: permuted(d, s, per_task=30), 10),
+        (lambda d, s: rotated(d, s, tasks=6, per_task=15, test_per_task=10), 6),
+    ],
+    ids=["split", "permuted", "rotated"],
+)
+
+
+@STREAMS
+def test_a_stream_is_a_function_of_its_seed(make, tasks, tiny):
+    assert same(make(tiny, 3), make(tiny, 3))
+    assert not same(make(tiny, 3), make(tiny, 4))
+    stream = make(tiny, 3)
+    assert len(stream.tests) == len(stream.evaluate_after) == tasks
+    assert stream.evaluate_after[-1] == len(stream)
+    assert pixels(stream.x).min() >= 0
+    assert pixels(stream.x).max() <= 1
+
+
+def test_split_tasks_are_pairs_in_order(tiny):
+    stream = split(tiny, 0, per_task=20)
+    for t, labels in enumerate(stream.y.reshape(5, 20)):
+        assert set(labels.tolist()) == {2 * t, 2 * t + 1}
+        assert set(stream.tests[t].y.tolist()) == {2 * t, 2 * t + 1}
+        assert len(stream.tests[t].y) == 24
+    assert sorted(stream.y.tolist()) != stream.y.tolist()  # shuffled within a task
+
+
+def test_split_full_takes_every_example_once(tiny):
+    stream = split(tiny, 0, per_task=None)
+    assert len(stream) == 300
+    assert len({bytes(x.numpy()) for x in stream.x}) == 300
+    assert len(split(tiny, 0, per_task=10**6)) == 300
+
+
+def test_permuted_tasks_show_the_same_images_rearranged(tiny):
+    stream = permuted(tiny, 0, per_task=30)
+    first = stream.x[:30].flatten(1)
+    train = {bytes(x) for x in tiny.x_train}
+    assert all(bytes(x.numpy()) in train for x in stream.x[:30])  # the first task is the identity
+    assert torch.equal(stream.tests[0].x, torch.tensor(tiny.x_test))
+    for t in range(1, 10):
+        task = stream.x[30 * t : 30 * (t + 1)].flatten(1)
+        assert sorted(map(tuple, task.sort(1).values.tolist())) == sorted(map(tuple, first.sort(1).values.tolist()))
+        moved = stream.tests[t].x.flatten(1)
+        places = [(moved[:, i : i + 1] == stream.tests[0].x.flatten(1)).all(0).nonzero().item() for i in range(16)]
+        assert sorted(places) == list(range(16))  # one permutation for the whole task
+        assert places != list(range(16))
+
+
+def test_rotation_angles_and_values(tiny):
+    image = np.zeros((1, 1, 9, 9), np.uint8)
+    image[0, 0, 4, 7] = 255  # a point to the right of the centre
+    quarter = rotate(image, 90.0)[0, 0]
+    assert quarter[1, 4] == pytest.approx(1.0, abs=1e-4)  # counter-clockwise: it is now above
+    expected = ndimage.rotate(image[0, 0] / 255, 33.0, reshape=False, order=3, mode="constant")
+    np.testing.assert_allclose(rotate(image, 33.0)[0, 0], expected.clip(0, 1), atol=1e-5)
+
+
+def test_rotated_angles_lie_in_their_share_of_the_half_circle(tiny, monkeypatch):
+    angles = []
+    module = sys.modules[rotated.__module__]
+    monkeypatch.setattr(module, "rotate", lambda x, a: angles.append(a) or torch.zeros(len(x), 1, 4, 4))
+    rotated(tiny, 5, tasks=20, per_task=5, test_per_task=5)
+    for t in range(20):
+        assert angles[2 * t] == angles[2 * t + 1]  # train and test alike
+        assert 9 * t <= angles[2 * t] < 9 * (t + 1)
+
+
+@given(st.integers(1, 4), st.integers(0, 100))
+def test_iid_shows_every_example_once_a_pass(passes, seed):
+    stream = Stream(torch.arange(12.0)[:, None], torch.arange(12), (), (5, 12), 12)
+    shuffled = iid(stream, seed, passes=passes)
+    assert len(shuffled) == 12 * passes
+    for one_pass in shuffled.y.reshape(passes, 12):
+        assert sorted(one_pass.tolist()) == list(range(12))
+    assert torch.equal(shuffled.x[:, 0].long(), shuffled.y)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 12))
+def test_batches_cover_the_stream_and_never_cross_a_point_of_evaluation(lengths, size):
+    points = tuple(np.cumsum(lengths).tolist())
+    total = points[-1]
+    stream = Stream(torch.arange(float(total))[:, None], torch.arange(total), (), points, total)
+    stretches = [list(stretch) for stretch in stream.stretches(size)]
+    assert [sum(len(y) for _, y in s) for s in stretches] == lengths
+    assert torch.cat([y for s in stretches for _, y in s]).tolist() == list(range(total))
+    assert all(len(y) <= size for s in stretches for _, y in s)
