@@ -4,16 +4,10 @@ Three depths: :func:`edit_examples` in a replay loop of your own, a learner with
 (:mod:`gmed.learners`), and whole experiments (:func:`run`).
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
 from gmed import data, editing, errors, learners, memory, models, retrieval, streams
 from gmed.editing import edit_examples
 from gmed.experiment import Experiment, run
-
-try:
-    __version__ = version("gmed")
-except PackageNotFoundError:  # used from a source tree without being installed
-    __version__ = "0+source"
+from gmed.version import __version__
 
 __all__ = [
     "Experiment",

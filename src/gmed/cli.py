@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gmed import __version__
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
 from gmed.errors import GmedError
 from gmed.experiment import Experiment, default_store, stored_results
 from gmed.results import Results
 from gmed.terminal import LiveProgress, show_results
+from gmed.version import __version__
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 

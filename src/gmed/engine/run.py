@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from gmed.errors import UsageError
 from gmed.learners import Learner
 from gmed.randomness import torch_seeded
 from gmed.streams import Examples, Stream, pixels
+from gmed.version import __version__
 
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
@@ -122,7 +122,7 @@ def pick_device(name: str) -> torch.device:
 def environment(device: torch.device) -> dict[str, str]:
     """What a result depends on besides its specification."""
     return {
-        "gmed": version("gmed"),
+        "gmed": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,

@@ -1,5 +1,6 @@
 """What runs found: the store, statistics and summaries."""
 
+from gmed.results.markdown import markdown
 from gmed.results.results import Failure, Published, Results, Row
 from gmed.results.statistics import Difference, Gain, difference, paired_gain
 from gmed.results.store import Store
@@ -13,5 +14,6 @@ __all__ = [
     "Row",
     "Store",
     "difference",
+    "markdown",
     "paired_gain",
 ]
