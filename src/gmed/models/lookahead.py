@@ -31,6 +31,7 @@ class LookAhead:
 
     Examples
     --------
+    >>> import torch
     >>> model = nn.Linear(1, 1, bias=False)
     >>> squared = lambda output, y: ((output - y) ** 2).mean()
     >>> with torch.no_grad():
