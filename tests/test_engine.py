@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 import gmed
 from gmed.engine import Failed, Finished, Progress, RunSpec, execute, executor, run_one
@@ -43,7 +44,7 @@ def test_final_accuracy_is_the_mean_over_tasks_and_pooled_the_mean_over_examples
 def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
     launched = []
     original = executor._Worker._launch
-    monkeypatch.setattr(executor._Worker, "_launch", lambda self, f: launched.append(original(self, f)) or launched[-1])
+    monkeypatch.setattr(executor._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(2)]
     outcomes = {}
     for event in execute(specs, workers=1, device="cpu"):
@@ -60,11 +61,40 @@ def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
 def test_stopping_early_stops_the_workers(monkeypatch):
     launched = []
     original = executor._Worker._launch
-    monkeypatch.setattr(executor._Worker, "_launch", lambda self, f: launched.append(original(self, f)) or launched[-1])
+    monkeypatch.setattr(executor._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
     events = execute([RunSpec.make("split-mnist", "er", seed) for seed in range(4)], workers=1, device="cpu")
     next(events)
     events.close()
     assert launched[0].wait(timeout=10) != 0
+
+
+def test_workers_that_cannot_start_fail_their_runs_and_do_not_hang(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
+    outcomes = list(execute(specs, workers=2, device="cpu"))
+    assert len(outcomes) == 3
+    assert all("no worker process could be started" in o.error for o in outcomes)
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    for name in ("random.py", "queue.py", "gmed.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    (outcome,) = (
+        e
+        for e in execute([RunSpec.make("split-mnist", "finetune", 0)], workers=1, device="cpu")
+        if not isinstance(e, Progress)
+    )
+    assert isinstance(outcome, Finished), outcome
+
+
+def test_in_process_runs_do_not_see_torch_defaults(in_process):
+    torch.set_default_dtype(torch.float64)
+    try:
+        results = gmed.run("split-mnist", "finetune", seeds=[5], store=None, workers=0, device="cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert accuracies(results)["finetune", 5] == in_process["finetune", 5]
 
 
 def test_a_failing_run_is_reported_and_the_rest_goes_on(tmp_path):
@@ -75,7 +105,7 @@ def test_a_failing_run_is_reported_and_the_rest_goes_on(tmp_path):
     assert [r.method for r in results.runs] == ["finetune"]
     (failure,) = results.failures
     assert failure.method == "er(lr=1e+30)"
-    assert "DivergedError: the loss at step" in failure.error
+    assert "DivergedError: at step" in failure.error
 
 
 def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):

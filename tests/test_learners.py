@@ -165,13 +165,62 @@ def test_a_state_of_another_kind_is_refused(tmp_path):
     tuned.save(tmp_path / "a")
     with pytest.raises(UsageError, match="FineTune"):
         er(mlp()).load(tmp_path / "a")
-    with pytest.raises(UsageError, match="lacks memory"):
+    with pytest.raises(UsageError, match="another kind of learner"):
         er(mlp()).load_state_dict(tuned.state_dict())
     (tmp_path / "b").write_bytes(b"nonsense, and not safetensors")
     with pytest.raises(UsageError, match="not a sound state file"):
         er(mlp()).load(tmp_path / "b")
     with pytest.raises(UsageError, match="no such file"):
         er(mlp()).load(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: er(mlp(), capacity=50), "40 slots"),
+        (lambda: er(nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).double()), "another|here|has no"),
+        (lambda: er(nn.Sequential(nn.Flatten(), nn.Linear(16, 9), nn.ReLU(), nn.Linear(9, 4))), "here"),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(other, message):
+    source, target = er(mlp()), other()
+    for x, y in stream(6):
+        source.observe(x, y)
+    before = target.state_dict()
+    with pytest.raises(UsageError, match=message):
+        target.load_state_dict(source.state_dict())
+    assert before.keys() == target.state_dict().keys()
+    for name, then in before.items():
+        assert torch.equal(target.state_dict()[name], then)
+
+
+def test_a_loaded_state_brings_its_seed_shape_and_type():
+    source, target = er(mlp().float(), seed=7), er(mlp(), seed=1)
+    for x, y in stream(6):
+        source.observe(x, y)
+        target.observe(x, y)
+    target.load_state_dict(source.state_dict())
+    assert target.seed == 7
+    assert target.memory.x.dtype == torch.float64
+    with pytest.raises(InputError, match="do not fit"):
+        target.observe(GOOD[0].flatten(1), GOOD[1])
+    target.observe(*GOOD)
+    target.load_state_dict(er(mlp()).state_dict())  # back to the beginning
+    assert len(target.memory) == 0
+    target.observe(*GOOD)
+
+
+def test_dropout_masks_are_the_same_before_and_after():
+    """At a look-ahead of no length nothing is forgotten, so the edit must not move either."""
+    model = dropout_net()
+    x, y = GOOD
+    edited = gmed.edit_examples(model, x, y, x, y, lr=1e-13, alpha=1.0, beta=0.0)
+    assert (edited - x).abs().max() < 1e-10
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    gmed.edit_examples(model, x, y, x, y, lr=0.1, alpha=1.0, beta=0.0)
+    assert torch.equal(torch.rand(3), expected)  # and the caller's random numbers are left alone
 
 
 def test_batch_norm_statistics_move_with_the_update_alone():
@@ -218,6 +267,9 @@ BAD = {
     "empty": (GOOD[0][:0], GOOD[1][:0], "at least one example"),
     "different length": (GOOD[0], GOOD[1][:7], "one label per example"),
     "labels of two dimensions": (GOOD[0], GOOD[1][:, None], "one label per example"),
+    "not numbers": (["a", "b"], GOOD[1], "cannot be read as a tensor"),
+    "none": (None, GOOD[1], "cannot be read as a tensor"),
+    "ragged labels": (GOOD[0], [[1], [1, 2]], "cannot be read as a tensor"),
     "integer pixels": ((GOOD[0] * 255).to(torch.uint8), GOOD[1], r"x\.float\(\) / 255"),
 }
 
@@ -241,13 +293,17 @@ def test_bad_input_is_refused_and_changes_nothing(x, y, message, started):
     learner.observe(*GOOD)  # and the stream goes on
 
 
-def test_divergence_is_reported_and_the_step_not_taken():
-    learner = er(mlp(), GMED(1.0, 0.1))
+@MODELS
+def test_divergence_is_reported_and_the_step_not_taken(make):
+    learner = er(make(), GMED(1.0, 0.1))
     for batch in stream(8):
         learner.observe(*batch)
+    with torch.no_grad():
+        for p in learner.model.parameters():
+            p.fill_(1e308)
     before = learner.state_dict()
     with pytest.raises(DivergedError, match="step 8"):
-        learner.observe(GOOD[0] * 1e308, GOOD[1])
+        learner.observe(*GOOD)
     for name, then in before.items():
         assert torch.equal(learner.state_dict()[name], then), name
 
@@ -264,12 +320,33 @@ def test_numpy_other_types_and_odd_batches_are_taken():
     assert learner.memory.x.dtype == torch.float64
 
 
+def test_flipped_images_are_taken():
+    er(mlp()).observe(GOOD[0].numpy()[:, :, ::-1], GOOD[1].numpy()[::-1])
+
+
+def test_one_example_and_batch_norm_is_refused_and_changes_nothing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).double()
+    learner = er(model)
+    before = learner.state_dict()
+    with pytest.raises(InputError, match="more than 1 value per channel"):
+        learner.observe(GOOD[0][:1], GOOD[1][:1])
+    assert not learner.memory.ready
+    for name in ("steps", "memory.seen", "model.2.running_mean", "model.1.weight"):
+        assert torch.equal(learner.state_dict()[name], before[name])
+
+
 def test_a_model_of_the_wrong_kind_is_refused():
+    for memory in (500, None, "big"):
+        with pytest.raises(UsageError, match="memory"):
+            ER(mlp(), lr=0.1, memory=memory)
+    for seed in (None, -1, 0.5):
+        with pytest.raises(UsageError, match="seed"):
+            FineTune(mlp(), lr=0.1, seed=seed)
     with pytest.raises(InputError, match="logits"):
         er(nn.Conv2d(1, 3, 3).double()).observe(*GOOD)
-    with pytest.raises(UsageError, match="no parameters"):
+    with pytest.raises(UsageError, match="parameters to train"):
         er(nn.Flatten())
-    for lr in (0.0, -0.1, float("nan"), float("inf")):
+    for lr in (0.0, -0.1, float("nan"), float("inf"), "0.1", None):
         with pytest.raises(UsageError, match="lr"):
             FineTune(mlp(), lr=lr)
     with pytest.raises(UsageError, match="replay_size"):
@@ -281,6 +358,10 @@ def test_two_learners_cannot_share_a_memory():
     ER(mlp(), lr=0.1, memory=memory).observe(*GOOD)
     with pytest.raises(UsageError, match="another learner"):
         ER(mlp(), lr=0.1, memory=memory)
+    fresh = Reservoir(10)
+    ER(mlp(), lr=0.1, memory=fresh)
+    with pytest.raises(UsageError, match="another learner"):
+        ER(mlp(), lr=0.1, memory=fresh)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=10), st.integers(1, 25), st.integers(1, 20))

@@ -37,7 +37,7 @@ def test_published_hyper_parameters_are_the_defaults(benchmark, alpha, beta):
         ("er+gmed(alpha=1)", "er+gmed(alpha=1.0)", "er"),
         ("er+gmed(beta=0.1,alpha=1e+1)", "er+gmed(alpha=10.0,beta=0.1)", "er"),
         ("er(memory=200)+gmed(steps=3)", "er(memory=200)+gmed(steps=3)", "er(memory=200)"),
-        ("er+gmed(clamp=[0,1])", "er+gmed(clamp=[0,1])", "er"),
+        ("er+gmed(clamp=[0,1])", "er+gmed(clamp=[0.0,1.0])", "er"),
         ("er+gmed(clamp=none)", "er+gmed", "er"),
         ("er(lr=0.05)", "er", None),
         ("iid-offline(passes=5)", "iid-offline", None),
@@ -75,6 +75,14 @@ def test_memory_option_reaches_methods_that_have_one():
         ("er+gmed(steps=1.5)", "takes a whole number"),
         ("er+gmed(alpha=-1)", "alpha must not be negative"),
         ("er+gmed(alpha=1e999)", "finite"),
+        ("er+gmed(alpha=1" + "0" * 400 + ")", "finite"),
+        ("er+gmed(alpha=" + "-" * 5000 + "1)", "cannot read"),
+        ("er(memory=1,memory=2)", "cannot read"),
+        ("er+gmed(clamp=5)", "clamp"),
+        ("er+gmed(clamp='ab')", "clamp"),
+        ("er+gmed(clamp=[none,1])", "clamp"),
+        ("er+gmed(clamp=[[0,1],[2,3]])", "clamp"),
+        ("iid-online(passes=0)", "passes"),
         ("er(memory=0)", "capacity"),
         ("er(replay_size=0)", "replay_size"),
         ("er(lr=0)", "lr must be"),
@@ -118,5 +126,7 @@ def test_a_key_names_what_decides_the_result(monkeypatch):
     }
     assert len(others) == 5
     assert base not in others
-    monkeypatch.setattr("gmed.editing.GMED.version", 2)
-    assert key("split-mnist", "er+gmed", 0) != base
+    for part in ("editing.GMED", "learners.ER", "learners.Learner", "memory.Memory"):
+        with monkeypatch.context() as changed:
+            changed.setattr(f"gmed.{part}.version", 2, raising=False)
+            assert key("split-mnist", "er+gmed", 0) != base, part

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from gmed.engine.benchmarks import BENCHMARKS
@@ -17,7 +16,7 @@ from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
 from gmed.errors import GmedError
 from gmed.experiment import Experiment, default_store, stored_results
 from gmed.results import Results
-from gmed.terminal import LiveProgress, show_results
+from gmed.terminal import LiveProgress, make_console, show_results
 from gmed.version import __version__
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -73,18 +72,16 @@ def run(
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), **given)
     else:
-        given["store"] = store or default_store()
         given["methods"] = methods or []
         experiment = Experiment(benchmark, **{k: v for k, v in given.items() if v is not None})
 
-    progress = LiveProgress(Console(stderr=True))
+    progress = LiveProgress(make_console(stderr=True))
     try:
         with progress:
             results = experiment.run(rerun=rerun, watcher=progress)
     except KeyboardInterrupt:
         progress.console.print(
             f"Stopped. Finished runs are kept in {experiment.store}; the same command goes on from there.",
-            highlight=False,
         )
         raise typer.Exit(INTERRUPTED) from None
     _print(results, as_json)
@@ -102,7 +99,7 @@ def table(
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
     if outdated:
         note = f"{outdated} stored results are left out: a part that computed them has changed since"
-        Console(stderr=True).print(note, highlight=False)
+        make_console(stderr=True).print(note)
     _print(results, as_json)
 
 
@@ -111,16 +108,22 @@ def list_(
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data sets [the packaged ones]")] = None,
 ) -> None:
     """List benchmarks, and methods with their parameters."""
-    console = Console()
+    console = make_console()
     folder = Path(data_dir) if data_dir else None
     shown = Table(title="Benchmarks", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "data", "defaults", "stream"):
         shown.add_column(heading)
+    problems: set[str | None] = set()
     for b in BENCHMARKS.values():
         edits = [f"{e}({_pairs(p)})" for e, p in b.edits.items()]
-        present = "present" if b.data_present(folder) else "missing"
-        shown.add_row(b.name, present, "\n".join([_pairs(b.settings), *edits]), b.summary)
+        problem = b.data_problem(folder)
+        problems |= {problem} - {None}
+        shown.add_row(
+            b.name, "present" if problem is None else "missing", "\n".join([_pairs(b.settings), *edits]), b.summary
+        )
     console.print(shown)
+    for problem in problems:
+        console.print(f"missing: {problem}")
 
     shown = Table(title="\nMethods", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "parameters", "what it is"):
@@ -131,7 +134,7 @@ def list_(
         what = (edit.__doc__ or "").strip().split("\n")[0].rstrip(".")
         shown.add_row(f"...+{name}", _defaults(settable(edit)), what)
     console.print(shown)
-    console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'", highlight=False)
+    console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
 
 
 def _pairs(settings: Any) -> str:
@@ -146,10 +149,10 @@ def _print(results: Results, as_json: bool) -> None:
     if as_json:
         print(json.dumps(results.to_dict(), indent=2))
         return
-    console = Console()
+    console = make_console()
     show_results(console, results)
     if results.store is not None:
-        console.print(f"Results are stored in {Path(results.store).resolve()}", highlight=False, soft_wrap=True)
+        console.print(f"Results are stored in {Path(results.store).resolve()}", soft_wrap=True)
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -28,6 +30,41 @@ class StoreError(GmedError):
 
 class DivergedError(GmedError):
     """The loss of a training step is not finite. The step was not taken."""
+
+
+def whole_number(name: str, value: object, least: int = 1) -> int:
+    """``value`` as an int, or the error that says what it must be.
+
+    >>> whole_number("steps", 3)
+    3
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return number
+
+
+def finite_number(name: str, value: object, *, above: float = -math.inf) -> float:
+    """``value`` as a float, or the error that says what it must be.
+
+    >>> finite_number("lr", 1, above=0)
+    1.0
+    """
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not (math.isfinite(number) and number > above):
+        bound = "" if above == -math.inf else f" above {above:g}"
+        raise UsageError(f"{name} must be a finite number{bound}, not {value!r}")
+    return number
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:

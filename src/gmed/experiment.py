@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from gmed.engine import Event, Failed, Finished, RunSpec, execute
+from gmed.engine import Event, Failed, Finished, RunSpec, execute, get_benchmark, resolve
 from gmed.engine.run import pick_device
-from gmed.errors import UsageError, unknown
+from gmed.errors import UsageError, unknown, whole_number
 from gmed.paper import published
 from gmed.results import Failure, Results, Store
 from gmed.results.results import in_order
 
-DEFAULT_STORE = "gmed.db"
+MOST_SEEDS = 100_000
 
 
 class Watcher:
@@ -40,7 +40,28 @@ class Experiment:
     device: str = "auto"
     workers: int | None = None
     data_dir: str | Path | None = None
-    store: str | Path | None = DEFAULT_STORE
+    store: str | Path | None = field(default_factory=lambda: default_store())
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, tuple[Any, str]] = {
+            "benchmark": (str, "a name"),
+            "methods": ((list, tuple), "a list of names"),
+            "memory": ((int, type(None)), "a whole number"),
+            "device": (str, "auto, cpu or cuda"),
+            "workers": ((int, type(None)), "a whole number"),
+            "data_dir": ((str, Path, type(None)), "a folder"),
+            "store": ((str, Path, type(None)), "a file"),
+        }
+        for name, (kind, wanted) in kinds.items():
+            if not isinstance(getattr(self, name), kind) or isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
+        for method in self.methods:
+            if not isinstance(method, str):
+                raise UsageError(f"methods must be names such as 'er+gmed', not {method!r}")
+        if self.workers is not None:
+            whole_number("workers", self.workers, least=0)
+        if self.store is not None and str(self.store) in ("", ".", ":memory:"):
+            raise UsageError(f"store must be a file, not {str(self.store)!r}; in Python, store=None keeps nothing")
 
     @classmethod
     def from_file(cls, path: Path, **overrides: Any) -> Experiment:
@@ -49,7 +70,7 @@ class Experiment:
         known = {f.name for f in fields(cls)}
         for name in content:
             if name not in known:
-                raise unknown(f"key in {path}:", name, known)
+                raise unknown(f"key in {path}:", str(name), known)
         for name in ("benchmark", "methods"):
             if name not in content:
                 raise UsageError(f"{path}: the key {name!r} is missing")
@@ -73,8 +94,6 @@ class Experiment:
         watcher = watcher or Watcher()
         specs = self.specs()
         pick_device(self.device)
-        if self.workers is not None and self.workers < 0:
-            raise UsageError(f"workers must be 0 or more, not {self.workers}")
         results = Results(store=None if self.store is None else str(self.store), published=published)
         with Store(self.store if self.store is not None else ":memory:") as store:
             stored = {} if rerun else {spec.key: run for spec in specs if (run := store.find(spec))}
@@ -104,7 +123,7 @@ def run(
     device: str = "auto",
     workers: int | None = None,
     data_dir: str | Path | None = None,
-    store: str | Path | None = DEFAULT_STORE,
+    store: str | Path | None = "",
     rerun: bool = False,
 ) -> Results:
     """Run methods on a benchmark over seeds, and return the results as data.
@@ -127,7 +146,8 @@ def run(
     data_dir
         A folder with the data set's files; by default the packaged ones.
     store
-        The SQLite file of results; ``None`` keeps nothing.
+        The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder;
+        ``None`` keeps nothing.
     rerun
         Compute anew what the store already has.
 
@@ -142,62 +162,76 @@ def run(
     True
     """
     methods = [methods] if isinstance(methods, str) else list(methods)
+    store = default_store() if store == "" else store
     experiment = Experiment(benchmark, methods, seeds, memory, device, workers, data_dir, store)
     return experiment.run(rerun=rerun)
 
 
 def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:
     """What a store holds, and how many runs were left out because their parts have changed since."""
+    if benchmark is not None:
+        get_benchmark(benchmark)
     if not Path(store).exists():
         raise UsageError(f"{store}: no results there yet; gmed run makes some")
     with Store(store) as opened:
         runs, failures = opened.runs(benchmark), opened.failures(benchmark)
         outdated = opened.outdated(benchmark)
-    if methods:
-        runs = [r for r in runs if r.method in methods]
-        failures = [f for f in failures if f.method in methods]
+    if methods and benchmark is not None:
+        named = {resolve(get_benchmark(benchmark), method).name for method in methods}
+        runs = [r for r in runs if r.method in named]
+        failures = [f for f in failures if f.method in named]
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
 
 
 def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
     """The seeds that a number, a text or a list means.
 
-    >>> seed_list(3), seed_list("3"), seed_list("3,7,11"), seed_list([5])
-    ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5])
+    >>> seed_list(3), seed_list("3"), seed_list("3,7,11"), seed_list([5]), seed_list("7,")
+    ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5], [7])
     """
+    found: list[int] = []
     try:
         if isinstance(seeds, str):
-            numbers = [int(part) for part in seeds.split(",")]
-            seeds = numbers[0] if len(numbers) == 1 and "," not in seeds else numbers
-        found = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+            numbers = [int(part) for part in seeds.rstrip(",").split(",")]
+            seeds = numbers if "," in seeds else numbers[0]
+        if isinstance(seeds, int):
+            found = list(range(whole_number("seeds", seeds))) if seeds <= MOST_SEEDS else []
+        else:
+            found = [whole_number("a seed", seed, least=0) for seed in seeds]
     except (TypeError, ValueError):
         found = []
-    if not found or min(found) < 0 or len(set(found)) < len(found) or max(found) >= 2**63:
-        raise UsageError(f"seeds must be a number of seeds (5) or different seeds from 0 on (3,7,11), not {seeds!r}")
+    if not found or len(set(found)) < len(found) or max(found) >= 2**63:
+        raise UsageError(
+            f"seeds must be a number of seeds (5, at most {MOST_SEEDS}) or different seeds from 0 on (3,7,11), "
+            f"not {seeds!r}"
+        )
     return found
 
 
 def default_store() -> str:
     """Where results go unless told otherwise: $GMED_STORE, else gmed.db in the current folder."""
-    return os.environ.get("GMED_STORE", DEFAULT_STORE)
+    return os.environ.get("GMED_STORE") or "gmed.db"
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text()
-        if path.suffix == ".toml":
-            return tomllib.loads(text)
-        import yaml
-
-        content = yaml.safe_load(text)
+        content = tomllib.loads(text) if path.suffix == ".toml" else _yaml(path, text)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except ImportError:
-        raise UsageError(f"{path}: reading YAML needs PyYAML (pip install 'gmed[yaml]'), or use TOML") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not sound YAML ({error})") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: must hold keys such as benchmark, methods and seeds")
     return content
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(f"{path}: reading YAML needs PyYAML (pip install 'gmed[yaml]'), or use TOML") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not sound YAML ({error})") from None

@@ -23,6 +23,12 @@ from gmed import engine
 from gmed.engine import Event, RunSpec
 from gmed.experiment import Watcher
 from gmed.results import Gain, Results, Row
+from gmed.results.wording import apart, p_value, spread
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that prints what it is given: brackets in a path or an error are not markup."""
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
 class LiveProgress(Watcher):
@@ -49,7 +55,7 @@ class LiveProgress(Watcher):
 
     def start(self, todo: Sequence[RunSpec], kept: int) -> None:
         if kept:
-            self.console.print(f"{_runs(kept)} already in the store, {len(todo)} to compute", highlight=False)
+            self.console.print(f"{_runs(kept)} already in the store, {len(todo)} to compute")
         if not todo:
             return
         for spec in todo:
@@ -59,7 +65,7 @@ class LiveProgress(Watcher):
             self.live = Live(self._view(), console=self.console, refresh_per_second=5, transient=True)
             self.live.start()
         else:
-            self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}", highlight=False)
+            self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}")
 
     def event(self, event: Event) -> None:
         if isinstance(event, engine.Progress):
@@ -70,7 +76,7 @@ class LiveProgress(Watcher):
             if isinstance(event, engine.Finished):
                 self.found.setdefault(event.spec.method.name, []).append(event.result.final_accuracy)
             else:
-                self.console.print(f"failed: {event.spec}: {event.error.splitlines()[-1]}", highlight=False)
+                self.console.print(f"failed: {event.spec}: {event.error.splitlines()[0]}")
         self.bar.update(self.task, completed=self.finished + sum(self.under_way.values()))
         if self.live is not None:
             self.live.update(self._view())
@@ -78,7 +84,6 @@ class LiveProgress(Watcher):
             self.said = time.monotonic()
             self.console.print(
                 f"  {self.finished} of {_runs(sum(self.planned.values()))} after {self.said - self.started:.0f} s",
-                highlight=False,
             )
 
     def _view(self) -> Group:
@@ -114,16 +119,23 @@ def show_results(console: Console, results: Results) -> None:
         table.add_column("paper", justify="right", no_wrap=True)
         table.add_column("ours - paper ± s.e.", justify="right", no_wrap=True)
         for row in own:
-            table.add_row(row.method, str(row.n), _spread(row.mean, row.std), _paper(row), _apart(row))
+            paper = spread(row.published.mean, row.published.std) if row.published else "-"
+            mark = "! " if missed(row) else ""
+            table.add_row(row.method, str(row.n), spread(row.mean, row.std), paper, mark + apart(row.difference))
         console.print(table)
-        if any(row.difference and not row.difference.within for row in own):
-            console.print("! more than two standard errors from the published mean", highlight=False)
+        if any(map(missed, own)):
+            console.print("! more than two standard errors from the published mean")
         for row in own:
             if row.gain is not None:
-                console.print(f"{row.method} over {row.gain_over}: {describe_gain(row.gain)}", highlight=False)
+                console.print(f"{row.method} over {row.gain_over}: {describe_gain(row.gain)}")
     for failure in results.failures:
-        reason = failure.error.strip().splitlines()[-1]
-        console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}", highlight=False)
+        reason = failure.error.splitlines()[0]
+        console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}")
+
+
+def missed(row: Row) -> bool:
+    """Whether a mean is known to lie further from the published one than chance explains."""
+    return row.difference is not None and row.difference.within is False
 
 
 def describe_gain(gain: Gain) -> str:
@@ -134,28 +146,10 @@ def describe_gain(gain: Gain) -> str:
     """
     if math.isnan(gain.p):
         return f"{gain.mean:+.2f} points ({gain.n} paired seed{'s' if gain.n > 1 else ''}: no test)"
-    p = "p < 0.0001" if gain.p < 0.0001 else f"p = {gain.p:.4f}"
     return (
         f"{gain.mean:+.2f} points, 95 % interval [{gain.low:+.2f}, {gain.high:+.2f}],\n"
-        f"  {p} (one-tailed paired t-test), d = {gain.effect_size:.2f}, {gain.n} seeds"
+        f"  p {p_value(gain.p)} (one-tailed paired t-test), d = {gain.effect_size:.2f}, {gain.n} seeds"
     )
-
-
-def _spread(mean: float, std: float | None) -> str:
-    return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.1f}"
-
-
-def _paper(row: Row) -> str:
-    return _spread(row.published.mean, row.published.std) if row.published else "-"
-
-
-def _apart(row: Row) -> str:
-    if row.difference is None:
-        return "-"
-    if math.isnan(row.difference.error):
-        return f"{row.difference.mean:+.2f}"
-    mark = "" if row.difference.within else "! "
-    return f"{mark}{row.difference.mean:+.2f} ± {row.difference.error:.2f}"
 
 
 def _runs(count: int) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from gmed.models import LookAhead
@@ -12,7 +13,9 @@ class Edit(Protocol):
 
     version: ClassVar[int]
 
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, ahead: LookAhead, batch_size: int) -> Tensor:
+    def edit(
+        self, x_m: Tensor, y_m: Tensor, age: Tensor, ahead: LookAhead, batch_size: int, rng: np.random.Generator
+    ) -> Tensor:
         """The edited ``x_m``, a new tensor; nothing given is changed.
 
         Parameters
@@ -24,5 +27,7 @@ class Edit(Protocol):
         batch_size
             How many examples the learner replays per step when memory is full: the constant that strides
             are measured by.
+        rng
+            This step's random numbers for editing; no other generator may be used.
         """
         ...

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import InputError, UsageError
+from gmed.errors import InputError, UsageError, finite_number, whole_number
+from gmed.memory import keep_finite
 from gmed.models import LookAhead, Loss
 
 
@@ -38,6 +39,8 @@ class GMED:
     clamp
         A range (low, high) that edited values are cut back to; by default none.
 
+    An example whose edit would not be finite stays as it was.
+
     Examples
     --------
     >>> import gmed
@@ -63,20 +66,31 @@ class GMED:
     clamp: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "gamma"):
-            if not math.isfinite(getattr(self, name)):
-                raise UsageError(f"{name} must be a finite number, not {getattr(self, name)!r}")
-        if self.alpha < 0:
+        if finite_number("alpha", self.alpha) < 0:
             raise UsageError(f"alpha must not be negative, not {self.alpha!r}")
-        if not 0 < self.gamma <= 1:
+        finite_number("beta", self.beta)
+        if finite_number("gamma", self.gamma, above=0) > 1:
             raise UsageError(f"gamma must be above 0 and at most 1, not {self.gamma!r}")
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            raise UsageError(f"steps must be a whole number of at least 1, not {self.steps!r}")
-        if self.clamp is not None and not (len(self.clamp) == 2 and self.clamp[0] < self.clamp[1]):
-            raise UsageError(f"clamp must be a range (low, high), not {self.clamp!r}")
+        whole_number("steps", self.steps)
+        if self.clamp is not None:
+            if not isinstance(self.clamp, (tuple, list)) or len(self.clamp) != 2:
+                raise UsageError(f"clamp must be a range (low, high), not {self.clamp!r}")
+            low, high = (finite_number("each end of clamp", end) for end in self.clamp)
+            if low >= high:
+                raise UsageError(f"clamp must be a range from low to high, not {self.clamp!r}")
+            object.__setattr__(self, "clamp", (low, high))
 
     @torch.enable_grad()
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, ahead: LookAhead, batch_size: int) -> Tensor:
+    def edit(
+        self,
+        x_m: Tensor,
+        y_m: Tensor,
+        age: Tensor,
+        ahead: LookAhead,
+        batch_size: int,
+        rng: np.random.Generator | None = None,
+    ) -> Tensor:
+        original = x_m
         stride = self.alpha * self.gamma ** age.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
         share = len(x_m) / batch_size  # turns a mean over these examples into their sum / batch_size
         for _ in range(self.steps):
@@ -86,7 +100,8 @@ class GMED:
             d = loss_after - loss_before
             (direction,) = torch.autograd.grad(share * (d - self.beta * loss_before), x_m)
             x_m = x_m.detach() + stride * direction
-        return x_m if self.clamp is None else x_m.clamp(*self.clamp)
+        x_m = x_m if self.clamp is None else x_m.clamp(*self.clamp)
+        return keep_finite(x_m, original)
 
 
 def edit_examples(
@@ -109,8 +124,8 @@ def edit_examples(
     """Edit replayed examples with GMED, in any replay loop.
 
     Pure: neither the model (parameters, gradients, batch-norm statistics, mode) nor the inputs change. Any
-    module and floating-point type, on any device. The model's mode is respected: in training mode batch-norm
-    uses batch statistics, as it does in the update that follows.
+    module (TorchScript apart) and floating-point type, on any device. The model's mode is respected: in
+    training mode batch-norm uses batch statistics, as it does in the update that follows.
 
     Parameters
     ----------
@@ -135,7 +150,8 @@ def edit_examples(
     Returns
     -------
     Tensor
-        The edited ``x_mem``: replay it, and write it back to memory.
+        The edited ``x_mem``: replay it, and write it back to memory. An example whose edit would not be
+        finite is returned as it was.
 
     Examples
     --------
@@ -153,14 +169,15 @@ def edit_examples(
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"x_{name} must be a floating-point tensor, not {kind}")
+        if not isinstance(y, Tensor):
+            raise InputError(f"y_{name} must be a tensor, not {type(y).__name__}")
         if x.ndim == 0 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):
             shapes = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
             raise InputError(f"x_{name} and y_{name} must hold the same number of examples, not none: {shapes}")
     if age is None:
         age = torch.zeros(len(x_mem), dtype=torch.int64, device=x_mem.device)
-    elif age.shape != (len(x_mem),):
-        raise InputError(f"age must hold one number per example: {tuple(age.shape)} for {len(x_mem)}")
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size!r}")
-    ahead = LookAhead(model, x_stream.detach(), y_stream, lr=lr, loss=loss)
-    return editing.edit(x_mem, y_mem, age, ahead, batch_size or len(x_mem))
+    elif age.shape != (len(x_mem),) or (age < 0).any():
+        raise InputError(f"age must hold one number from 0 on per example: {tuple(age.shape)} for {len(x_mem)}")
+    size = len(x_mem) if batch_size is None else whole_number("batch_size", batch_size)
+    ahead = LookAhead(model, x_stream.detach(), y_stream, lr=finite_number("lr", lr, above=0), loss=loss)
+    return editing.edit(x_mem.detach(), y_mem, age, ahead, size)

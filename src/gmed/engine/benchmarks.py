@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from gmed.data import Dataset, load_mnist
-from gmed.errors import unknown
+from gmed.errors import DataError, unknown
 from gmed.models import MLP
 from gmed.streams import Stream, permuted, rotated, split
 
@@ -30,26 +31,32 @@ class Benchmark:
     edits
         Defaults of each edit here, by its name (Table 6).
     version
-        Raised whenever a change to the data, the stream or the model changes results.
+        Raised whenever a change to its data, stream or model changes results.
     """
 
     name: str
     summary: str
     data: Callable[[Path | None], Dataset]
     stream: Callable[[Dataset, int], Stream]
-    model: Callable[[], nn.Module]
+    model: type[nn.Module]
     settings: Mapping[str, Any]
     edits: Mapping[str, Mapping[str, Any]]
     batch_size: int = 10
-    version: int = field(default=1)
+    version: int = 1
 
-    def data_present(self, directory: Path | None = None) -> bool:
-        """Whether the data set can be loaded from here."""
+    def data_problem(self, directory: Path | None = None) -> str | None:
+        """Why the data set cannot be loaded from here, if it cannot."""
         try:
             self.data(directory)
-        except Exception:
-            return False
-        return True
+        except DataError as error:
+            return str(error)
+        return None
+
+    def config(self) -> dict[str, Any]:
+        """What the stream and the model are made of."""
+        options = {k: p.default for k, p in signature(self.stream).parameters.items() if p.default is not p.empty}
+        stream = getattr(self.stream, "func", self.stream).__name__
+        return {"stream": {"name": stream, **options}, "model": self.model.__name__, "batch_size": self.batch_size}
 
 
 _MNIST: Any = {"data": load_mnist, "model": MLP, "settings": {"lr": 0.05, "memory": 500}}

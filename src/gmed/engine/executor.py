@@ -15,13 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 
 import torch
 
-from gmed.engine.run import RunResult, run_one
+from gmed.engine.run import RunResult, explain, run_one
 from gmed.engine.spec import RunSpec
-from gmed.errors import GmedError
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,8 @@ def _here(specs: Sequence[RunSpec], device: str, data_dir: Path | None) -> Itera
         for spec in specs:
             try:
                 yield Finished(spec, run_one(spec, device=device, data_dir=data_dir))
-            except GmedError as error:
-                yield Failed(spec, f"{type(error).__name__}: {error}")
+            except Exception as error:
+                yield Failed(spec, explain(error))
     finally:
         torch.set_num_threads(threads)
 
@@ -112,47 +111,57 @@ class _Worker(Thread):
         self.waiting, self.events = waiting, events
         self.device, self.data_dir = device, data_dir
         self.process: subprocess.Popen[str] | None = None
+        self.lock = Lock()  # a process is launched and stopped under it
         self.stopped = False
         self.start()
 
     def run(self) -> None:
-        with tempfile.TemporaryFile() as complaints:
-            while not self.stopped:
-                try:
-                    spec = self.waiting.get_nowait()
-                except Empty:
-                    break
-                if self.process is None:
-                    self.process = self._launch(complaints.fileno())
-                try:
-                    self._compute(spec)
-                except (OSError, EOFError, json.JSONDecodeError):
-                    self.process.kill()
-                    code = self.process.wait()
-                    self.process = None
-                    complaints.seek(0)
-                    last_words = complaints.read().decode(errors="replace").strip()[-2000:]
-                    self.events.put(Failed(spec, f"the worker process died (exit code {code})\n{last_words}".strip()))
+        while not self.stopped:
+            try:
+                spec = self.waiting.get_nowait()
+            except Empty:
+                break
+            try:
+                self._compute(spec)
+            except Exception as error:  # whatever happened, the run is accounted for
+                self.events.put(Failed(spec, self._post_mortem(error)))
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
             self.process.wait()
 
-    def _launch(self, complaints: int) -> subprocess.Popen[str]:
+    def _post_mortem(self, error: Exception) -> str:
+        if self.process is None:
+            return f"no worker process could be started: {error}"
+        self.process.kill()
+        code = self.process.wait()
+        self.process = None
+        self.complaints.seek(0)
+        last_words = self.complaints.read().decode(errors="replace").strip()[-2000:]
+        reason = "" if isinstance(error, (EOFError, OSError)) else f": {explain(error).splitlines()[0]}"
+        return f"the worker process died (exit code {code}){reason}\n{last_words}".strip()
+
+    def _launch(self) -> subprocess.Popen[str]:
+        """A fresh interpreter that finds this package and imports nothing from the current folder."""
+        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115
         package = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        start = f"import sys; sys.path.append({package!r}); from gmed.engine.worker import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-m", "gmed.engine.worker"],
+            [sys.executable, "-P", "-c", start],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=self.complaints,
             text=True,
             bufsize=1,
-            env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is ours to handle
         )
 
     def _compute(self, spec: RunSpec) -> None:
-        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
+        with self.lock:
+            if self.stopped:
+                return
+            if self.process is None:
+                self.process = self._launch()
+        assert self.process.stdin is not None and self.process.stdout is not None
         job = {
             "benchmark": spec.benchmark.name,
             "method": spec.method.name,
@@ -173,6 +182,7 @@ class _Worker(Thread):
         raise EOFError
 
     def stop(self) -> None:
-        self.stopped = True
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
+        with self.lock:
+            self.stopped = True
+            if self.process is not None and self.process.poll() is None:
+                self.process.kill()

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from typing import Any
 
+import torch
 from torch import nn
 
 from gmed.editing import GMED, Edit
 from gmed.engine.benchmarks import Benchmark
-from gmed.errors import UsageError, unknown
+from gmed.errors import UsageError, finite_number, unknown
 from gmed.learners import ER, FineTune, Learner
 from gmed.memory import Memory, Reservoir
 from gmed.streams import Stream, iid
@@ -98,12 +99,9 @@ class Method:
     def versions(self) -> dict[str, int]:
         """The version of every part that computes this method."""
         recipe = METHODS[self.base.name]
-        found = {recipe.learner.__name__: recipe.learner.version}
-        if recipe.memory is not None:
-            found[recipe.memory.__name__] = recipe.memory.version
-        if self.edit is not None:
-            found[EDITS[self.edit.name].__name__] = EDITS[self.edit.name].version
-        return found
+        parts: list[type | None] = [recipe.learner, recipe.memory, EDITS[self.edit.name] if self.edit else None]
+        lineage = [ancestor for part in parts if part is not None for ancestor in part.__mro__]
+        return {c.__name__: int(vars(c)["version"]) for c in lineage if "version" in vars(c)}
 
 
 def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
@@ -140,6 +138,7 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
         method = Method(f"{short_base}+{short_edit}", str(short_base), base, edit)
 
     method.make_learner(nn.Linear(1, 1), seed=0)  # a bad value is refused here, before anything runs
+    method.make_stream(_EMPTY, seed=0)
     return method
 
 
@@ -196,13 +195,18 @@ def _settle(typed: Part, allowed: Mapping[str, Parameter], usual: Mapping[str, A
 
 def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return finite_number(f"{part}'s {name}", value)
     if kind in (float, int, bool) and type(value) is not kind:
         wanted = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
         raise UsageError(f"{part}({name}=...) takes {wanted}, not {_written(value)}")
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(float, value)) if _is_range(value) else value
 
 
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and all(type(end) in (int, float) for end in value)
+
+
+_EMPTY = Stream(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), (), (), 1)
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -214,7 +218,9 @@ def _parse_part(part: str, text: str) -> Part:
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError):
+        if len(parameters) < len(call.keywords):
+            raise ValueError
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UsageError(
             f"cannot read {part!r} in the method {text!r}; parameters are written name=value, "
             "as in 'er+gmed(alpha=1.0,beta=0.01)'"

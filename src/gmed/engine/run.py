@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import platform
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ import torch
 
 from gmed.engine.benchmarks import get_benchmark
 from gmed.engine.spec import RunSpec
-from gmed.errors import UsageError
+from gmed.errors import GmedError, UsageError
 from gmed.learners import Learner
 from gmed.randomness import torch_seeded
 from gmed.streams import Examples, Stream, pixels
@@ -72,6 +73,13 @@ def run_one(
     """
     where = pick_device(device)
     clock = _Clock()
+    with _default_dtype(torch.float32):
+        return _run(spec, where, clock, data_dir, on_progress)
+
+
+def _run(
+    spec: RunSpec, where: torch.device, clock: _Clock, data_dir: Path | None, on_progress: OnProgress
+) -> RunResult:
     with clock("data"):
         stream = spec.method.make_stream(_stream(spec.benchmark.name, spec.seed, data_dir), spec.seed).to(where)
     with torch_seeded(spec.seed, "weights"):
@@ -99,6 +107,12 @@ def run_one(
         timings={name: round(seconds, 4) for name, seconds in clock.seconds.items()},
         environment=environment(where),
     )
+
+
+def explain(error: Exception) -> str:
+    """What a failed run says: the reason on the first line, then where, unless it was raised on purpose."""
+    reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+    return reason if isinstance(error, GmedError) else f"{reason}\n{''.join(traceback.format_exception(error))}"
 
 
 def accuracy_on(learner: Learner, test: Examples, chunk: int = 1000) -> float:
@@ -136,6 +150,16 @@ def _stream(benchmark: str, seed: int, data_dir: Path | None) -> Stream:
     """Every method at one seed meets the same stream; the last one made is kept."""
     found = get_benchmark(benchmark)
     return found.stream(found.data(data_dir), seed)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class _Clock:

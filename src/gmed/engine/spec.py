@@ -9,7 +9,8 @@ from typing import Any
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.methods import Method, resolve
 
-ENGINE_VERSION = 1  # raised whenever a change to how runs are computed changes results
+ENGINE_VERSION = 1
+"""Raised whenever results change by what has no version of its own: look-ahead, retrieval, iid order, evaluation."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class RunSpec:
         """Everything that decides the result, but for the versions and the seed."""
         return {
             "benchmark": self.benchmark.name,
-            "batch_size": self.benchmark.batch_size,
+            **self.benchmark.config(),
             "method": self.method.config(),
         }
 

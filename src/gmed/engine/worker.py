@@ -9,15 +9,13 @@ import json
 import os
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gmed.engine.run import run_one
+from gmed.engine.run import explain, run_one
 from gmed.engine.spec import RunSpec
-from gmed.errors import GmedError
 
 REPORT_EVERY = 0.2  # seconds
 
@@ -45,13 +43,7 @@ def main() -> None:
             data_dir = Path(job["data_dir"]) if job["data_dir"] else None
             result = run_one(spec, device=job["device"], data_dir=data_dir, on_progress=on_progress)
             report("finished", result=result.to_dict())
-        except GmedError as error:
-            report("failed", error=f"{type(error).__name__}: {error}")
         except BrokenPipeError:
             return
-        except Exception:
-            report("failed", error=traceback.format_exc())
-
-
-if __name__ == "__main__":
-    main()
+        except Exception as error:
+            report("failed", error=explain(error))

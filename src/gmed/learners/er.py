@@ -3,7 +3,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from gmed.editing import Edit
-from gmed.errors import UsageError
+from gmed.errors import UsageError, whole_number
 from gmed.learners.learner import Learner
 from gmed.memory import Memory
 from gmed.retrieval import uniform
@@ -53,11 +53,11 @@ class ER(Learner):
         replay_size: int = 10,
         seed: int = 0,
     ) -> None:
+        if memory is None:
+            raise UsageError("experience replay needs a memory, such as gmed.memory.Reservoir(500)")
         super().__init__(model, lr=lr, memory=memory, seed=seed)
-        if isinstance(replay_size, bool) or not isinstance(replay_size, int) or replay_size < 1:
-            raise UsageError(f"replay_size must be a whole number of at least 1, not {replay_size!r}")
         self.editing = editing
-        self.replay_size = replay_size
+        self.replay_size = whole_number("replay_size", replay_size)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), once somebody asks for it
@@ -65,7 +65,8 @@ class ER(Learner):
         drawn = uniform(self.memory, self.replay_size, self.random("replay"))  # (x_m, y_m) ~ M
         x_m, y_m, k = self.memory.x[drawn], self.memory.y[drawn], self.memory.age[drawn]
         if self.editing and len(drawn):
-            x_m = self.editing.edit(x_m, y_m, k, ahead, self.replay_size)  # x_m + γ^k α ∇_x (d - β ℓ_before)
+            # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
+            x_m = self.editing.edit(x_m, y_m, k, ahead, self.replay_size, self.random("editing"))
 
         self.descend(ahead, x_m, y_m)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
 

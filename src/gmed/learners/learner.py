@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import DivergedError, InputError, UsageError
+from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
 from gmed.models import LookAhead, gradient, trainable, treats_examples_independently
@@ -45,16 +45,16 @@ class Learner(ABC):
     version = 1
 
     def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
-        if not (math.isfinite(lr) and lr > 0):
-            raise UsageError(f"lr must be a finite number above 0, not {lr!r}")
-        if memory is not None and memory.ready:
-            raise UsageError("this memory already holds another learner's examples; make a new one")
-        if next(model.parameters(), None) is None:
-            raise UsageError("the model has no parameters to train")
+        if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
+            raise UsageError(f"the model must be a module with parameters to train, not {type(model).__name__}")
+        if memory is not None:
+            if not isinstance(memory, Memory):
+                raise UsageError(f"memory must be a memory such as Reservoir(500), not {memory!r}")
+            memory.claim()
         self.model = model
-        self.lr = lr
+        self.lr = finite_number("lr", lr, above=0)
         self.memory = memory
-        self.seed = seed
+        self.seed = whole_number("seed", seed, least=0)
         self.steps = 0
         self._sums_exactly = treats_examples_independently(model)
         self._shape: tuple[int, ...] | None = None
@@ -80,6 +80,7 @@ class Learner(ABC):
         each other and the look-ahead was taken, its stream gradient is used again: the same sum.
         """
         parameters = trainable(self.model)
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
         if x_m is None or y_m is None or not len(y_m):
             loss = cross_entropy(self.model(ahead.x), ahead.y)
             step = gradient(loss, parameters)
@@ -93,12 +94,16 @@ class Learner(ABC):
             n = len(ahead.y)
             loss = cross_entropy(logits[:n], ahead.y) + cross_entropy(logits[n:], y_m)
             step = gradient(loss, parameters)
-        if not math.isfinite(loss.item()):
-            raise DivergedError(
-                f"the loss at step {self.steps} is {loss.item()}; the step was not taken. "
-                f"Lower lr (now {self.lr}) or the edit's stride, or scale the inputs down."
-            )
         with torch.no_grad():
+            slope = sum((g.sum() for g in step.values()), torch.zeros_like(loss))
+            if not math.isfinite(loss.item() + slope.item()):
+                for name, buffer in self.model.named_buffers():
+                    buffer.copy_(buffers[name])
+                raise DivergedError(
+                    f"at step {self.steps} the loss is {loss.item():g} and its gradient "
+                    f"{'finite' if math.isfinite(slope.item()) else 'not finite'}; the step was not taken. "
+                    f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
+                )
             for name, p in parameters.items():
                 p.sub_(step[name], alpha=self.lr)
 
@@ -124,10 +129,13 @@ class Learner(ABC):
             If the loss is not finite; the step was not taken.
         """
         x, y = self._checked(x, y)
-        if self.memory is not None and not self.memory.ready:
-            self.memory.lay_out(x, y)
-        with self._own_randomness():
-            self.step(x, y)
+        try:
+            with self._room_in_memory(x, y), self._own_randomness():
+                self.step(x, y)
+        except ValueError as error:
+            if isinstance(error, GmedError):
+                raise
+            raise InputError(f"the model cannot learn from a batch of shape {tuple(x.shape)}: {error}") from error
         self.steps += 1
 
     @torch.no_grad()
@@ -152,27 +160,38 @@ class Learner(ABC):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the learner is, as named tensors: load it into a learner built alike to go on exactly."""
-        state = {"steps": torch.tensor(self.steps)}
+        counters = {"steps": self.steps, "seed": self.seed, "classes": self._classes}
+        state = {name: torch.tensor(number) for name, number in counters.items()}
+        state["shape"] = torch.tensor(self._shape or (), dtype=torch.int64)
         state |= {f"model.{name}": t.detach() for name, t in self.model.state_dict().items()}
         if self.memory is not None:
             state |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
         return {name: t.clone() for name, t in state.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Become the learner whose state this is."""
-        own = self.state_dict()
-        missing = sorted(name for name in own if name not in state)
-        if missing:
-            raise UsageError(f"this state lacks {', '.join(missing[:5])}: it is another kind of learner's")
-        device = next(self.model.parameters()).device
+        """Become the learner whose state this is, its seed included. A state that does not fit changes nothing."""
+        like = next(self.model.parameters())
+        own = {f"model.{name}": t.shape for name, t in self.model.state_dict().items()}
+        own |= {name: torch.Size() for name in ("steps", "seed", "classes")}
+        own |= {"memory.seen": torch.Size()} if self.memory is not None else {}
+        for name, shape in own.items():
+            if name not in state:
+                raise UsageError(f"this state has no {name}: it is another kind of learner's")
+            if state[name].shape != shape:
+                raise UsageError(f"{name} is {tuple(state[name].shape)} in this state, {tuple(shape)} here")
+        if extra := sorted(name for name in state if name.startswith("model.") and name not in own):
+            raise UsageError(f"this state has {extra[0]}: it is another model's")
 
         def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v.to(device) for k, v in state.items() if k.startswith(prefix)}
+            return {k.removeprefix(prefix): v.to(like.device) for k, v in state.items() if k.startswith(prefix)}
 
-        self.model.load_state_dict(part("model."))
         if self.memory is not None:
             self.memory.load_state_dict(part("memory."))
-        self.steps = int(state["steps"])
+            if self.memory.ready:
+                self.memory.to(like)
+        self.model.load_state_dict(part("model."))
+        self.steps, self.seed, self._classes = (int(state[name]) for name in ("steps", "seed", "classes"))
+        self._shape = tuple(state["shape"].tolist()) or None
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, whole or not at all."""
@@ -185,7 +204,7 @@ class Learner(ABC):
     # ------------------------------------------------------------------ checks
 
     def _inputs(self, given: Any) -> Tensor:
-        x: Tensor = torch.as_tensor(given)
+        x = _tensor("x", given)
         if not x.is_floating_point():
             raise InputError(
                 f"x holds {x.dtype}, floating-point values are needed. Pixels: scale them first, x.float() / 255."
@@ -206,30 +225,46 @@ class Learner(ABC):
 
     def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         x = self._inputs(x)
-        y = torch.as_tensor(y)
+        y = _tensor("y", y)
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputError(f"y holds {y.dtype}, integer class labels are needed")
         if y.ndim != 1 or len(y) != len(x):
             raise InputError(f"y must hold one label per example: shape {tuple(y.shape)} for {len(x)} examples")
         y = y.detach().to(device=x.device, dtype=torch.int64)
-        if self._shape is None:
-            self._meet(x)
-        if int(y.min()) < 0 or int(y.max()) >= self._classes:
+        classes = self._classes if self._shape is not None else self._count_classes(x)
+        if int(y.min()) < 0 or int(y.max()) >= classes:
             raise InputError(
-                f"labels run from {int(y.min())} to {int(y.max())}; the model has {self._classes} outputs, "
-                f"so they must lie in 0 .. {self._classes - 1}"
+                f"labels run from {int(y.min())} to {int(y.max())}; the model has {classes} outputs, "
+                f"so they must lie in 0 .. {classes - 1}"
             )
+        self._shape, self._classes = tuple(x.shape[1:]), classes
         return x, y
 
-    def _meet(self, x: Tensor) -> None:
-        """Try the model on the first batch, to know its classes and that inputs of this shape fit."""
+    def _count_classes(self, x: Tensor) -> int:
+        """Try the model on the first batch: do inputs of this shape fit, and how many classes come out?"""
         try:
             output = self.logits(x[:1])
         except (RuntimeError, ValueError, TypeError) as error:
             raise InputError(f"the model does not take inputs of shape {tuple(x.shape)}: {error}") from error
         if output.ndim != 2:
             raise InputError(f"the model must return (batch, classes) logits, not shape {tuple(output.shape)}")
-        self._shape, self._classes = tuple(x.shape[1:]), output.shape[1]
+        return int(output.shape[1])
+
+    @contextmanager
+    def _room_in_memory(self, x: Tensor, y: Tensor) -> Iterator[None]:
+        """Lay memory out for the first batch, unless the step fails; have it where the model is."""
+        if self.memory is None:
+            yield
+        elif self.memory.ready:
+            self.memory.to(x)
+            yield
+        else:
+            self.memory.lay_out(x, y)
+            try:
+                yield
+            except BaseException:
+                self.memory.clear()
+                raise
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -239,3 +274,13 @@ class Learner(ABC):
         else:
             with torch_seeded(self.seed, "model", self.steps):
                 yield
+
+
+def _tensor(name: str, given: Any) -> Tensor:
+    try:
+        if isinstance(given, np.ndarray):
+            given = np.ascontiguousarray(given)
+        tensor: Tensor = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be read as a tensor: {error}") from error
+    return tensor

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.errors import UsageError
+from gmed.errors import UsageError, whole_number
 
 
 class Memory(ABC):
@@ -34,10 +34,9 @@ class Memory(ABC):
     origin: Tensor
 
     def __init__(self, capacity: int) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-            raise UsageError(f"memory capacity must be a whole number of at least 1, not {capacity!r}")
-        self.capacity = capacity
+        self.capacity = whole_number("memory capacity", capacity)
         self.seen = 0
+        self._claimed = False
 
     @abstractmethod
     def admit(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -73,9 +72,7 @@ class Memory(ABC):
 
     def replace(self, slots: Tensor, x: Tensor) -> None:
         """Write edited examples back and count the edit. One that is not finite leaves its slot as it was."""
-        finite = torch.isfinite(x).flatten(1).all(1)
-        kept = finite.reshape(-1, *[1] * (x.ndim - 1))
-        self.x[slots] = torch.where(kept, x, self.x[slots])
+        self.x[slots] = keep_finite(x, self.x[slots])
         self.age[slots] += 1
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -86,7 +83,38 @@ class Memory(ABC):
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Become the memory whose state this is; it must have the same number of slots."""
+        held = {name: state[name] for name in ("x", "y", "age", "origin") if name in state}
+        for name, tensor in held.items():
+            if len(tensor) != self.capacity:
+                raise UsageError(f"the state's memory has {len(tensor)} slots ({name}), this one {self.capacity}")
+        self.clear()
+        vars(self).update({name: tensor.clone() for name, tensor in held.items()})
         self.seen = int(state["seen"])
+
+    def clear(self) -> None:
+        """Forget everything, and the shape of examples too."""
         for name in ("x", "y", "age", "origin"):
-            if name in state:
-                setattr(self, name, state[name].clone())
+            vars(self).pop(name, None)
+        self.seen = 0
+
+    def claim(self) -> None:
+        """Belong to a learner; no other may have it."""
+        if self._claimed:
+            raise UsageError("this memory belongs to another learner; make a new one")
+        self._claimed = True
+
+    def to(self, like: Tensor) -> None:
+        """Move the stored examples to where ``like`` is, in its type."""
+        self.x, self.y = self.x.to(like), self.y.to(like.device)
+        self.age, self.origin = self.age.to(like.device), self.origin.to(like.device)
+
+
+def keep_finite(new: Tensor, old: Tensor) -> Tensor:
+    """The new examples, but for those that are not finite the old ones.
+
+    >>> keep_finite(torch.tensor([[1.0], [float("nan")]]), torch.tensor([[5.0], [6.0]])).tolist()
+    [[1.0], [6.0]]
+    """
+    finite = torch.isfinite(new).flatten(1).all(1)
+    return torch.where(finite.reshape(-1, *[1] * (new.ndim - 1)), new, old)

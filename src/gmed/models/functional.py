@@ -6,7 +6,8 @@ ever being overwritten and restored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,19 @@ def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:
     }
 
 
+@contextmanager
+def same_chance(model: nn.Module) -> Iterator[None]:
+    """Inside, a model that draws random numbers (dropout) draws; outside, nothing was drawn.
+
+    Two passes made so from one state have the same masks, and differ by their parameters and inputs alone.
+    """
+    if treats_examples_independently(model):
+        yield
+    else:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+
+
 def treats_examples_independently(model: nn.Module) -> bool:
     """Whether the output for one example is known not to depend on the rest of the batch or on chance.
 
@@ -79,4 +93,11 @@ def treats_examples_independently(model: nn.Module) -> bool:
     >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     False
     """
-    return all(type(m).forward in _INDEPENDENT and not m._forward_hooks for m in model.modules())
+    return all(map(_independent, model.modules()))
+
+
+def _independent(module: nn.Module) -> bool:
+    changed = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    if isinstance(module, nn.Flatten) and module.start_dim < 1:
+        return False
+    return type(module).forward in _INDEPENDENT and not changed

@@ -6,7 +6,7 @@ from functools import cached_property
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.models.functional import Parameters, forward, gradient, trainable
+from gmed.models.functional import Parameters, forward, gradient, same_chance, trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch, from the model's output and the targets, as torch's losses compute it."""
@@ -16,7 +16,8 @@ class LookAhead:
     """One plain SGD step on the incoming batch, taken on paper only: θ' = θ - τ ∇ℓ(x_D, y_D; θ).
 
     Nothing is computed before it is asked for, and then once: every part that looks ahead in a step
-    (retrieval, editing) and the update itself share one stream gradient. The model is not changed.
+    (retrieval, editing) and the update itself share one stream gradient. The model is not changed. Where it has
+    dropout, all passes of a look-ahead use the same masks, and torch's generators are left as they were.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class LookAhead:
     @cached_property
     def stream_loss(self) -> Tensor:
         """ℓ_stream, with its graph."""
-        return self.loss(forward(self.model, self.current, self.x), self.y)
+        return self._loss_at(self.current, self.x, self.y)
 
     @cached_property
     def current(self) -> Parameters:
@@ -84,4 +85,5 @@ class LookAhead:
         return self._loss_at(self.parameters, x, y)
 
     def _loss_at(self, parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(forward(self.model, parameters, x), y)
+        with same_chance(self.model):
+            return self.loss(forward(self.model, parameters, x), y)

@@ -11,8 +11,6 @@ class MLP(nn.Sequential):
     torch.Size([2, 10])
     """
 
-    version = 1
-
     def __init__(self, inputs: int = 784, hidden: int = 400, classes: int = 10) -> None:
         super().__init__(
             nn.Flatten(),

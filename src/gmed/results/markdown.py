@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 from gmed.results.results import Results
+from gmed.results.wording import apart, p_value, spread
 
 
 def markdown(results: Results) -> str:
@@ -13,12 +14,12 @@ def markdown(results: Results) -> str:
         "|---|---|---:|---:|---:|---:|---|",
     ]
     for row in rows:
-        paper = f"{row.published.mean:.2f} ± {row.published.std:.1f}" if row.published else ""
-        apart = f"{row.difference.mean:+.2f} ± {row.difference.error:.2f}" if row.difference else ""
-        verdict = "" if row.difference is None else "within 2 s.e." if row.difference.within else "**outside 2 s.e.**"
+        paper = spread(row.published.mean, row.published.std) if row.published else "-"
+        verdict = {None: "", True: "within 2 s.e.", False: "**outside 2 s.e.**"}
+        within = verdict[row.difference.within if row.difference else None]
+        ours = spread(row.mean, row.std)
         parts.append(
-            f"| {row.benchmark} | {row.method} | {row.n} | {row.mean:.2f} ± {row.std:.1f} "
-            f"| {paper} | {apart} | {verdict} |"
+            f"| {row.benchmark} | {row.method} | {row.n} | {ours} | {paper} | {apart(row.difference)} | {within} |"
         )
     parts += [
         "",
@@ -28,9 +29,8 @@ def markdown(results: Results) -> str:
     for row in rows:
         if row.gain is not None and not math.isnan(row.gain.p):
             g = row.gain
-            p = "< 0.0001" if g.p < 0.0001 else f"{g.p:.4f}"
             parts.append(
                 f"| {row.benchmark} | {row.method} | {row.gain_over} | {g.mean:+.2f} "
-                f"| {g.low:+.2f} to {g.high:+.2f} | {p} | {g.effect_size:.2f} | {g.n} |"
+                f"| {g.low:+.2f} to {g.high:+.2f} | {p_value(g.p)} | {g.effect_size:.2f} | {g.n} |"
             )
     return "\n".join(parts) + "\n"

@@ -46,7 +46,7 @@ def paired_gain(better: Sequence[float], base: Sequence[float], confidence: floa
     differences = np.asarray(better, float) - np.asarray(base, float)
     n, mean = len(differences), float(differences.mean())
     spread = float(differences.std(ddof=1)) if n > 1 else math.nan
-    if not spread > 0:  # one pair, or all pairs alike: nothing can be said of chance
+    if not spread > 1e-9 * abs(mean):  # one pair, or all pairs alike: nothing can be said of chance
         exact = mean if n > 1 else math.nan
         return Gain(mean, exact, exact, math.nan, math.nan, n)
     error = spread / math.sqrt(n)
@@ -65,15 +65,15 @@ class Difference:
     error
         Standard error of that difference, from both standard deviations and numbers of runs.
     within
-        Whether it lies within two standard errors.
+        Whether it lies within two standard errors; ``None`` where there is no standard error (one run).
     """
 
     mean: float
     error: float
 
     @property
-    def within(self) -> bool:
-        return abs(self.mean) <= 2 * self.error
+    def within(self) -> bool | None:
+        return None if math.isnan(self.error) else abs(self.mean) <= 2 * self.error
 
 
 def difference(ours: Sequence[float], mean: float, std: float | None, n: int) -> Difference:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,6 +15,7 @@ from gmed.errors import GmedError, StoreError
 from gmed.results.results import Failure
 
 SCHEMA_VERSION = 1
+APPLICATION_ID = 0x474D4544  # "GMED": tells a store from other SQLite files
 
 _SCHEMA = """
 CREATE TABLE runs (
@@ -49,33 +52,42 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        try:
-            self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        with self._explained("cannot be used as a results store"):
+            self._db = _connect(self.path)
             self._db.row_factory = sqlite3.Row
+            if _writable(self.path):
+                self._create()
+                _switch_to_wal(self._db)
             (found,) = self._db.execute("PRAGMA user_version").fetchone()
             if found > SCHEMA_VERSION:
                 raise StoreError(
                     f"{self.path}: written by a newer gmed (schema {found}, this one knows {SCHEMA_VERSION}). "
                     "Upgrade gmed, or choose another --store."
                 )
-            if found == 0:
-                self._create()
-        except sqlite3.Error as error:
-            raise StoreError(
-                f"{self.path}: cannot be used as a results store ({error}). Check the folder and its permissions, "
-                "or choose another --store."
-            ) from error
+            if self._db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+                raise StoreError(f"{self.path}: an SQLite file of something else; choose another --store.")
 
     def _create(self) -> None:
+        """Lay the tables out, if the file is still empty."""
+        if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return
         with self._transaction():
-            tables = self._db.execute("SELECT name FROM sqlite_master").fetchall()
-            if tables and self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                raise StoreError(f"{self.path}: an SQLite file of something else; choose another --store.")
-            if not tables:  # another process may have been quicker
+            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:  # nobody was quicker
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        self._db.execute("PRAGMA journal_mode = WAL")
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, ValueError, KeyError) as error:
+            if isinstance(error, GmedError):
+                raise
+            raise StoreError(
+                f"{self.path}: {what} ({error}). Check the file, its folder and permissions, or choose another --store."
+            ) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -89,8 +101,10 @@ class Store:
 
     def find(self, spec: RunSpec) -> RunResult | None:
         """The finished run of this specification, if there is one."""
-        row = self._db.execute("SELECT * FROM runs WHERE key = ? AND status = 'finished'", (spec.key,)).fetchone()
-        return None if row is None else _result(row)
+        with self._explained("cannot be read"):
+            query = "SELECT * FROM runs WHERE key = ? AND status = 'finished'"
+            row = self._db.execute(query, (spec.key,)).fetchone()
+            return None if row is None else _result(row)
 
     def add(self, spec: RunSpec, outcome: RunResult | str) -> None:
         """Keep a finished run, or the error of a failed one. A failure never replaces a finished run."""
@@ -116,19 +130,17 @@ class Store:
                 "environment": json.dumps(outcome.environment),
             }
         names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-        try:
-            with self._transaction():
-                if row["status"] == "failed":
-                    self._db.execute("DELETE FROM runs WHERE key = :key AND status = 'failed'", row)
-                    self._db.execute(f"INSERT OR IGNORE INTO runs ({names}) VALUES ({marks})", row)
-                else:
-                    self._db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: a result could not be written ({error})") from error
+        with self._explained("a result could not be written"), self._transaction():
+            if row["status"] == "failed":
+                self._db.execute("DELETE FROM runs WHERE key = :key AND status = 'failed'", row)
+                self._db.execute(f"INSERT OR IGNORE INTO runs ({names}) VALUES ({marks})", row)
+            else:
+                self._db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
-        return [_result(row) for row in self._rows("finished", benchmark) if _current(row)]
+        with self._explained("cannot be read"):
+            return [_result(row) for row in self._rows("finished", benchmark) if _current(row)]
 
     def outdated(self, benchmark: str | None = None) -> int:
         """How many finished runs were computed by other versions of their parts."""
@@ -143,7 +155,8 @@ class Store:
 
     def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
         query = "SELECT * FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
-        return self._db.execute(query, (status, benchmark)).fetchall()
+        with self._explained("cannot be read"):
+            return self._db.execute(query, (status, benchmark)).fetchall()
 
     def close(self) -> None:
         self._db.close()
@@ -155,6 +168,33 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _writable(path: str) -> bool:
+    """Whether a store can be written there: the file, and beside it SQLite's own files."""
+    if path == ":memory:":
+        return True
+    file = Path(path)
+    return os.access(file.parent, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    if _writable(path) or not Path(path).exists():
+        return sqlite3.connect(path, timeout=30, isolation_level=None)
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"  # a store on a read-only disk can be read
+    return sqlite3.connect(uri, uri=True, isolation_level=None)
+
+
+def _switch_to_wal(db: sqlite3.Connection) -> None:
+    """The switch does not wait for other processes by itself."""
+    for attempt in range(100):
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if attempt == 99:
+                raise
+            time.sleep(0.05)
 
 
 def _result(row: sqlite3.Row) -> RunResult:

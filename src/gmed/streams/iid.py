@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from gmed.errors import whole_number
 from gmed.randomness import generator
 from gmed.streams.stream import Stream, ends
 
@@ -19,6 +20,7 @@ def iid(stream: Stream, seed: int, *, passes: int = 1) -> Stream:
     >>> len(shuffled), shuffled.evaluate_after
     (12, (4, 8, 12))
     """
+    whole_number("passes", passes)
     shuffle = generator(seed, "order", step=1)  # step 0 ordered the tasks themselves
     seen = torch.from_numpy(np.concatenate([shuffle.permutation(len(stream)) for _ in range(passes)]))
     points = stream.evaluate_after if passes == 1 else ends([len(stream)] * passes)

@@ -1,0 +1,36 @@
+"""How numbers are written, in the terminal and in Markdown alike."""
+
+from __future__ import annotations
+
+import math
+
+from gmed.results.statistics import Difference
+
+
+def spread(mean: float, std: float | None) -> str:
+    """A mean and its standard deviation, if there is one.
+
+    >>> spread(81.068, 2.5), spread(81.068, None)
+    ('81.07 ± 2.5', '81.07')
+    """
+    return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.1f}"
+
+
+def apart(difference: Difference | None) -> str:
+    """Ours minus the published mean, and its standard error.
+
+    >>> apart(Difference(mean=-1.7, error=1.31)), apart(Difference(mean=-1.7, error=math.nan)), apart(None)
+    ('-1.70 ± 1.31', '-1.70', '-')
+    """
+    if difference is None:
+        return "-"
+    return f"{difference.mean:+.2f}" + ("" if math.isnan(difference.error) else f" ± {difference.error:.2f}")
+
+
+def p_value(p: float) -> str:
+    """A p-value with its relation.
+
+    >>> p_value(0.03), p_value(1e-6)
+    ('= 0.0300', '< 0.0001')
+    """
+    return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
