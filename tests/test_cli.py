@@ -10,6 +10,8 @@ from importlib.resources import files
 import jsonschema
 import pytest
 
+from gmed.cli import main
+
 SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
 
 
@@ -42,7 +44,7 @@ def test_run_then_table(gmed, tmp_path):
     shown = gmed("table")
     assert shown.returncode == 0
     assert shown.stdout == done.stdout
-    some = gmed("table", "split-mnist", "er", "--json")
+    some = gmed("table", "split-mnist", "er(lr=0.05)", "--json")
     document = json.loads(some.stdout)
     assert {run["method"] for run in document["runs"]} == {"er"}
 
@@ -85,21 +87,38 @@ def test_experiment_files(gmed, tmp_path, suffix):
         (["run", "odd.toml"], "did you mean 'seeds'"),
         (["run", "list.yaml"], "must hold keys"),
         (["run", "bad.yaml"], "not sound YAML"),
+        (["run", "types.toml"], "workers must be a whole number"),
+        (["run", "split-mnist", "er", "--store", ""], "store must be a file"),
+        (["run", "split-mnist", "er", "--seeds", "99999999999"], "at most"),
+        (["table", "spilt-mnist"], "did you mean 'split-mnist'"),
         (["table"], "no results there yet"),
         (["frobnicate"], "No such command"),
     ],
 )
-def test_bad_usage_is_one_helpful_line_and_exit_code_2(gmed, tmp_path, words, message):
+def test_bad_usage_is_one_helpful_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["gmed", *words])
     (tmp_path / "bad.toml").write_text("benchmark = ")
     (tmp_path / "odd.toml").write_text('benchmark = "split-mnist"\nmethods = ["er"]\nseedz = 3\n')
+    (tmp_path / "types.toml").write_text('benchmark = "split-mnist"\nmethods = ["er"]\nworkers = "two"\n')
     (tmp_path / "list.yaml").write_text("- a\n- b\n")
     (tmp_path / "bad.yaml").write_text("a: [1\n")
-    done = gmed(*words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert message in said.err
+    assert said.out == ""
     assert not (tmp_path / "gmed.db").exists()
+
+
+def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_STORE", "[odd] name.db")
+    (tmp_path / "e.toml").write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\n')
+    done = gmed("run", "e.toml", "--device", "cpu")
+    assert (tmp_path / "[odd] name.db").exists()
+    assert "[odd] name.db" in done.stdout  # brackets are not markup
+    assert "more than two standard errors" not in done.stdout  # one seed says nothing about that
 
 
 def test_bad_data_directory_fails_the_run_with_its_reason(gmed, tmp_path):

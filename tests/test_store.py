@@ -1,4 +1,8 @@
+import os
 import sqlite3
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -76,5 +80,59 @@ def test_files_that_are_no_store_are_refused_and_left_alone(tmp_path):
     with pytest.raises(StoreError, match="newer gmed"):
         Store(newer)
 
+    posing = tmp_path / "posing.db"
+    with sqlite3.connect(posing) as db:
+        db.execute("CREATE TABLE diary (day TEXT)")
+        db.execute("PRAGMA user_version = 1")
+    with pytest.raises(StoreError, match="something else"):
+        Store(posing)
+
     with pytest.raises(StoreError, match="nowhere"):
         Store(tmp_path / "nowhere" / "r.db")
+
+
+def test_a_damaged_store_is_reported_not_a_traceback(tmp_path):
+    path = tmp_path / "r.db"
+    with Store(path) as store:
+        store.add(SPEC, result())
+        store._db.execute("UPDATE runs SET accuracy = '[[0.5'")
+        with pytest.raises(StoreError, match="cannot be read"):
+            store.find(SPEC)
+        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw = bytearray(path.read_bytes())
+    raw[4096:] = b"\xff" * (len(raw) - 4096)
+    path.write_bytes(raw)
+    with pytest.raises(StoreError), Store(path) as store:
+        store.runs()
+
+
+OPEN = """
+import sys, pathlib
+from gmed.results import Store
+while not pathlib.Path(sys.argv[2]).exists(): pass
+Store(sys.argv[1]).close()
+"""
+
+
+def test_processes_that_create_one_store_at_the_same_time(tmp_path):
+    for attempt in range(2):
+        go = tmp_path / f"go{attempt}"
+        words = [sys.executable, "-c", OPEN, str(tmp_path / f"{attempt}.db"), str(go)]
+        crowd = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+        time.sleep(5)  # all of them imported and waiting
+        go.touch()
+        for process in crowd:
+            _, complaint = process.communicate(timeout=60)
+            assert process.returncode == 0, complaint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write anywhere")
+def test_a_store_on_a_read_only_disk_can_be_read(tmp_path):
+    with Store(tmp_path / "r.db") as store:
+        store.add(SPEC, result())
+    tmp_path.chmod(0o500)
+    try:
+        with Store(tmp_path / "r.db") as store:
+            assert store.runs() == [result()]
+    finally:
+        tmp_path.chmod(0o700)
