@@ -2,8 +2,8 @@
 
     python benchmarks/earlier_tasks.py [--workers 2]
 
-Task-free ER replays any stored example. Code this field builds on leaves out those of the task under way, which needs task
-ids: the paper says so of MIR's official implementation, and that it was undone there. Here ER does the same.
+Task-free ER replays any stored example. Code this field builds on leaves out those of the task under way, which needs
+task ids: the paper says so of MIR's official implementation, and that it was undone there. Here ER does the same.
 """
 
 from __future__ import annotations
