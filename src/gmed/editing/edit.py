@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -8,26 +10,62 @@ from torch import Tensor
 from gmed.models import LookAhead
 
 
-class Edit(Protocol):
-    """What a learner asks of an edit: the examples it drew, changed."""
+class History(NamedTuple):
+    """Every example observed so far: an oracle no online learner has, for analysis alone."""
 
-    version: ClassVar[int]
+    x: Tensor
+    y: Tensor
 
-    def edit(
-        self, x_m: Tensor, y_m: Tensor, age: Tensor, ahead: LookAhead, batch_size: int, rng: np.random.Generator
-    ) -> Tensor:
+
+@dataclass(frozen=True)
+class Moment:
+    """What an edit may know of the step it is part of.
+
+    Attributes
+    ----------
+    ahead
+        The look-ahead on the incoming batch, shared by everything in this step.
+    batch_size
+        How many examples the learner replays per step when memory is full: the constant that strides are
+        measured by.
+    rng
+        This step's random numbers for editing; no other generator may be used.
+    history
+        All earlier examples, for edits that declare ``oracle`` and for no other.
+    """
+
+    ahead: LookAhead
+    batch_size: int
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    history: History | None = None
+
+
+class Edit(ABC):
+    """How examples drawn from memory are changed.
+
+    Attributes
+    ----------
+    extra
+        How many further examples a learner draws for editing alone.
+    write_back
+        Whether the learner stores what was edited.
+    oracle
+        Whether the edit needs :attr:`Moment.history`.
+    """
+
+    version: ClassVar[int] = 1
+    extra: int = 0
+    write_back: bool = True
+    oracle: ClassVar[bool] = False
+
+    @abstractmethod
+    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         """The edited ``x_m``, a new tensor; nothing given is changed.
 
         Parameters
         ----------
         x_m, y_m, age
             Examples drawn from memory, and how often each was edited before.
-        ahead
-            The look-ahead on the incoming batch, shared by everything in this step.
-        batch_size
-            How many examples the learner replays per step when memory is full: the constant that strides
-            are measured by.
-        rng
-            This step's random numbers for editing; no other generator may be used.
+        moment
+            What else the edit may know.
         """
-        ...

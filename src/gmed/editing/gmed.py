@@ -3,18 +3,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.editing.edit import Edit, Moment
 from gmed.errors import InputError, UsageError, finite_number, whole_number
 from gmed.memory import keep_finite
 from gmed.models import LookAhead, Loss
 
 
 @dataclass(frozen=True)
-class GMED:
+class GMED(Edit):
     """Gradient-based Memory EDiting: move stored examples to where the incoming batch makes them forgotten.
 
     An example x_m that was edited k times before moves by
@@ -38,6 +38,11 @@ class GMED:
         Edits in a row; the direction is computed anew for each, θ' is the same.
     clamp
         A range (low, high) that edited values are cut back to; by default none.
+
+    extra
+        Further examples that are edited and written back, but not replayed.
+    write_back
+        Whether edited examples replace the stored ones; if not, they are replayed and forgotten.
 
     An example whose edit would not be finite stays as it was.
 
@@ -64,6 +69,8 @@ class GMED:
     gamma: float = 1.0
     steps: int = 1
     clamp: tuple[float, float] | None = None
+    extra: int = 0
+    write_back: bool = True
 
     def __post_init__(self) -> None:
         if finite_number("alpha", self.alpha) < 0:
@@ -72,6 +79,7 @@ class GMED:
         if finite_number("gamma", self.gamma, above=0) > 1:
             raise UsageError(f"gamma must be above 0 and at most 1, not {self.gamma!r}")
         whole_number("steps", self.steps)
+        whole_number("extra", self.extra, least=0)
         if self.clamp is not None:
             if not isinstance(self.clamp, (tuple, list)) or len(self.clamp) != 2:
                 raise UsageError(f"clamp must be a range (low, high), not {self.clamp!r}")
@@ -81,18 +89,10 @@ class GMED:
             object.__setattr__(self, "clamp", (low, high))
 
     @torch.enable_grad()
-    def edit(
-        self,
-        x_m: Tensor,
-        y_m: Tensor,
-        age: Tensor,
-        ahead: LookAhead,
-        batch_size: int,
-        rng: np.random.Generator | None = None,
-    ) -> Tensor:
-        original = x_m
+    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+        original, ahead = x_m, moment.ahead
         stride = self.alpha * self.gamma ** age.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
-        share = len(x_m) / batch_size  # turns a mean over these examples into their sum / batch_size
+        share = len(x_m) / moment.batch_size  # turns a mean over these examples into their sum / batch_size
         for _ in range(self.steps):
             x_m = x_m.detach().requires_grad_()
             loss_before = ahead.loss_before(x_m, y_m)
@@ -180,4 +180,4 @@ def edit_examples(
         raise InputError(f"age must hold one number from 0 on per example: {tuple(age.shape)} for {len(x_mem)}")
     size = len(x_mem) if batch_size is None else whole_number("batch_size", batch_size)
     ahead = LookAhead(model, x_stream.detach(), y_stream, lr=finite_number("lr", lr, above=0), loss=loss)
-    return editing.edit(x_mem.detach(), y_mem, age, ahead, size)
+    return editing.edit(x_mem.detach(), y_mem, age, Moment(ahead, size))

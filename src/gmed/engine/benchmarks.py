@@ -27,9 +27,9 @@ class Benchmark:
         How its data set is loaded (from a folder, or by default wherever it is), how a seed's stream is made
         of it, and the model that learns it.
     settings
-        Defaults of every method here: the learning rate and the memory size.
+        Defaults of every method here, by the name of the parameter: learning rate, memory size, ...
     edits
-        Defaults of each edit here, by its name (Table 6).
+        Defaults of each edit here, by its name or by that of base and edit together (Table 6).
     version
         Raised whenever a change to its data, stream or model changes results.
     """
@@ -59,7 +59,18 @@ class Benchmark:
         return {"stream": {"name": stream, **options}, "model": self.model.__name__, "batch_size": self.batch_size}
 
 
-_MNIST: Any = {"data": load_mnist, "model": MLP, "settings": {"lr": 0.05, "memory": 500}}
+def _mnist(examples: int, tasks: int, **others: Any) -> dict[str, Any]:
+    """What the MNIST benchmarks share, for a stream of so many examples and tasks."""
+    settings = {
+        "lr": 0.05,
+        "memory": 500,
+        "tasks": tasks,
+        "lr_decay": (1 / 6) ** (1 / examples),  # ER with tricks: a sixth of the learning rate at the end
+        "initial_std": 0.017,  # BGD
+        "eta": 1.0,
+    }
+    return {"data": load_mnist, "model": MLP, "settings": {**settings, **others}}
+
 
 BENCHMARKS = {
     benchmark.name: benchmark
@@ -68,29 +79,35 @@ BENCHMARKS = {
             name="split-mnist",
             summary="digits 0/1, then 2/3, ... 8/9; 1,000 examples each",
             stream=split,
-            edits={"gmed": {"alpha": 5.0, "beta": 0.01}},
-            **_MNIST,
+            edits={
+                "gmed": {"alpha": 5.0, "beta": 0.01},
+                "er-aug+gmed": {"alpha": 5.0, "beta": 0.001},
+            },
+            **_mnist(5_000, 5),
         ),
         Benchmark(
             name="split-mnist-full",
             summary="digits 0/1, then 2/3, ... 8/9; all 60,000 examples",
             stream=partial(split, per_task=None),
-            edits={"gmed": {"alpha": 5.0, "beta": 0.01}},
-            **_MNIST,
+            edits={
+                "gmed": {"alpha": 5.0, "beta": 0.01},
+                "er-aug+gmed": {"alpha": 5.0, "beta": 0.001},
+            },
+            **_mnist(60_000, 5),
         ),
         Benchmark(
             name="permuted-mnist",
             summary="10 pixel permutations; 1,000 examples each",
             stream=permuted,
             edits={"gmed": {"alpha": 0.05, "beta": 0.001}},
-            **_MNIST,
+            **_mnist(10_000, 10, initial_std=0.05),
         ),
         Benchmark(
             name="rotated-mnist",
             summary="20 angles from 0 to 180 degrees; 1,000 examples each",
             stream=rotated,
             edits={"gmed": {"alpha": 1.0, "beta": 0.01}},
-            **_MNIST,
+            **_mnist(20_000, 20),
         ),
     )
 }

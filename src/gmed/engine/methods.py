@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from gmed.editing import GMED, Edit
+from gmed.editing import GMED, AdversarialEdit, Edit, OptimalEdit, RandomEdit
 from gmed.engine.benchmarks import Benchmark
 from gmed.errors import UsageError, finite_number, unknown
-from gmed.learners import ER, FineTune, Learner
-from gmed.memory import Memory, Reservoir
+from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune, Learner
+from gmed.memory import GSSGreedy, LossAwareReservoir, Memory, Reservoir, TaskRing
 from gmed.streams import Stream, iid
 
 
@@ -41,11 +41,24 @@ class Recipe:
 METHODS = {
     "finetune": Recipe("SGD on the stream alone", FineTune),
     "er": Recipe("experience replay from a reservoir", ER, memory=Reservoir),
+    "mir": Recipe("replays what the incoming batch would harm most", MIR, memory=Reservoir),
+    "er-aug": Recipe("replays augmented copies too", ERAug, memory=Reservoir),
+    "er-t": Recipe("er-aug, loss-aware balanced reservoir, decaying lr", ERTricks, memory=LossAwareReservoir),
+    "gss": Recipe("memory of examples whose gradients differ", GSS, memory=GSSGreedy),
+    "agem": Recipe("stream gradient, never against the memory's", AGEM, memory=Reservoir),
+    "bgd": Recipe("Bayesian gradient descent, no memory", BGD),
+    "gem": Recipe("task-aware: never against any earlier task", GEM, memory=TaskRing),
+    "hal": Recipe("task-aware: replay, and outputs on anchors held", HAL, memory=Reservoir),
     "iid-online": Recipe("SGD on the shuffled stream, one pass", FineTune, order=iid),
     "iid-offline": Recipe("SGD on the shuffled stream, several passes", FineTune, order=iid, defaults={"passes": 5}),
 }
 
-EDITS: dict[str, type[Edit]] = {"gmed": GMED}
+EDITS: dict[str, type[Edit]] = {
+    "gmed": GMED,
+    "random-edit": RandomEdit,
+    "adv-edit": AdversarialEdit,
+    "optimal-edit": OptimalEdit,
+}
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class Method:
         recipe, settings = METHODS[self.base.name], self.base.parameters
         parts: dict[str, Any] = _given_to(recipe.learner, settings)
         if recipe.memory is not None:
-            parts["memory"] = recipe.memory(settings["memory"])
+            parts["memory"] = recipe.memory(settings["memory"], **_given_to(recipe.memory, settings))
         if self.edit is not None:
             parts["editing"] = EDITS[self.edit.name](**self.edit.parameters)
         return recipe.learner(model, seed=seed, **parts)
@@ -133,8 +146,9 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
         if name not in EDITS:
             raise unknown("edit", name, EDITS)
         if not recipe.editable:
-            raise UsageError(f"{text!r}: {base.name} stores no examples, so there is nothing to edit")
-        edit, short_edit = _settle(typed[1], settable(EDITS[name]), benchmark.edits.get(name, {}))
+            raise UsageError(f"{text!r}: {base.name} replays no stored examples, so there is nothing to edit")
+        usual = benchmark.edits.get(f"{base.name}+{name}", benchmark.edits.get(name, {}))
+        edit, short_edit = _settle(typed[1], settable(EDITS[name]), usual)
         method = Method(f"{short_base}+{short_edit}", str(short_base), base, edit)
 
     method.make_learner(nn.Linear(1, 1), seed=0)  # a bad value is refused here, before anything runs
@@ -159,6 +173,7 @@ def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
     found = settable(recipe.learner)
     if recipe.memory is not None:
         found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
+        found |= settable(recipe.memory)
     if recipe.order is not None:
         found |= settable(recipe.order)
     return {k: p.replace(default=recipe.defaults.get(k, p.default)) for k, p in found.items()}
@@ -166,7 +181,7 @@ def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
 
 def settable(part: Callable[..., Any]) -> dict[str, Parameter]:
     """The arguments of a part that are settings, not other parts."""
-    parts = {"model", "memory", "editing", "stream", "seed"}
+    parts = {"model", "memory", "capacity", "editing", "stream", "seed"}
     return {k: p for k, p in signature(part, eval_str=True).parameters.items() if k not in parts}
 
 

@@ -87,10 +87,11 @@ def _run(
     learner = spec.method.make_learner(model.to(where), spec.seed)
 
     accuracy, seen = [], 0
-    for stretch in stream.stretches(spec.benchmark.batch_size):
+    for number, stretch in enumerate(stream.stretches(spec.benchmark.batch_size)):
+        task = (number,) if learner.task_aware else ()
         with clock("train"):
             for x, y in stretch:
-                learner.observe(x, y)
+                learner.observe(x, y, *task)
                 seen += len(y)
                 on_progress(seen, len(stream))
         with clock("evaluate"):

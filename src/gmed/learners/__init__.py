@@ -1,7 +1,31 @@
 """Learners: ``observe(x, y)`` one batch at a time, ``predict(x)`` at any time."""
 
+from gmed.learners.agem import AGEM
+from gmed.learners.bgd import BGD
 from gmed.learners.er import ER
+from gmed.learners.er_aug import ERAug
+from gmed.learners.er_t import ERTricks
 from gmed.learners.finetune import FineTune
+from gmed.learners.gem import GEM
+from gmed.learners.gss import GSS
+from gmed.learners.hal import HAL
 from gmed.learners.learner import Learner
+from gmed.learners.mir import MIR
+from gmed.learners.replay import Replay
+from gmed.learners.task_aware import TaskAware
 
-__all__ = ["ER", "FineTune", "Learner"]
+__all__ = [
+    "AGEM",
+    "BGD",
+    "ER",
+    "GEM",
+    "GSS",
+    "HAL",
+    "MIR",
+    "ERAug",
+    "ERTricks",
+    "FineTune",
+    "Learner",
+    "Replay",
+    "TaskAware",
+]

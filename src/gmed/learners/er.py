@@ -3,26 +3,21 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from gmed.editing import Edit
-from gmed.errors import UsageError, whole_number
-from gmed.learners.learner import Learner
+from gmed.errors import whole_number
+from gmed.learners.replay import Replay
 from gmed.memory import Memory
-from gmed.retrieval import uniform
 
 
-class ER(Learner):
+class ER(Replay):
     """Experience replay, and with ``editing`` Algorithm 1 of the paper (ER+GMED).
 
     Parameters
     ----------
-    model, lr, seed
-        As in :class:`~gmed.learners.Learner`.
-    memory
-        Where examples are kept, such as ``gmed.memory.Reservoir(500)``. It belongs to this learner.
-    editing
-        How drawn examples are changed before they are replayed and written back, such as
-        ``gmed.editing.GMED(alpha=5.0, beta=0.01)``; by default they are replayed as stored.
-    replay_size
-        How many stored examples are replayed per step; all of them while fewer are stored.
+    model, lr, memory, editing, replay_size, seed
+        As in :class:`~gmed.learners.replay.Replay`.
+    updates_per_batch
+        Updates made on each incoming batch; the replayed examples are drawn anew for each, and edited for the
+        first alone.
 
     Examples
     --------
@@ -41,8 +36,6 @@ class ER(Learner):
     Rolnick et al., "Experience replay for continual learning", NeurIPS 2019.
     """
 
-    memory: Memory
-
     def __init__(
         self,
         model: nn.Module,
@@ -51,25 +44,22 @@ class ER(Learner):
         memory: Memory,
         editing: Edit | None = None,
         replay_size: int = 10,
+        updates_per_batch: int = 1,
         seed: int = 0,
     ) -> None:
-        if memory is None:
-            raise UsageError("experience replay needs a memory, such as gmed.memory.Reservoir(500)")
-        super().__init__(model, lr=lr, memory=memory, seed=seed)
-        self.editing = editing
-        self.replay_size = whole_number("replay_size", replay_size)
+        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), once somebody asks for it
-
-        drawn = uniform(self.memory, self.replay_size, self.random("replay"))  # (x_m, y_m) ~ M
-        x_m, y_m, k = self.memory.x[drawn], self.memory.y[drawn], self.memory.age[drawn]
-        if self.editing and len(drawn):
-            # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
-            x_m = self.editing.edit(x_m, y_m, k, ahead, self.replay_size, self.random("editing"))
+        drawn = self.draw()  # (x_m, y_m) ~ M
+        edited = self.edit(drawn, ahead)  # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
+        x_m, y_m = edited.x[: len(drawn)], self.memory.y[drawn]
 
         self.descend(ahead, x_m, y_m)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
+        self.write_back(edited)  # replace (x_m, y_m) in M
 
-        if self.editing and len(drawn):
-            self.memory.replace(drawn, x_m)
-        self.memory.insert(x, y, self.random("reservoir"))
+        for again in range(1, self.updates_per_batch):
+            drawn = self.draw(f"replay {again}")
+            self.descend(self.look_ahead(x, y), self.memory.x[drawn], self.memory.y[drawn])
+        self.remember(x, y)  # reservoir_update(x, y, M)

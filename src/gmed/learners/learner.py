@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,9 +40,12 @@ class Learner(ABC):
     ----------
     steps
         How many batches have been observed.
+    task_aware
+        Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
     """
 
     version = 1
+    task_aware: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
@@ -70,8 +73,18 @@ class Learner(ABC):
         """This step's random numbers for one purpose; no purpose disturbs another."""
         return generator(self.seed, purpose, self.steps)
 
+    def torch_random(self, purpose: str) -> torch.Generator:
+        """The same for many numbers at once, drawn on the model's device."""
+        device = next(self.model.parameters()).device
+        return torch.Generator(device).manual_seed(int(self.random(purpose).integers(2**63 - 1)))
+
+    @property
+    def step_size(self) -> float:
+        """τ at this step."""
+        return self.lr
+
     def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
-        return LookAhead(self.model, x, y, lr=self.lr)
+        return LookAhead(self.model, x, y, lr=self.step_size)
 
     def descend(self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None) -> None:
         """One SGD step on mean loss(stream) + mean loss(replay), the stream batch being that of ``ahead``.
@@ -80,32 +93,37 @@ class Learner(ABC):
         each other and the look-ahead was taken, its stream gradient is used again: the same sum.
         """
         parameters = trainable(self.model)
-        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
         if x_m is None or y_m is None or not len(y_m):
             loss = cross_entropy(self.model(ahead.x), ahead.y)
-            step = gradient(loss, parameters)
+            slope = gradient(loss, parameters)
         elif ahead.taken and self._sums_exactly:
             replay_loss = cross_entropy(self.model(x_m), y_m)
             replay = gradient(replay_loss, parameters)
             loss = ahead.stream_loss.detach() + replay_loss.detach()
-            step = {name: ahead.stream_gradient[name] + replay[name] for name in parameters}
+            slope = {name: ahead.stream_gradient[name] + replay[name] for name in parameters}
         else:
             logits = self.model(torch.cat([ahead.x, x_m]))
             n = len(ahead.y)
             loss = cross_entropy(logits[:n], ahead.y) + cross_entropy(logits[n:], y_m)
-            step = gradient(loss, parameters)
-        with torch.no_grad():
-            slope = sum((g.sum() for g in step.values()), torch.zeros_like(loss))
-            if not math.isfinite(loss.item() + slope.item()):
-                for name, buffer in self.model.named_buffers():
-                    buffer.copy_(buffers[name])
-                raise DivergedError(
-                    f"at step {self.steps} the loss is {loss.item():g} and its gradient "
-                    f"{'finite' if math.isfinite(slope.item()) else 'not finite'}; the step was not taken. "
-                    f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
-                )
-            for name, p in parameters.items():
-                p.sub_(step[name], alpha=self.lr)
+            slope = gradient(loss, parameters)
+        self.move(slope, loss)
+
+    @torch.no_grad()
+    def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
+        """θ ← θ - τ slope, unless loss or slope is not finite."""
+        self.check_finite(loss, slope)
+        for name, p in trainable(self.model).items():
+            p.sub_(slope[name], alpha=self.step_size)
+
+    @torch.no_grad()
+    def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
+        total = float(sum((g.sum() for g in slope.values()), torch.zeros_like(loss)))
+        if not math.isfinite(float(loss) + total):
+            raise DivergedError(
+                f"at step {self.steps} the loss is {float(loss):g} and its gradient "
+                f"{'finite' if math.isfinite(total) else 'not finite'}; the step was not taken. "
+                f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
+            )
 
     # ------------------------------------------------------------------ what a user calls
 
@@ -128,10 +146,13 @@ class Learner(ABC):
         DivergedError
             If the loss is not finite; the step was not taken.
         """
+        self._learn(x, y)
+
+    def _learn(self, x: Any, y: Any, *task: int) -> None:
         x, y = self._checked(x, y)
         try:
-            with self._room_in_memory(x, y), self._own_randomness():
-                self.step(x, y)
+            with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness():
+                self.step(x, y, *task)
         except ValueError as error:
             if isinstance(error, GmedError):
                 raise
@@ -166,6 +187,7 @@ class Learner(ABC):
         state |= {f"model.{name}": t.detach() for name, t in self.model.state_dict().items()}
         if self.memory is not None:
             state |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
+        state |= {f"own.{name}": t for name, t in self.own_state().items()}
         return {name: t.clone() for name, t in state.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -192,6 +214,14 @@ class Learner(ABC):
         self.model.load_state_dict(part("model."))
         self.steps, self.seed, self._classes = (int(state[name]) for name in ("steps", "seed", "classes"))
         self._shape = tuple(state["shape"].tolist()) or None
+        self.load_own_state(part("own."))
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What a learner knows besides its model, memory and counters."""
+        return {}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027
+        """Take it back."""
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, whole or not at all."""
@@ -249,6 +279,18 @@ class Learner(ABC):
         if output.ndim != 2:
             raise InputError(f"the model must return (batch, classes) logits, not shape {tuple(output.shape)}")
         return int(output.shape[1])
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A step that fails leaves the model's buffers (batch-norm statistics) as they were."""
+        before = {name: b.clone() for name, b in self.model.named_buffers()}
+        try:
+            yield
+        except BaseException:
+            with torch.no_grad():
+                for name, buffer in self.model.named_buffers():
+                    buffer.copy_(before[name])
+            raise
 
     @contextmanager
     def _room_in_memory(self, x: Tensor, y: Tensor) -> Iterator[None]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ class Memory(ABC):
     Attributes
     ----------
     x, y
-        The stored examples; slots from ``len(memory)`` on are empty.
+        The stored examples; :meth:`filled` says which slots hold one.
     age
         How often the example in a slot has been edited since it entered; 0 when a slot is overwritten.
     origin
@@ -28,6 +29,7 @@ class Memory(ABC):
     """
 
     version = 1
+    columns: ClassVar[tuple[str, ...]] = ("x", "y", "age", "origin")
     x: Tensor
     y: Tensor
     age: Tensor
@@ -39,11 +41,15 @@ class Memory(ABC):
         self._claimed = False
 
     @abstractmethod
-    def admit(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The slot for each of the next ``count`` examples; ``capacity`` or more means not stored."""
+    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+        """The slot for each example of the next batch; ``capacity`` or more means not stored."""
+
+    def filled(self) -> NDArray[np.int64]:
+        """The slots that hold an example."""
+        return np.arange(min(self.seen, self.capacity))
 
     def __len__(self) -> int:
-        return min(self.seen, self.capacity)
+        return len(self.filled())
 
     @property
     def ready(self) -> bool:
@@ -57,9 +63,9 @@ class Memory(ABC):
         self.age = torch.zeros(self.capacity, dtype=torch.int64, device=x.device)
         self.origin = torch.full((self.capacity,), -1, dtype=torch.int64, device=x.device)
 
-    def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> None:
-        """Offer a batch of examples. One that takes a slot starts with age 0."""
-        admitted = self.admit(len(y), rng)
+    def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> None:
+        """Offer a batch of examples, with what else the memory keeps of them. One that enters has age 0."""
+        admitted = self.admit(y, rng, **columns)
         entering = {int(slot): row for row, slot in enumerate(admitted) if slot < self.capacity}
         if entering:  # of two examples sent to one slot in the same batch, the later stays
             slots = torch.tensor(list(entering), device=self.x.device)
@@ -68,6 +74,8 @@ class Memory(ABC):
             self.y[slots] = y[rows]
             self.age[slots] = 0
             self.origin[slots] = self.seen + rows
+            for name, values in columns.items():
+                getattr(self, name)[slots] = values[rows]
         self.seen += len(y)
 
     def replace(self, slots: Tensor, x: Tensor) -> None:
@@ -79,12 +87,12 @@ class Memory(ABC):
         """Everything the memory is, as named tensors."""
         state = {"seen": torch.tensor(self.seen)}
         if self.ready:
-            state |= {"x": self.x, "y": self.y, "age": self.age, "origin": self.origin}
+            state |= {name: getattr(self, name) for name in self.columns}
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the memory whose state this is; it must have the same number of slots."""
-        held = {name: state[name] for name in ("x", "y", "age", "origin") if name in state}
+        held = {name: state[name] for name in self.columns if name in state}
         for name, tensor in held.items():
             if len(tensor) != self.capacity:
                 raise UsageError(f"the state's memory has {len(tensor)} slots ({name}), this one {self.capacity}")
@@ -94,7 +102,7 @@ class Memory(ABC):
 
     def clear(self) -> None:
         """Forget everything, and the shape of examples too."""
-        for name in ("x", "y", "age", "origin"):
+        for name in self.columns:
             vars(self).pop(name, None)
         self.seen = 0
 
@@ -106,8 +114,9 @@ class Memory(ABC):
 
     def to(self, like: Tensor) -> None:
         """Move the stored examples to where ``like`` is, in its type."""
-        self.x, self.y = self.x.to(like), self.y.to(like.device)
-        self.age, self.origin = self.age.to(like.device), self.origin.to(like.device)
+        for name in self.columns:
+            held: Tensor = getattr(self, name)
+            setattr(self, name, held.to(like) if name == "x" else held.to(like.device))
 
 
 def keep_finite(new: Tensor, old: Tensor) -> Tensor:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gmed.memory.memory import Memory
 
@@ -35,7 +36,7 @@ class Reservoir(Memory):
     Vitter, "Random sampling with a reservoir", ACM Transactions on Mathematical Software 11(1), 1985.
     """
 
-    def admit(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        nth = self.seen + np.arange(1, count + 1)
+    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+        nth = self.seen + np.arange(1, len(y) + 1)
         drawn = rng.integers(0, nth)
         return np.where(nth <= self.capacity, nth - 1, drawn)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -53,7 +54,8 @@ class LookAhead:
     @cached_property
     def stream_loss(self) -> Tensor:
         """ℓ_stream, with its graph."""
-        return self._loss_at(self.current, self.x, self.y)
+        with torch.enable_grad():  # whoever asks first, and where
+            return self.loss(self._output_at(self.current, self.x), self.y)
 
     @cached_property
     def current(self) -> Parameters:
@@ -76,14 +78,22 @@ class LookAhead:
         """Whether anything in this step has asked for the stream gradient."""
         return "stream_gradient" in self.__dict__
 
+    def output_before(self, x: Tensor) -> Tensor:
+        """The model's output at θ, differentiable with respect to x alone."""
+        return self._output_at({name: p.detach() for name, p in self.current.items()}, x)
+
+    def output_after(self, x: Tensor) -> Tensor:
+        """The model's output at θ', differentiable with respect to x alone."""
+        return self._output_at(self.parameters, x)
+
     def loss_before(self, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y; θ), differentiable with respect to x alone."""
-        return self._loss_at({name: p.detach() for name, p in self.current.items()}, x, y)
+        """ℓ(x, y; θ)."""
+        return self.loss(self.output_before(x), y)
 
     def loss_after(self, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y; θ'), differentiable with respect to x alone."""
-        return self._loss_at(self.parameters, x, y)
+        """ℓ(x, y; θ')."""
+        return self.loss(self.output_after(x), y)
 
-    def _loss_at(self, parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
+    def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
         with same_chance(self.model):
-            return self.loss(forward(self.model, parameters, x), y)
+            return forward(self.model, parameters, x)

@@ -18,6 +18,6 @@ def uniform(memory: Memory, count: int, rng: np.random.Generator) -> Tensor:
     >>> sorted(uniform(memory, 10, generator(0, "replay")).tolist())
     [0, 1, 2, 3]
     """
-    stored = len(memory)
-    drawn = rng.choice(stored, min(count, stored), replace=False) if stored else np.empty(0, np.int64)
+    stored = memory.filled()
+    drawn = rng.choice(stored, min(count, len(stored)), replace=False) if len(stored) else stored
     return torch.from_numpy(drawn).to(memory.x.device)

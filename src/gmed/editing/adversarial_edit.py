@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gmed.editing.edit import Edit, Moment
+from gmed.errors import finite_number
+from gmed.memory import keep_finite
+
+
+@dataclass(frozen=True)
+class AdversarialEdit(Edit):
+    """Move stored examples to where the current loss is higher, every input by the same amount.
+
+    Parameters
+    ----------
+    stride
+        By how much each input changes: x_m + stride * sign(∇_x ℓ(x_m; θ)).
+
+    References
+    ----------
+    Goodfellow, Shlens, Szegedy, "Explaining and harnessing adversarial examples", ICLR 2015.
+    """
+
+    stride: float
+
+    def __post_init__(self) -> None:
+        finite_number("stride", self.stride)
+
+    @torch.enable_grad()
+    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+        x = x_m.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(moment.ahead.loss_before(x, y_m), x)
+        return keep_finite(x_m + self.stride * slope.sign(), x_m)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gmed.editing.edit import Edit, History, Moment
+from gmed.errors import UsageError, finite_number, whole_number
+from gmed.memory import keep_finite
+from gmed.models import LookAhead, forward
+
+
+@dataclass(frozen=True)
+class OptimalEdit(Edit):
+    """Move stored examples to where replaying them protects earlier examples best: an oracle, for analysis.
+
+    The real update on the incoming batch and the replayed examples, θ_{t+1} = θ - τ ∇[ℓ(x_D) + ℓ(x_m)], is
+    differentiated with respect to x_m, and x_m descends the summed loss increase of earlier examples:
+
+        x_m - α ∇_{x_m} Σ_i [ ℓ(x_i; θ_{t+1}) - ℓ(x_i; θ) ].
+
+    Parameters
+    ----------
+    alpha
+        α, the stride.
+    examples
+        How many earlier examples the sum is over, drawn anew at every step; it is scaled up to all of them.
+
+    References
+    ----------
+    Section 4.4 and Appendix of the GMED paper. There it is gradient ascent by its words; that would make
+    forgetting worse, and the experiments read as descent.
+    """
+
+    oracle: ClassVar[bool] = True
+
+    alpha: float
+    examples: int = 500
+
+    def __post_init__(self) -> None:
+        finite_number("alpha", self.alpha)
+        whole_number("examples", self.examples)
+
+    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+        if moment.history is None:
+            raise UsageError("the optimal edit needs a history of earlier examples; ER and its kin keep one for it")
+        count = len(moment.history.y)
+        if count == 0:
+            return x_m
+        chosen = torch.from_numpy(moment.rng.choice(count, min(self.examples, count), replace=False)).to(y_m.device)
+        earlier = History(moment.history.x[chosen], moment.history.y[chosen])
+        slope = forgetting_gradient(moment.ahead, x_m, y_m, earlier) * count
+        return keep_finite(x_m - self.alpha * slope, x_m)
+
+
+@torch.enable_grad()
+def forgetting_gradient(ahead: LookAhead, x_m: Tensor, y_m: Tensor, earlier: History) -> Tensor:
+    """∇_{x_m} of the mean loss of ``earlier`` after the real update on the incoming batch and (x_m, y_m)."""
+    x = x_m.detach().requires_grad_()
+    names = list(ahead.current)
+    theta = {name: p.detach().requires_grad_() for name, p in ahead.current.items()}
+    replay_loss = ahead.loss(forward(ahead.model, theta, x), y_m)
+    replay_slope = torch.autograd.grad(replay_loss, [theta[name] for name in names], create_graph=True)
+    updated = {
+        name: theta[name] - ahead.lr * (ahead.stream_gradient[name] + slope)
+        for name, slope in zip(names, replay_slope, strict=True)
+    }
+    loss = ahead.loss(forward(ahead.model, updated, earlier.x), earlier.y)
+    (slope,) = torch.autograd.grad(loss, x)
+    return slope

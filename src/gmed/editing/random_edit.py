@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gmed.editing.edit import Edit, Moment
+from gmed.errors import finite_number
+
+
+@dataclass(frozen=True)
+class RandomEdit(Edit):
+    """Move stored examples in a random direction: the control for edits that claim to know where.
+
+    Parameters
+    ----------
+    stride
+        The length of the move (Euclidean, over all inputs of an example).
+    """
+
+    stride: float
+
+    def __post_init__(self) -> None:
+        finite_number("stride", self.stride)
+
+    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+        direction = torch.as_tensor(moment.rng.standard_normal(x_m.shape)).to(x_m)
+        length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
+        return x_m + self.stride * direction / length

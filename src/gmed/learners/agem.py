@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.errors import UsageError, whole_number
+from gmed.learners.learner import Learner
+from gmed.memory import Memory
+from gmed.models import gradient, trainable
+from gmed.retrieval import uniform
+
+
+class AGEM(Learner):
+    """Averaged gradient episodic memory: learn from the stream alone, but never against the memory.
+
+    The stream's gradient g is followed as it is where it does not raise the mean loss of some stored examples
+    (g · g_ref >= 0), and otherwise without its part along g_ref.
+
+    Parameters
+    ----------
+    model, lr, memory, seed
+        As in :class:`~gmed.learners.Learner`.
+    references
+        How many stored examples g_ref is computed on.
+
+    References
+    ----------
+    Chaudhry, Ranzato, Rohrbach, Elhoseiny, "Efficient lifelong learning with A-GEM", ICLR 2019.
+    """
+
+    memory: Memory
+
+    def __init__(self, model: nn.Module, *, lr: float, memory: Memory, references: int = 256, seed: int = 0) -> None:
+        if memory is None:
+            raise UsageError("A-GEM needs a memory, such as gmed.memory.Reservoir(500)")
+        super().__init__(model, lr=lr, memory=memory, seed=seed)
+        self.references = whole_number("references", references)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        parameters = trainable(self.model)
+        loss = cross_entropy(self.model(x), y)
+        slope = gradient(loss, parameters)
+        drawn = uniform(self.memory, self.references, self.random("references"))
+        if len(drawn):
+            ahead = self.look_ahead(self.memory.x[drawn], self.memory.y[drawn])
+            slope = project(slope, ahead.stream_gradient)
+        self.move(slope, loss)
+        self.memory.insert(x, y, self.random("reservoir"))
+
+
+def project(g: dict[str, Tensor], g_ref: dict[str, Tensor]) -> dict[str, Tensor]:
+    """G where it agrees with g_ref, else g - (g · g_ref / g_ref · g_ref) g_ref.
+
+    >>> project({"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([0.0, 1.0])})
+    {'w': tensor([1., 0.])}
+    >>> project({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.0, 1.0])})
+    {'w': tensor([1., 2.])}
+    """
+    along = torch.stack([(g[name] * g_ref[name]).sum() for name in g]).sum()
+    length = torch.stack([(g_ref[name] ** 2).sum() for name in g]).sum()
+    part = torch.where((along < 0) & (length > 0), along / length, torch.zeros_like(along))
+    return {name: g[name] - part * g_ref[name] for name in g}

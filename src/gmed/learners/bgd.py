@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.errors import finite_number, whole_number
+from gmed.learners.learner import Learner
+from gmed.models import forward, gradient, trainable
+
+
+class BGD(Learner):
+    """Bayesian gradient descent: every parameter has a mean and a standard deviation, and the surer it is, the
+    less it moves. No memory.
+
+    With θ = μ + ε σ and expectations over ε (Monte Carlo) of the gradient of the summed loss,
+
+        μ ← μ - η σ² E[∇],    σ ← σ √(1 + (½ σ E[∇ ε])²) - ½ σ² E[∇ ε].
+
+    The model's parameters are the means; predictions use them.
+
+    Parameters
+    ----------
+    model, seed
+        As in :class:`~gmed.learners.Learner`.
+    eta
+        η, the learning rate of the means.
+    initial_std
+        σ at the start.
+    samples
+        Monte Carlo samples per step.
+
+    References
+    ----------
+    Zeno, Golan, Hoffer, Soudry, "Task agnostic continual learning using online variational Bayes", 2018.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, eta: float = 1.0, initial_std: float = 0.05, samples: int = 10, seed: int = 0
+    ) -> None:
+        super().__init__(model, lr=finite_number("eta", eta, above=0), seed=seed)
+        self.samples = whole_number("samples", samples)
+        std = finite_number("initial_std", initial_std, above=0)
+        self.std = {name: torch.full_like(p, std).detach() for name, p in trainable(model).items()}
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        mean = trainable(self.model)
+        rng = self.torch_random("parameters")
+        slope = {name: torch.zeros_like(p) for name, p in mean.items()}
+        slope_times_noise = {name: torch.zeros_like(p) for name, p in mean.items()}
+        loss = torch.zeros((), dtype=x.dtype, device=x.device)
+        for sample in range(self.samples):
+            noise = {n: torch.randn(p.shape, generator=rng, device=p.device, dtype=p.dtype) for n, p in mean.items()}
+            theta = {n: (p + noise[n] * self.std[n]).detach().requires_grad_() for n, p in mean.items()}
+            output = forward(self.model, theta, x) if sample else self._forward_updating_buffers(theta, x)
+            drawn_loss = cross_entropy(output, y, reduction="sum")
+            loss += drawn_loss.detach() / self.samples
+            for name, g in gradient(drawn_loss, theta).items():
+                slope[name] += g / self.samples
+                slope_times_noise[name] += g * noise[name] / self.samples
+        self.check_finite(loss, {**slope, **{f"{n} noise": g for n, g in slope_times_noise.items()}})
+        with torch.no_grad():
+            for name, mu in mean.items():
+                sigma, half = self.std[name], 0.5 * self.std[name] * slope_times_noise[name]
+                mu.sub_(sigma**2 * slope[name], alpha=self.lr)
+                self.std[name] = sigma * (torch.sqrt(1 + half**2) - half)
+
+    def _forward_updating_buffers(self, theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        output: Tensor = torch.func.functional_call(self.model, theta, (x,))
+        return output
+
+    def own_state(self) -> dict[str, Tensor]:
+        return {f"std.{name}": std for name, std in self.std.items()}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self.std = {name: state[f"std.{name}"].clone() for name in self.std}

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.editing import Edit
+from gmed.errors import UsageError, finite_number
+from gmed.learners.replay import Replay
+from gmed.learners.task_aware import TaskAware
+from gmed.memory import TaskRing
+from gmed.models import gradient, trainable
+
+
+class GEM(Replay, TaskAware):
+    """Gradient episodic memory (task-aware), and with ``editing`` Algorithm 4 of the paper (GEM+GMED).
+
+    A step that would raise the loss of the stored examples of any earlier task is replaced by the nearest one
+    that does not.
+
+    Parameters
+    ----------
+    model, lr, editing, replay_size, seed
+        As in :class:`~gmed.learners.replay.Replay`; ``replay_size`` examples are edited per step, independently of
+        the constraints, which are computed on the full memory afterwards.
+    memory
+        A :class:`~gmed.memory.TaskRing`.
+    memory_strength
+        How far each constraint is pushed beyond zero once one is violated.
+
+    References
+    ----------
+    Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning", NeurIPS 2017.
+    """
+
+    memory: TaskRing
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        memory: TaskRing,
+        editing: Edit | None = None,
+        replay_size: int = 10,
+        memory_strength: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(memory, TaskRing):
+            raise UsageError(f"GEM needs a TaskRing memory, not {memory!r}")
+        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        if finite_number("memory_strength", memory_strength) < 0:
+            raise UsageError(f"memory_strength must not be negative, not {memory_strength!r}")
+        self.memory_strength = memory_strength
+
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
+        self.memory.begin(task)
+        ahead = self.look_ahead(x, y)
+        edited = self.edit(self.draw("edited"), ahead)
+
+        parameters = trainable(self.model)
+        loss = cross_entropy(self.model(x), y)
+        g = _flat(gradient(loss, parameters))
+        constraints = [self.task_gradient(earlier, edited.slots, edited.x) for earlier in range(task)]
+        constraints = [g_k for g_k in constraints if g_k is not None]
+        if constraints:
+            G = torch.stack(constraints)  # type: ignore[arg-type]
+            if bool((G @ g < 0).any()):
+                g = g + G.T @ torch.as_tensor(dual(G, g, self.memory_strength)).to(g)
+        self.move(_unflat(g, parameters), loss)
+        self.write_back(edited)
+        self.remember(x, y)
+
+    def task_gradient(self, task: int, slots: Tensor, x_edited: Tensor) -> Tensor | None:
+        """The gradient on all stored examples of a task, as they are after this step's edit."""
+        held = torch.from_numpy(self.memory.of_task(task)).to(slots.device)
+        if not len(held):
+            return None
+        x = self.memory.x
+        if self.editing is not None and self.editing.write_back:
+            x = x.clone()
+            x[slots] = x_edited
+        return _flat(self.look_ahead(x[held], self.memory.y[held]).stream_gradient)
+
+
+def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
+    """V of the projected gradient g + Gᵀv: the minimum of ½ vᵀGGᵀv + gᵀGᵀv over v >= margin.
+
+    With v = u + margin it is non-negative least squares in u, ½ |Lᵀu + L⁻¹(Gg + GGᵀ margin)|² with GGᵀ = LLᵀ.
+
+    >>> G, g = torch.tensor([[1.0, 0.0]]), torch.tensor([-2.0, 1.0])
+    >>> (g + G.T @ torch.as_tensor(dual(G, g, 0.0)).float()).tolist()
+    [0.0, 1.0]
+    """
+    P = (G.double() @ G.double().T).cpu().numpy()
+    P += 1e-3 * np.eye(len(P))  # keeps parallel constraints solvable, as in the method's own code
+    q = (G.double() @ g.double()).cpu().numpy() + P @ np.full(len(P), margin)
+    L = np.linalg.cholesky(P)
+    u, _ = nnls(L.T, -np.linalg.solve(L, q))
+    return np.asarray(u) + margin
+
+
+def _flat(slope: dict[str, Tensor]) -> Tensor:
+    return torch.cat([g.flatten() for g in slope.values()])
+
+
+def _unflat(g: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    pieces = g.split([p.numel() for p in parameters.values()])  # type: ignore[no-untyped-call]
+    return {name: piece.view_as(p) for (name, p), piece in zip(parameters.items(), pieces, strict=True)}

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.errors import UsageError, finite_number, whole_number
+from gmed.learners.replay import Replay
+from gmed.learners.task_aware import TaskAware
+from gmed.memory import Memory
+from gmed.models import forward, gradient, trainable
+
+
+class HAL(Replay, TaskAware):
+    """Hindsight anchor learning (task-aware): besides replay, outputs on one anchor per task and class are held fixed.
+
+    When a task ends, its anchors are made by gradient ascent on how much they would be forgotten by training on the
+    memory alone, staying near the mean embedding of their class:
+
+        ℓ(e; θ_M) - ℓ(e; θ) - γ |φ(e) - φ_class|².
+
+    In training, a look-ahead θ̃ on stream and replay tells how outputs on the anchors would change; the step taken
+    has λ |f(e; θ̃) - f(e; θ)|² added to its loss.
+
+    Parameters
+    ----------
+    model, lr, memory, replay_size, seed
+        As in :class:`~gmed.learners.replay.Replay`. The embedding φ is the input of the model's last linear layer.
+    anchor_weight
+        λ.
+    embedding_weight
+        γ.
+    embedding_decay
+        How much of the running mean embedding of a class is kept at each batch.
+    anchor_lr, anchor_steps
+        The gradient ascent that makes an anchor.
+    memory_epochs
+        Passes over memory, in batches of ``replay_size``, that give θ_M.
+
+    References
+    ----------
+    Chaudhry, Gordo, Dokania, Torr, Lopez-Paz, "Using hindsight to anchor past knowledge in continual learning",
+    AAAI 2021.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        memory: Memory,
+        replay_size: int = 10,
+        anchor_weight: float = 0.1,
+        embedding_weight: float = 0.1,
+        embedding_decay: float = 0.5,
+        anchor_lr: float = 0.001,
+        anchor_steps: int = 100,
+        memory_epochs: int = 50,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, lr=lr, memory=memory, replay_size=replay_size, seed=seed)
+        self.anchor_weight = finite_number("anchor_weight", anchor_weight)
+        self.embedding_weight = finite_number("embedding_weight", embedding_weight)
+        self.embedding_decay = finite_number("embedding_decay", embedding_decay)
+        self.anchor_lr = finite_number("anchor_lr", anchor_lr, above=0)
+        self.anchor_steps = whole_number("anchor_steps", anchor_steps, least=0)
+        self.memory_epochs = whole_number("memory_epochs", memory_epochs, least=0)
+        self.task = 0
+        self.anchors: list[tuple[Tensor, int]] = []
+        self.embeddings: dict[int, Tensor] = {}  # running mean by class, of the task under way
+
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
+        if task != self.task and self.embeddings:
+            self.anchors = self.anchors + self.make_anchors()
+            self.embeddings = {}
+        drawn = self.draw()
+        everything = torch.cat([x, self.memory.x[drawn]]), torch.cat([y, self.memory.y[drawn]])
+        parameters = trainable(self.model)
+        loss = self.loss(self.model(everything[0]), everything[1], len(y))
+        slope = gradient(loss, parameters)
+        if self.anchors:
+            e = torch.stack([anchor for anchor, _ in self.anchors])
+            with torch.no_grad():
+                tilde = {name: p - self.step_size * slope[name] for name, p in parameters.items()}
+                moved = forward(self.model, tilde, e)
+            drift = self.anchor_weight * ((forward(self.model, parameters, e) - moved) ** 2).sum(1).mean()
+            pull = gradient(drift, parameters)
+            slope = {name: slope[name] + pull[name] for name in parameters}
+        embeddings = self.updated_embeddings(x, y)
+        self.move(slope, loss.detach())
+        self.task, self.embeddings = task, embeddings
+        self.remember(x, y)
+
+    @staticmethod
+    def loss(output: Tensor, y: Tensor, incoming: int) -> Tensor:
+        """Mean over the stream batch + mean over the replayed examples."""
+        total = cross_entropy(output[:incoming], y[:incoming])
+        return total + cross_entropy(output[incoming:], y[incoming:]) if len(y) > incoming else total
+
+    @torch.no_grad()
+    def updated_embeddings(self, x: Tensor, y: Tensor) -> dict[int, Tensor]:
+        embedding = embed(self.model, {n: p.detach() for n, p in trainable(self.model).items()}, x)
+        means = dict(self.embeddings)
+        for label in sorted(set(y.tolist())):
+            mean = embedding[y == label].mean(0)
+            old = means.get(label, mean)
+            means[label] = self.embedding_decay * old + (1 - self.embedding_decay) * mean
+        return means
+
+    def make_anchors(self) -> list[tuple[Tensor, int]]:
+        """One anchor for each class of the task that ended."""
+        theta = {name: p.detach() for name, p in trainable(self.model).items()}
+        hindsight = self.trained_on_memory()
+        labels = sorted(self.embeddings)
+        y = torch.tensor(labels, device=self.memory.y.device)
+        start = self.random("anchors").standard_normal((len(labels), *self.memory.x.shape[1:]))
+        e = torch.as_tensor(start).to(self.memory.x)
+        target = torch.stack([self.embeddings[label] for label in labels])
+        for _ in range(self.anchor_steps):
+            e = e.detach().requires_grad_()
+            forgotten = cross_entropy(forward(self.model, hindsight, e), y, reduction="sum")
+            forgotten = forgotten - cross_entropy(forward(self.model, theta, e), y, reduction="sum")
+            away = ((embed(self.model, theta, e) - target) ** 2).sum()
+            (rise,) = torch.autograd.grad(forgotten - self.embedding_weight * away, e)
+            e = e.detach() + self.anchor_lr * rise
+        return [(anchor, label) for anchor, label in zip(e.detach(), labels, strict=True)]
+
+    def trained_on_memory(self) -> dict[str, Tensor]:
+        """θ_M: the parameters after some passes over the memory."""
+        theta = {name: p.detach() for name, p in trainable(self.model).items()}
+        order, filled = self.random("hindsight"), self.memory.filled()
+        for _ in range(self.memory_epochs):
+            shuffled = torch.from_numpy(order.permutation(filled)).to(self.memory.y.device)
+            for at in range(0, len(shuffled), self.replay_size):
+                batch = shuffled[at : at + self.replay_size]
+                theta = {name: p.requires_grad_() for name, p in theta.items()}
+                loss = cross_entropy(forward(self.model, theta, self.memory.x[batch]), self.memory.y[batch])
+                slope = gradient(loss, theta)
+                theta = {name: p.detach() - self.step_size * slope[name] for name, p in theta.items()}
+        return theta
+
+    def own_state(self) -> dict[str, Tensor]:
+        state = {"task": torch.tensor(self.task)}
+        if self.anchors:
+            state["anchors.x"] = torch.stack([anchor for anchor, _ in self.anchors])
+            state["anchors.y"] = torch.tensor([label for _, label in self.anchors])
+        return state | {f"embedding.{label}": mean for label, mean in self.embeddings.items()}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self.task = int(state["task"])
+        labels = state["anchors.y"].tolist() if "anchors.y" in state else []
+        self.anchors = list(zip(state["anchors.x"], labels, strict=True)) if labels else []
+        self.embeddings = {
+            int(name.removeprefix("embedding.")): mean for name, mean in state.items() if name.startswith("embedding.")
+        }
+
+
+def embed(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The input of the model's last linear layer."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise UsageError("hindsight anchors need a model with a linear layer, whose input is the embedding")
+    caught: list[Tensor] = []
+    handle = linear[-1].register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
+    try:
+        forward(model, parameters, x)
+    finally:
+        handle.remove()
+    return caught[-1].flatten(1)

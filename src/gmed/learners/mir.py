@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gmed.editing import Edit
+from gmed.errors import whole_number
+from gmed.learners.replay import Replay
+from gmed.memory import Memory
+from gmed.models import LookAhead
+from gmed.retrieval import most_interfered, uniform
+
+
+class MIR(Replay):
+    """Maximally interfered retrieval, and with ``editing`` Algorithm 3 of the paper (MIR+GMED).
+
+    Replays the stored examples that the incoming batch would harm most. An edit is made on examples drawn
+    independently, so that retrieval and editing do not drive each other; retrieved examples are replayed as they were.
+
+    Parameters
+    ----------
+    model, lr, memory, editing, replay_size, seed
+        As in :class:`~gmed.learners.replay.Replay`.
+    candidates
+        How many stored examples are scored to find those to replay.
+    extra_batches
+        Further batches retrieved in the same way, each from candidates of its own, and replayed too.
+
+    References
+    ----------
+    Aljundi et al., "Online continual learning with maximally interfered retrieval", NeurIPS 2019.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        memory: Memory,
+        editing: Edit | None = None,
+        replay_size: int = 10,
+        candidates: int = 50,
+        extra_batches: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        self.candidates = whole_number("candidates", candidates)
+        self.extra_batches = whole_number("extra_batches", extra_batches, least=0)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        ahead = self.look_ahead(x, y)  # θ', for the edit and for retrieval
+        edited = self.edit(self.draw("edited"), ahead)  # (x_e, y_e) ~ M
+        retrieved = torch.cat([self.retrieve(ahead, batch) for batch in range(1 + self.extra_batches)])
+        x_m, y_m = self.memory.x[retrieved], self.memory.y[retrieved]
+
+        self.descend(ahead, x_m, y_m)
+        self.write_back(edited)
+        self.remember(x, y)
+
+    def retrieve(self, ahead: LookAhead, batch: int) -> Tensor:
+        """(x_m, y_m) ← MIR-retrieve(M, θ)."""
+        candidates = uniform(self.memory, self.candidates, self.random(f"candidates {batch}"))
+        return most_interfered(self.memory, candidates, self.replay_size, ahead)

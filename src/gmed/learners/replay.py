@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gmed.editing import Edit, History, Moment
+from gmed.errors import UsageError, whole_number
+from gmed.learners.learner import Learner
+from gmed.memory import Memory
+from gmed.models import LookAhead
+from gmed.retrieval import uniform
+
+
+class Edited(NamedTuple):
+    """Edited examples: those drawn first, in their order, then any extra ones."""
+
+    slots: Tensor
+    x: Tensor
+
+
+class Replay(Learner):
+    """What learners with a memory share: drawing from it, editing what was drawn, writing it back.
+
+    Parameters
+    ----------
+    model, lr, seed
+        As in :class:`~gmed.learners.Learner`.
+    memory
+        Where examples are kept, such as ``gmed.memory.Reservoir(500)``. It belongs to this learner.
+    editing
+        How drawn examples are changed, such as ``gmed.editing.GMED(alpha=5.0, beta=0.01)``; by default not.
+    replay_size
+        How many stored examples are drawn per step; all of them while fewer are stored.
+    """
+
+    memory: Memory
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        memory: Memory,
+        editing: Edit | None = None,
+        replay_size: int = 10,
+        seed: int = 0,
+    ) -> None:
+        if memory is None:
+            raise UsageError("replay needs a memory, such as gmed.memory.Reservoir(500)")
+        super().__init__(model, lr=lr, memory=memory, seed=seed)
+        self.editing = editing
+        self.replay_size = whole_number("replay_size", replay_size)
+        self._history: list[History] = []  # kept for edits that declare an oracle, and for them alone
+
+    def draw(self, purpose: str = "replay") -> Tensor:
+        """Slots of stored examples, uniformly. Learners that draw for one purpose draw alike."""
+        return uniform(self.memory, self.replay_size, self.random(purpose))
+
+    def edit(self, drawn: Tensor, ahead: LookAhead) -> Edited:
+        """The drawn examples, edited if this learner edits; nothing is stored yet."""
+        if self.editing is None or not len(drawn):
+            return Edited(drawn, self.memory.x[drawn])
+        edited = Edited(drawn, self._edit_slots(drawn, ahead, "editing"))
+        if self.editing.extra:
+            others = np.setdiff1d(self.memory.filled(), drawn.cpu().numpy())
+            count = min(self.editing.extra, len(others))
+            extra = torch.from_numpy(self.random("extra").choice(others, count, replace=False)).to(drawn.device)
+            if count:
+                x = self._edit_slots(extra, ahead, "extra editing")
+                edited = Edited(torch.cat([drawn, extra]), torch.cat([edited.x, x]))
+        return edited
+
+    def write_back(self, edited: Edited) -> None:
+        """Edited examples take the place of the stored ones."""
+        if self.editing is not None and self.editing.write_back and len(edited.slots):
+            self.memory.replace(edited.slots, edited.x)
+
+    def remember(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
+        """Offer the incoming batch to memory."""
+        self.memory.insert(x, y, self.random("reservoir"), **columns)
+        if self.editing is not None and self.editing.oracle:
+            self._history.append(History(x, y))
+
+    def _edit_slots(self, slots: Tensor, ahead: LookAhead, purpose: str) -> Tensor:
+        assert self.editing is not None
+        m = self.memory
+        moment = Moment(ahead, self.replay_size, self.random(purpose), self._oracle() if self.editing.oracle else None)
+        return self.editing.edit(m.x[slots], m.y[slots], m.age[slots], moment)
+
+    def _oracle(self) -> History:
+        if len(self._history) > 1:
+            self._history = [History(*(torch.cat(parts) for parts in zip(*self._history, strict=True)))]
+        return self._history[0] if self._history else History(self.memory.x[:0], self.memory.y[:0])
+
+    def own_state(self) -> dict[str, Tensor]:
+        return {"history.x": self._oracle().x, "history.y": self._oracle().y} if self._history else {}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self._history = [History(state["history.x"], state["history.y"])] if "history.x" in state else []

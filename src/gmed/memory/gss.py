@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gmed.memory.memory import Memory
+
+
+class GSSGreedy(Memory):
+    """Gradient-based sample selection, the greedy variant: examples whose gradients differ are kept.
+
+    An example comes with a score in 0 .. 2: one plus the largest cosine of its gradient with those of stored
+    examples. Where memory is full, a stored example i, drawn with probability proportional to its score, makes
+    room with probability score_i / (score_i + score). Batches that agree with what is stored are not offered at
+    all (:meth:`pass_over`); the learner decides that.
+
+    References
+    ----------
+    Aljundi, Lin, Goujaud, Bengio, "Gradient based sample selection for online continual learning", NeurIPS 2019,
+    Algorithm 2.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = (*Memory.columns, "score")
+    score: Tensor
+
+    def lay_out(self, x: Tensor, y: Tensor) -> None:
+        super().lay_out(x, y)
+        self.score = torch.zeros(self.capacity, dtype=torch.float64, device=x.device)
+
+    def pass_over(self, count: int) -> None:
+        """So many examples went by without being offered."""
+        self.seen += count
+
+    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+        scores = self.score.cpu().numpy().copy()
+        offered = columns["score"].cpu().numpy()
+        slots = np.full(len(y), self.capacity)
+        stored = len(self)
+        for row, score in enumerate(offered):
+            if stored < self.capacity:
+                slots[row] = stored
+                stored += 1
+            else:
+                redundancy = scores - scores.min() + 0.01
+                rival = int(rng.choice(self.capacity, p=redundancy / redundancy.sum()))
+                if rng.random() * (scores[rival] + score) < scores[rival]:
+                    slots[row] = rival
+            if slots[row] < self.capacity:
+                scores[slots[row]] = score
+        return slots

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gmed.memory.memory import Memory
+
+
+class LossAwareReservoir(Memory):
+    """Loss-aware balanced reservoir: who enters is a reservoir's choice, who leaves is not.
+
+    An example that enters a full memory takes the place of one of a frequent class and of low loss: slot i
+    leaves with probability proportional to S_i = a * (stored examples of its class) - loss_i, where a makes the
+    two terms weigh the same (cut at 0, which the paper leaves open).
+
+    Attributes
+    ----------
+    loss
+        The loss of a stored example when it was last replayed, or else when it entered.
+
+    References
+    ----------
+    Buzzega, Boschini, Porrello, Calderara, "Rethinking experience replay: a bag of tricks for continual
+    learning", ICPR 2020.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = (*Memory.columns, "loss")
+    loss: Tensor
+
+    def lay_out(self, x: Tensor, y: Tensor) -> None:
+        super().lay_out(x, y)
+        self.loss = torch.zeros(self.capacity, dtype=x.dtype, device=x.device)
+
+    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+        nth = self.seen + np.arange(1, len(y) + 1)
+        enters = (nth <= self.capacity) | (rng.integers(0, nth) < self.capacity)
+        labels, losses = self.y.cpu().numpy().copy(), self.loss.cpu().numpy().astype(np.float64)
+        slots = np.full(len(y), self.capacity)
+        for row in np.flatnonzero(enters):
+            if nth[row] <= self.capacity:
+                slots[row] = nth[row] - 1
+            else:
+                slots[row] = rng.choice(self.capacity, p=leaving(labels, losses))
+            labels[slots[row]] = int(y[row])
+            losses[slots[row]] = float(columns["loss"][row])
+        return slots
+
+
+def leaving(labels: NDArray[np.int64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The probability of each stored example to be the one that leaves.
+
+    >>> leaving(np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 1.0, 1.0])).round(3).tolist()
+    [0.333, 0.333, 0.333, 0.0]
+    """
+    crowding = np.bincount(labels, minlength=int(labels.max()) + 1)[labels].astype(np.float64)
+    score = crowding * (np.abs(losses).sum() / crowding.sum()) - losses
+    score = np.maximum(score, 0.0)
+    total = score.sum()
+    return score / total if total > 0 else np.full(len(score), 1 / len(score))

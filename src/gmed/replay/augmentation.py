@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from gmed.errors import InputError, UsageError, finite_number, whole_number
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random views of images, a different one for each, computed together on their device.
+
+    Parameters
+    ----------
+    rotation
+        Largest turn either way, in degrees.
+    scaling
+        Largest change of size either way: 0.1 is from 0.9 to 1.1 times.
+    crop
+        Largest shift in each direction, in whole pixels: a crop after padding by as many zeros.
+    flip
+        Whether every other image is mirrored left to right.
+
+    Examples
+    --------
+    >>> from gmed.randomness import generator
+    >>> Augmentation(rotation=10, crop=2)(torch.rand(5, 1, 28, 28), generator(0, "augmentation")).shape
+    torch.Size([5, 1, 28, 28])
+    """
+
+    rotation: float = 0.0
+    scaling: float = 0.0
+    crop: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rotation", "scaling"):
+            if finite_number(name, getattr(self, name)) < 0:
+                raise UsageError(f"{name} must not be negative, not {getattr(self, name)!r}")
+        if self.scaling >= 1:
+            raise UsageError(f"scaling must be below 1, not {self.scaling!r}")
+        whole_number("crop", self.crop, least=0)
+
+    def __call__(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        if x.ndim != 4:
+            raise InputError(f"only images (n, channels, height, width) can be augmented, not {tuple(x.shape)}")
+        n, _, height, width = x.shape
+        if n == 0:
+            return x
+        angle = np.deg2rad(rng.uniform(-self.rotation, self.rotation, n))
+        size = rng.uniform(1 - self.scaling, 1 + self.scaling, n)
+        shift = rng.integers(-self.crop, self.crop + 1, (n, 2))
+        mirror = np.where(rng.random(n) < 0.5, -1.0, 1.0) if self.flip else np.ones(n)
+
+        # From a place in the new image to the place in the old one, both in -1 .. 1 (torch's convention).
+        across, down = 2 * shift[:, 0] / width, 2 * shift[:, 1] / height
+        cos, sin, shape = np.cos(angle) / size, np.sin(angle) / size, height / width
+        rows = np.stack([mirror * cos, -sin * shape, across, mirror * sin / shape, cos, down], 1)
+        places = affine_grid(torch.from_numpy(rows.reshape(n, 2, 3)).to(x), list(x.shape), align_corners=False)
+        return grid_sample(x, places, mode="bilinear", padding_mode="zeros", align_corners=False)
