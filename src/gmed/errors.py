@@ -28,7 +28,7 @@ class StoreError(GmedError):
     """The results store cannot be opened, read or written."""
 
 
-class DivergedError(GmedError):
+class DivergedError(GmedError, ArithmeticError):
     """The loss of a training step is not finite. The step was not taken."""
 
 

@@ -27,4 +27,4 @@ class RandomEdit(Edit):
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         direction = torch.as_tensor(moment.rng.standard_normal(x_m.shape)).to(x_m)
         length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
-        return x_m + self.stride * direction / length
+        return torch.add(x_m, direction / length, alpha=self.stride)

@@ -1,0 +1,172 @@
+"""What every method owes its users, checked on every combination of base and edit that the grammar allows."""
+
+import pytest
+import torch
+from torch import nn
+
+from gmed.engine import EDITS, METHODS, get_benchmark, resolve
+
+SMALL = {  # parameters that make the slow ones quick
+    "hal": "anchor_steps=3,memory_epochs=1",
+    "bgd": "samples=2,initial_std=0.1",
+    "gss": "compared=3",
+    "agem": "references=20",
+    "mir": "candidates=15,extra_batches=1",
+    "er-aug": "rotation=15.0,scaling=0.1,crop=1,flip=true",
+    "er-t": "rotation=15.0,crop=1",
+    "er": "updates_per_batch=2",
+}
+STRIDE = {
+    "gmed": ("gmed(alpha={},beta=0.1,extra=3,gamma=0.9)", 2.0),
+    "random-edit": ("random-edit(stride={})", 0.3),
+    "adv-edit": ("adv-edit(stride={})", 0.05),
+    "optimal-edit": ("optimal-edit(alpha={},examples=20)", 0.01),
+}
+ROOM = 40  # slots
+
+
+def written(base, edit=None, stride=None):
+    options = [SMALL[base]] if base in SMALL else []
+    options += [f"memory={ROOM}"] if METHODS[base].memory else []
+    text = f"{base}({','.join(options)})"
+    if edit is None:
+        return text
+    form, usual = STRIDE[edit]
+    return f"{text}+{form.format(usual if stride is None else stride)}"
+
+
+BASES = [base for base, recipe in METHODS.items() if recipe.order is None]
+EDITED = [(base, edit) for base in BASES if METHODS[base].editable for edit in EDITS]
+EVERY = [written(base) for base in BASES] + [written(base, edit) for base, edit in EDITED]
+
+
+def make(text, seed=0):
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 4)).double()
+    return resolve(get_benchmark("split-mnist"), text).make_learner(model, seed)
+
+
+def stream(steps, sizes=(10,), seed=0):
+    """Two classes at a time; the task is known to those who declare it."""
+    g = torch.Generator().manual_seed(seed)
+    for t in range(steps):
+        task = 0 if t < steps // 2 else 1
+        n = sizes[t % len(sizes)]
+        y = torch.randint(2, (n,), generator=g) + 2 * task
+        x = torch.rand(n, 1, 6, 6, generator=g, dtype=torch.float64)
+        x[torch.arange(n), 0, y, y] += 1
+        yield x, y, task
+
+
+def learn(learner, batches):
+    for x, y, task in batches:
+        learner.observe(x, y, *((task,) if learner.task_aware else ()))
+    return learner
+
+
+def same(a, b, tolerance=0.0):
+    left, right = a.state_dict(), b.state_dict()
+    assert left.keys() == right.keys()
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_one_seed_one_result_and_another_seed_another(text):
+    first = learn(make(text), stream(12))
+    torch.manual_seed(1234)
+    torch.rand(5)
+    same(first, learn(make(text), stream(12)))
+    other = learn(make(text, seed=1), stream(12))
+    if first.memory is not None:
+        assert any(not torch.equal(other.state_dict()[name], t) for name, t in first.state_dict().items())
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_a_state_goes_on_exactly(text, tmp_path):
+    batches = list(stream(16))
+    whole = learn(make(text), batches[:9])
+    whole.save(tmp_path / "state")
+    resumed = make(text, seed=5)
+    resumed.load(tmp_path / "state")
+    same(learn(whole, batches[9:]), learn(resumed, batches[9:]))
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_long_streams_of_odd_batches_keep_memory_bounded_and_finite(text):
+    learner = learn(make(text), stream(60, sizes=(10, 1, 7, 23)))
+    for name, t in learner.state_dict().items():
+        assert torch.isfinite(t).all(), name
+    if learner.memory is not None:
+        assert len(learner.memory) <= ROOM
+        assert len(learner.memory.x) == ROOM
+    assert learner.predict(next(stream(1))[0]).shape == (10,)
+
+
+@pytest.mark.parametrize(("base", "edit"), EDITED)
+def test_no_stride_is_the_base_method_to_rounding(base, edit):
+    plain = learn(make(written(base)), stream(40))
+    edited = learn(make(written(base, edit, stride=0.0)), stream(40))
+    edited.memory.age.zero_()
+    left, right = plain.state_dict(), edited.state_dict()
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=0, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize(("base", "edit"), EDITED)
+def test_edits_change_memory_and_nothing_about_who_is_in_it(base, edit):
+    plain, edited = (learn(make(t), stream(20)) for t in (written(base), written(base, edit)))
+    assert not torch.equal(plain.memory.x, edited.memory.x)
+    if base not in ("er-t", "gss"):  # there, losses and gradients decide who enters
+        assert torch.equal(plain.memory.origin, edited.memory.origin)
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_task_ids_reach_those_who_declare_them_and_nobody_else(text):
+    learner = make(text)
+    x, y, task = next(stream(1))
+    assert learner.task_aware == text.startswith(("gem", "hal"))
+    wrong = (x, y) if learner.task_aware else (x, y, task)
+    with pytest.raises(TypeError):
+        learner.observe(*wrong)
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_a_refused_batch_changes_nothing(text):
+    learner = learn(make(text), stream(8))
+    before = learner.state_dict()
+    x, y, task = next(stream(1))
+    x[2, 0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match="NaN"):
+        learner.observe(x, y, *((task,) if learner.task_aware else ()))
+    after = learner.state_dict()
+    for name, then in before.items():
+        assert torch.equal(after[name], then), name
+
+
+def test_write_back_and_extra():
+    kept = learn(make("er(memory=40)+gmed(alpha=2.0,write_back=false)"), stream(20))
+    plain = learn(make("er(memory=40)"), stream(20))
+    assert torch.equal(kept.memory.x, plain.memory.x)  # nothing was stored
+    assert not torch.equal(kept.model[1].weight, plain.model[1].weight)  # but edited examples were replayed
+
+    one, more = (make(f"er(memory=100)+gmed(alpha=2.0,extra={extra})") for extra in (0, 15))
+    batches = list(stream(6))
+    learn(one, batches[:4])
+    learn(more, batches[:4])
+    more.load_state_dict(one.state_dict())
+    learn(one, batches[4:5])
+    learn(more, batches[4:5])
+    assert torch.equal(one.model[1].weight, more.model[1].weight)  # extra examples are not replayed
+    assert int(more.memory.age.sum()) == int(one.memory.age.sum()) + 15  # but edited and stored
+
+
+def test_task_aware_learners_refuse_what_is_no_task():
+    learner = make("gem(memory=40)")
+    x, y, _ = next(stream(1))
+    for task in (-1, 0.5, None):
+        with pytest.raises(ValueError, match="task"):
+            learner.observe(x, y, task)
+    with pytest.raises(ValueError, match="5 tasks"):
+        learner.observe(x, y, 5)
+    assert learner.steps == 0
