@@ -3,8 +3,8 @@
     python benchmarks/tune.py [--seeds 10] [--workers 2] [--benchmarks split-mnist ...] [--families er-aug ...]
 
 5 % of the training examples of the first three tasks are held out; a candidate is trained on the rest of those three
-tasks and scored by its mean accuracy over them on what was held out. No later task and no test example is seen. The best
-mean over seeds wins.
+tasks and scored by its mean accuracy over them on what was held out. No later task and no test example is seen.
+The best mean over seeds wins.
 """
 
 from __future__ import annotations
