@@ -69,7 +69,7 @@ def main() -> None:
     chosen = options.parse_args()
 
     computed = Results()
-    for part, benchmark in [(part, name) for part in chosen.parts for name in PLAN[part]]:
+    for part, benchmark in ((p, name) for p in chosen.parts for name in PLAN[p]):
         if chosen.benchmarks and benchmark not in chosen.benchmarks:
             continue
         start = time.perf_counter()
