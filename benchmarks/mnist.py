@@ -86,7 +86,9 @@ def main() -> None:
 
     everything, _ = stored_results(chosen.store)
     everything.store = None
-    everything.runs.sort(key=lambda run: list(BENCHMARKS).index(run.benchmark))
+    listed = {method: None for part in PLAN.values() for methods in part.values() for method in methods}
+    places = {method: place for place, method in enumerate(listed)}
+    everything.runs.sort(key=lambda r: (list(BENCHMARKS).index(r.benchmark), places.get(r.method, 999), r.seed))
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "mnist.json").write_text(json.dumps(everything.to_dict()) + "\n")
     (chosen.out / "mnist.md").write_text(markdown(everything))

@@ -1,3 +1,6 @@
+import csv
+from importlib.resources import files
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,3 +133,10 @@ def test_a_key_names_what_decides_the_result(monkeypatch):
         with monkeypatch.context() as changed:
             changed.setattr(f"gmed.{part}.version", 2, raising=False)
             assert key("split-mnist", "er+gmed", 0) != base, part
+
+
+def test_published_numbers_name_methods_the_shortest_way():
+    """Else a result of ours would not find its published counterpart."""
+    text = (files("gmed.paper") / "published.csv").read_text()
+    for row in csv.DictReader(text.splitlines()):
+        assert resolve(get_benchmark(row["benchmark"]), row["method"]).name == row["method"]
