@@ -92,7 +92,7 @@ def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
     With v = u + margin it is non-negative least squares in u, ½ |Lᵀu + L⁻¹(Gg + GGᵀ margin)|² with GGᵀ = LLᵀ.
 
     >>> G, g = torch.tensor([[1.0, 0.0]]), torch.tensor([-2.0, 1.0])
-    >>> (g + G.T @ torch.as_tensor(dual(G, g, 0.0)).float()).tolist()
+    >>> [round(value, 2) + 0.0 for value in (g + G.T @ torch.as_tensor(dual(G, g, 0.0)).float()).tolist()]
     [0.0, 1.0]
     """
     P = (G.double() @ G.double().T).cpu().numpy()
