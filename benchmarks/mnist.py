@@ -86,9 +86,6 @@ def main() -> None:
 
     everything, _ = stored_results(chosen.store)
     everything.store = None
-    listed = {method: None for part in PLAN.values() for methods in part.values() for method in methods}
-    places = {method: place for place, method in enumerate(listed)}
-    everything.runs.sort(key=lambda r: (list(BENCHMARKS).index(r.benchmark), places.get(r.method, 999), r.seed))
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "mnist.json").write_text(json.dumps(everything.to_dict()) + "\n")
     (chosen.out / "mnist.md").write_text(markdown(everything))

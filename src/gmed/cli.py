@@ -111,18 +111,13 @@ def list_(
     console = make_console()
     folder = Path(data_dir) if data_dir else None
     shown = Table(title="Benchmarks", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "data", "defaults", "stream"):
+    for heading in ("name", "data", "stream"):
         shown.add_column(heading)
-    problems: set[str | None] = set()
+    problems = {name: b.data_problem(folder) for name, b in BENCHMARKS.items()}
     for b in BENCHMARKS.values():
-        edits = [f"{e}({_pairs(p)})" for e, p in b.edits.items()]
-        problem = b.data_problem(folder)
-        problems |= {problem} - {None}
-        shown.add_row(
-            b.name, "present" if problem is None else "missing", "\n".join([_pairs(b.settings), *edits]), b.summary
-        )
+        shown.add_row(b.name, "missing" if problems[b.name] else "present", b.summary)
     console.print(shown)
-    for problem in problems:
+    for problem in dict.fromkeys(filter(None, problems.values())):
         console.print(f"missing: {problem}")
 
     shown = Table(title="\nMethods", title_justify="left", box=None, padding=(0, 2, 0, 0))
@@ -134,11 +129,15 @@ def list_(
         what = (edit.__doc__ or "").strip().split("\n")[0].rstrip(".")
         shown.add_row(f"...+{name}", _defaults(settable(edit)), what)
     console.print(shown)
+    console.print("\nDefaults of each benchmark")
+    for b in BENCHMARKS.values():
+        edits = [f"{name}({_pairs(values)})" for name, values in b.edits.items()]
+        console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(edits)}")
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
 
 
 def _pairs(settings: Any) -> str:
-    return ", ".join(f"{k}={v}" for k, v in settings.items())
+    return ", ".join(f"{k}={v:g}" for k, v in settings.items())
 
 
 def _defaults(parameters: dict[str, Parameter]) -> str:

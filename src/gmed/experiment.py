@@ -9,7 +9,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from gmed.engine import Event, Failed, Finished, RunSpec, execute, get_benchmark, resolve
+from gmed.engine import (
+    BENCHMARKS,
+    EDITS,
+    METHODS,
+    Event,
+    Failed,
+    Finished,
+    RunResult,
+    RunSpec,
+    execute,
+    get_benchmark,
+    resolve,
+)
 from gmed.engine.run import pick_device
 from gmed.errors import UsageError, unknown, whole_number
 from gmed.paper import published
@@ -180,7 +192,16 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         named = {resolve(get_benchmark(benchmark), method).name for method in methods}
         runs = [r for r in runs if r.method in named]
         failures = [f for f in failures if f.method in named]
+    runs.sort(key=_place)
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
+
+
+def _place(run: RunResult) -> tuple[int, int, int, str, int]:
+    """Where a run stands in a table: by benchmark, base and edit as they are listed, then by name and seed."""
+    method = resolve(get_benchmark(run.benchmark), run.method)
+    edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0
+    base = list(METHODS).index(method.base.name)
+    return list(BENCHMARKS).index(run.benchmark), base, edit, run.method, run.seed
 
 
 def seed_list(seeds: int | str | Sequence[int]) -> list[int]:

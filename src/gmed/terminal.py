@@ -112,12 +112,13 @@ def show_results(console: Console, results: Results) -> None:
     rows = results.rows()
     for benchmark in dict.fromkeys(row.benchmark for row in rows):
         own = [row for row in rows if row.benchmark == benchmark]
-        table = Table(title=f"{benchmark}: final accuracy %, mean ± standard deviation", title_justify="left")
+        title = f"{benchmark}: final accuracy %, mean ± standard deviation (difference ± s.e.)"
+        table = Table(title=title, title_justify="left")
         table.add_column("method", overflow="fold")
-        table.add_column("seeds", justify="right")
+        table.add_column("n", justify="right")
         table.add_column("ours", justify="right", no_wrap=True)
         table.add_column("paper", justify="right", no_wrap=True)
-        table.add_column("ours - paper ± s.e.", justify="right", no_wrap=True)
+        table.add_column("ours - paper", justify="right", no_wrap=True)
         for row in own:
             paper = spread(row.published.mean, row.published.std) if row.published else "-"
             mark = "! " if missed(row) else ""
@@ -125,9 +126,11 @@ def show_results(console: Console, results: Results) -> None:
         console.print(table)
         if any(map(missed, own)):
             console.print("! more than two standard errors from the published mean")
-        for row in own:
-            if row.gain is not None:
-                console.print(f"{row.method} over {row.gain_over}: {describe_gain(row.gain)}")
+        gained = [(row, row.gain) for row in own if row.gain is not None]
+        for row, gain in gained:
+            console.print(f"{row.method} over {row.gain_over}: {describe_gain(gain)}")
+        if gained:
+            console.print("(gains are paired by seed; p of the one-tailed paired t-test)")
     for failure in results.failures:
         reason = failure.error.splitlines()[0]
         console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}")
@@ -139,16 +142,17 @@ def missed(row: Row) -> bool:
 
 
 def describe_gain(gain: Gain) -> str:
-    """A paired gain in words.
+    r"""A paired gain in words, for lines of 80 columns.
 
-    >>> describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20))
-    '+1.60 points, 95 % interval [+0.70, +2.50],\\n  p = 0.0008 (one-tailed paired t-test), d = 0.83, 20 seeds'
+    >>> print(describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20)))
+    +1.60 points,
+      95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
     """
     if math.isnan(gain.p):
         return f"{gain.mean:+.2f} points ({gain.n} paired seed{'s' if gain.n > 1 else ''}: no test)"
     return (
-        f"{gain.mean:+.2f} points, 95 % interval [{gain.low:+.2f}, {gain.high:+.2f}],\n"
-        f"  p {p_value(gain.p)} (one-tailed paired t-test), d = {gain.effect_size:.2f}, {gain.n} seeds"
+        f"{gain.mean:+.2f} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
+        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds"
     )
 
 
