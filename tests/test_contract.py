@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from gmed.engine import EDITS, METHODS, get_benchmark, resolve
+from gmed.errors import DivergedError
 
 SMALL = {  # parameters that make the slow ones quick
     "hal": "anchor_steps=3,memory_epochs=1",
@@ -142,6 +143,40 @@ def test_a_refused_batch_changes_nothing(text):
     after = learner.state_dict()
     for name, then in before.items():
         assert torch.equal(after[name], then), name
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_a_diverging_step_changes_nothing(text):
+    batches = list(stream(12))
+    learner = learn(make(text), batches[:6])  # the next batch begins another task
+    with torch.no_grad():
+        for p in learner.model.parameters():
+            p.fill_(1e308)
+    before = learner.state_dict()
+    with pytest.raises(DivergedError):
+        learn(learner, batches[6:7])
+    after = learner.state_dict()
+    assert before.keys() == after.keys()
+    for name, then in before.items():
+        assert torch.equal(after[name], then), name
+
+
+def test_a_second_update_that_fails_undoes_the_first(monkeypatch):
+    learner = learn(make("er(memory=40,updates_per_batch=2)+gmed(alpha=2.0)"), stream(8))
+    before = learner.state_dict()
+    original, calls = learner.descend, []
+
+    def descend(*args):
+        if calls:
+            raise DivergedError
+        calls.append(1)
+        original(*args)
+
+    monkeypatch.setattr(learner, "descend", descend)
+    with pytest.raises(DivergedError):
+        learn(learner, stream(1))
+    for name, then in before.items():
+        assert torch.equal(learner.state_dict()[name], then), name
 
 
 def test_write_back_and_extra():

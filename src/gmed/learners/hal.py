@@ -70,25 +70,25 @@ class HAL(Replay, TaskAware):
         self.embeddings: dict[int, Tensor] = {}  # running mean by class, of the task under way
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
-        if task != self.task and self.embeddings:
-            self.anchors = self.anchors + self.make_anchors()
-            self.embeddings = {}
+        anchors, embeddings = self.anchors, self.embeddings
+        if task != self.task and embeddings:
+            anchors, embeddings = anchors + self.make_anchors(), {}
         drawn = self.draw()
         everything = torch.cat([x, self.memory.x[drawn]]), torch.cat([y, self.memory.y[drawn]])
         parameters = trainable(self.model)
         loss = self.loss(self.model(everything[0]), everything[1], len(y))
         slope = gradient(loss, parameters)
-        if self.anchors:
-            e = torch.stack([anchor for anchor, _ in self.anchors])
+        if anchors:
+            e = torch.stack([anchor for anchor, _ in anchors])
             with torch.no_grad():
                 tilde = {name: p - self.step_size * slope[name] for name, p in parameters.items()}
                 moved = forward(self.model, tilde, e)
             drift = self.anchor_weight * ((forward(self.model, parameters, e) - moved) ** 2).sum(1).mean()
             pull = gradient(drift, parameters)
             slope = {name: slope[name] + pull[name] for name in parameters}
-        embeddings = self.updated_embeddings(x, y)
+        embeddings = self.updated(embeddings, x, y)
         self.move(slope, loss.detach())
-        self.task, self.embeddings = task, embeddings
+        self.task, self.anchors, self.embeddings = task, anchors, embeddings
         self.remember(x, y)
 
     @staticmethod
@@ -98,9 +98,10 @@ class HAL(Replay, TaskAware):
         return total + cross_entropy(output[incoming:], y[incoming:]) if len(y) > incoming else total
 
     @torch.no_grad()
-    def updated_embeddings(self, x: Tensor, y: Tensor) -> dict[int, Tensor]:
+    def updated(self, embeddings: dict[int, Tensor], x: Tensor, y: Tensor) -> dict[int, Tensor]:
+        """The running mean embedding of each class, with this batch."""
         embedding = embed(self.model, {n: p.detach() for n, p in trainable(self.model).items()}, x)
-        means = dict(self.embeddings)
+        means = dict(embeddings)
         for label in sorted(set(y.tolist())):
             mean = embedding[y == label].mean(0)
             old = means.get(label, mean)

@@ -46,6 +46,7 @@ class Learner(ABC):
 
     version = 1
     task_aware: ClassVar[bool] = False
+    updates_per_batch: int = 1
 
     def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
@@ -282,14 +283,17 @@ class Learner(ABC):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A step that fails leaves the model's buffers (batch-norm statistics) as they were."""
+        """A step that fails leaves no trace: batch-norm statistics, and where it made several updates, everything."""
         before = {name: b.clone() for name, b in self.model.named_buffers()}
+        everything = self.state_dict() if self.updates_per_batch > 1 else None
         try:
             yield
         except BaseException:
             with torch.no_grad():
                 for name, buffer in self.model.named_buffers():
                     buffer.copy_(before[name])
+            if everything is not None:
+                self.load_state_dict(everything)
             raise
 
     @contextmanager
