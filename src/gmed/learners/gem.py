@@ -61,29 +61,23 @@ class GEM(Replay, TaskAware):
         ahead = self.look_ahead(x, y)
         edited = self.edit(self.draw("edited"), ahead)
 
+        stored = self.memory.x  # the full, edited memory; it is written back once the step is certain
+        if self.editing is not None and self.editing.write_back:
+            stored = stored.clone()
+            stored[edited.slots] = edited.x
+
         parameters = trainable(self.model)
         loss = cross_entropy(self.model(x), y)
         g = _flat(gradient(loss, parameters))
-        constraints = [self.task_gradient(earlier, edited.slots, edited.x) for earlier in range(task)]
-        constraints = [g_k for g_k in constraints if g_k is not None]
+        held = [torch.from_numpy(self.memory.of_task(earlier)).to(y.device) for earlier in range(task)]
+        constraints = [self.look_ahead(stored[k], self.memory.y[k]).stream_gradient for k in held if len(k)]
         if constraints:
-            G = torch.stack(constraints)  # type: ignore[arg-type]
+            G = torch.stack([_flat(g_k) for g_k in constraints])
             if bool((G @ g < 0).any()):
                 g = g + G.T @ torch.as_tensor(dual(G, g, self.memory_strength)).to(g)
         self.move(_unflat(g, parameters), loss)
         self.write_back(edited)
         self.remember(x, y)
-
-    def task_gradient(self, task: int, slots: Tensor, x_edited: Tensor) -> Tensor | None:
-        """The gradient on all stored examples of a task, as they are after this step's edit."""
-        held = torch.from_numpy(self.memory.of_task(task)).to(slots.device)
-        if not len(held):
-            return None
-        x = self.memory.x
-        if self.editing is not None and self.editing.write_back:
-            x = x.clone()
-            x[slots] = x_edited
-        return _flat(self.look_ahead(x[held], self.memory.y[held]).stream_gradient)
 
 
 def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
