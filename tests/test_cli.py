@@ -91,6 +91,8 @@ def test_experiment_files(gmed, tmp_path, suffix):
         (["run", "split-mnist", "er", "--store", ""], "store must be a file"),
         (["run", "split-mnist", "er", "--seeds", "99999999999"], "at most"),
         (["table", "spilt-mnist"], "did you mean 'split-mnist'"),
+        (["run", "split-mnist", "er", "--data-dir", "empty"], "train-images-idx3-ubyte.gz: no such file"),
+        (["run", "experiment.tml"], "end in .toml or .yaml"),
         (["table"], "no results there yet"),
         (["frobnicate"], "No such command"),
     ],
@@ -119,12 +121,6 @@ def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypat
     assert (tmp_path / "[odd] name.db").exists()
     assert "[odd] name.db" in done.stdout  # brackets are not markup
     assert "more than two standard errors" not in done.stdout  # one seed says nothing about that
-
-
-def test_bad_data_directory_fails_the_run_with_its_reason(gmed, tmp_path):
-    done = gmed("run", "split-mnist", "finetune", "--seeds", "1", "--data-dir", "empty", "--device", "cpu")
-    assert done.returncode == 1
-    assert "train-images-idx3-ubyte.gz: no such file" in " ".join((done.stdout + done.stderr).split())
 
 
 def test_list_names_everything(gmed):

@@ -320,6 +320,21 @@ def test_numpy_other_types_and_odd_batches_are_taken():
     assert learner.memory.x.dtype == torch.float64
 
 
+def test_inference_mode_is_refused_and_no_grad_is_not():
+    learner = er(mlp())
+    with torch.no_grad():
+        learner.observe(*GOOD)
+    with torch.inference_mode(), pytest.raises(InputError, match="inference_mode"):
+        learner.observe(*GOOD)
+    with torch.inference_mode(), pytest.raises(InputError, match="inference_mode"):
+        gmed.edit_examples(learner.model, *GOOD, *GOOD, lr=0.1, alpha=1.0, beta=0.1)
+
+
+def test_saving_where_nothing_can_be_written_names_the_path(tmp_path):
+    with pytest.raises(UsageError, match="nowhere"):
+        er(mlp()).save(tmp_path / "nowhere" / "state")
+
+
 def test_flipped_images_are_taken():
     er(mlp()).observe(GOOD[0].numpy()[:, :, ::-1], GOOD[1].numpy()[::-1])
 
@@ -339,6 +354,9 @@ def test_a_model_of_the_wrong_kind_is_refused():
     for memory in (500, None, "big"):
         with pytest.raises(UsageError, match="memory"):
             ER(mlp(), lr=0.1, memory=memory)
+    for editing in ("gmed", GMED, 5.0):
+        with pytest.raises(UsageError, match="editing"):
+            ER(mlp(), lr=0.1, memory=Reservoir(5), editing=editing)
     for seed in (None, -1, 0.5):
         with pytest.raises(UsageError, match="seed"):
             FineTune(mlp(), lr=0.1, seed=seed)

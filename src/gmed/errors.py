@@ -74,7 +74,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
     "unknown method 'er+gmde'; did you mean 'er+gmed' or 'er'?"
     """
     valid = sorted(valid)
-    near = get_close_matches(name, valid, n=3, cutoff=0.4)
+    near = get_close_matches(name.lower(), valid, n=3, cutoff=0.4)
     if near:
         hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
     elif valid:

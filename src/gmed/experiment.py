@@ -23,7 +23,7 @@ from gmed.engine import (
     resolve,
 )
 from gmed.engine.run import pick_device
-from gmed.errors import UsageError, unknown, whole_number
+from gmed.errors import DataError, UsageError, unknown, whole_number
 from gmed.paper import published
 from gmed.results import Failure, Results, Store
 from gmed.results.results import in_order
@@ -92,6 +92,9 @@ class Experiment:
 
     def specs(self) -> list[RunSpec]:
         """The runs, seed by seed so that methods at one seed share its stream; none twice."""
+        if self.benchmark not in BENCHMARKS and Path(self.benchmark).suffix:
+            raise UsageError(f"{self.benchmark}: not a benchmark, and experiment files end in .toml or .yaml")
+        get_benchmark(self.benchmark)
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
         made = (
@@ -106,13 +109,15 @@ class Experiment:
         watcher = watcher or Watcher()
         specs = self.specs()
         pick_device(self.device)
+        data_dir = None if self.data_dir is None else Path(self.data_dir)
+        if data_dir is not None and (problem := specs[0].benchmark.data_problem(data_dir)):
+            raise DataError(problem)
         results = Results(store=None if self.store is None else str(self.store), published=published)
         with Store(self.store if self.store is not None else ":memory:") as store:
             stored = {} if rerun else {spec.key: run for spec in specs if (run := store.find(spec))}
             todo = [spec for spec in specs if spec.key not in stored]
             results.runs.extend(stored.values())
             watcher.start(todo, len(stored))
-            data_dir = None if self.data_dir is None else Path(self.data_dir)
             for event in execute(todo, workers=self.workers, device=self.device, data_dir=data_dir):
                 if isinstance(event, Finished):
                     store.add(event.spec, event.result)

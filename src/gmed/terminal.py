@@ -22,7 +22,7 @@ from rich.table import Table
 from gmed import engine
 from gmed.engine import Event, RunSpec
 from gmed.experiment import Watcher
-from gmed.results import Gain, Results, Row
+from gmed.results import Gain, Results
 from gmed.results.wording import apart, p_value, spread
 
 
@@ -121,10 +121,10 @@ def show_results(console: Console, results: Results) -> None:
         table.add_column("ours - paper", justify="right", no_wrap=True)
         for row in own:
             paper = spread(row.published.mean, row.published.std) if row.published else "-"
-            mark = "! " if missed(row) else ""
+            mark = "! " if row.missed else ""
             table.add_row(row.method, str(row.n), spread(row.mean, row.std), paper, mark + apart(row.difference))
         console.print(table)
-        if any(map(missed, own)):
+        if any(row.missed for row in own):
             console.print("! more than two standard errors from the published mean")
         gained = [(row, row.gain) for row in own if row.gain is not None]
         for row, gain in gained:
@@ -134,11 +134,6 @@ def show_results(console: Console, results: Results) -> None:
     for failure in results.failures:
         reason = failure.error.splitlines()[0]
         console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}")
-
-
-def missed(row: Row) -> bool:
-    """Whether a mean is known to lie further from the published one than chance explains."""
-    return row.difference is not None and row.difference.within is False
 
 
 def describe_gain(gain: Gain) -> str:

@@ -164,11 +164,14 @@ def edit_examples(
     >>> edited.shape == x_mem.shape, bool((edited != x_mem).any())
     (True, True)
     """
+    if torch.is_inference_mode_enabled():
+        raise InputError("an edit needs gradients, which torch.inference_mode() rules out; leave it first")
     editing = GMED(alpha=alpha, beta=beta, gamma=gamma, steps=steps, clamp=clamp)
     for name, x, y in (("mem", x_mem, y_mem), ("stream", x_stream, y_stream)):
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise InputError(f"x_{name} must be a floating-point tensor, not {kind}")
+            hint = "; scale pixels first, x.float() / 255" if kind == torch.uint8 else ""
+            raise InputError(f"x_{name} must be a floating-point tensor, not {kind}{hint}")
         if not isinstance(y, Tensor):
             raise InputError(f"y_{name} must be a tensor, not {type(y).__name__}")
         if x.ndim == 0 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):

@@ -129,6 +129,10 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
     5.0
     """
     typed = parse(text)
+    if typed[0].name in EDITS:
+        raise UsageError(f"{typed[0].name} is an edit, and edits what a method replays: er+{typed[0].name}")
+    if "," in typed[0].name:
+        raise UsageError(f"{text!r}: methods are separated by spaces")
     if typed[0].name not in METHODS:
         raise unknown("method", typed[0].name, METHODS)
     recipe = METHODS[typed[0].name]

@@ -150,6 +150,8 @@ class Learner(ABC):
         self._learn(x, y)
 
     def _learn(self, x: Any, y: Any, *task: int) -> None:
+        if torch.is_inference_mode_enabled():
+            raise InputError("learning needs gradients, which torch.inference_mode() rules out; leave it first")
         x, y = self._checked(x, y)
         try:
             with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness():

@@ -50,6 +50,8 @@ class Replay(Learner):
     ) -> None:
         if memory is None:
             raise UsageError("replay needs a memory, such as gmed.memory.Reservoir(500)")
+        if editing is not None and not isinstance(editing, Edit):
+            raise UsageError(f"editing must be an edit such as GMED(alpha=5.0, beta=0.01), not {editing!r}")
         super().__init__(model, lr=lr, memory=memory, seed=seed)
         self.editing = editing
         self.replay_size = whole_number("replay_size", replay_size)

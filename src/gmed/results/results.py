@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from gmed.engine import RunResult, RunSpec
+from gmed.errors import unknown
 from gmed.results.statistics import Difference, Gain, difference, paired_gain
+from gmed.results.wording import spread
 
 SCHEMA = "gmed-results/1"
 
@@ -47,8 +49,13 @@ class Row:
     gain_over: str | None
     gain: Gain | None
 
+    @property
+    def missed(self) -> bool:
+        """Whether at least five seeds lie further from the published mean than two standard errors."""
+        return self.n >= 5 and self.difference is not None and self.difference.within is False
 
-@dataclass
+
+@dataclass(repr=False)
 class Results:
     """Finished and failed runs, as data.
 
@@ -67,6 +74,11 @@ class Results:
     store: str | None = None
     published: Callable[[str, str], Published | None] = field(default=lambda benchmark, method: None, repr=False)
 
+    def __repr__(self) -> str:
+        rows = (f"{r.benchmark} {r.method} {spread(r.mean, r.std)} (n = {r.n})" for r in self.rows())
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"<Results: {len(self.runs)} runs{failed}; {'; '.join(rows)}>"
+
     def accuracies(self, benchmark: str, method: str) -> dict[int, float]:
         """Final accuracy by seed, in 0 .. 1."""
         found = (r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
@@ -75,6 +87,11 @@ class Results:
     def gain(self, benchmark: str, method: str, over: str) -> Gain | None:
         """The paired gain of one method over another at the seeds both have, in percentage points."""
         ours, base = self.accuracies(benchmark, method), self.accuracies(benchmark, over)
+        for name, found in ((method, ours), (over, base)):
+            if not found:
+                raise unknown(
+                    f"result on {benchmark}:", name, {r.method for r in self.runs if r.benchmark == benchmark}
+                )
         seeds = sorted(ours.keys() & base.keys())
         if not seeds:
             return None
@@ -89,7 +106,7 @@ class Results:
         published = self.published(benchmark, method)
         apart = difference(percent, published.mean, published.std, published.n) if published else None
         base = RunSpec.make(benchmark, method, 0).method.base_name
-        gain = self.gain(benchmark, method, base) if base else None
+        gain = self.gain(benchmark, method, base) if base and self.accuracies(benchmark, base) else None
         std = float(np.std(percent, ddof=1)) if len(percent) > 1 else math.nan
         return Row(
             benchmark=benchmark,
