@@ -73,6 +73,14 @@ def _mnist(examples: int, tasks: int, **others: Any) -> dict[str, Any]:
     return {"data": load_mnist, "model": MLP, "settings": {**settings, **others}}
 
 
+_SPLIT_EDITS = {
+    "gmed": {"alpha": 5.0, "beta": 0.01},
+    "er-aug+gmed": {"alpha": 5.0, "beta": 0.001},
+    "random-edit": {"stride": 0.03},
+    "adv-edit": {"stride": 0.01},
+    "optimal-edit": {"alpha": 0.03},
+}
+
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
@@ -80,26 +88,14 @@ BENCHMARKS = {
             name="split-mnist",
             summary="digits 0/1, then 2/3, ... 8/9; 1,000 examples each",
             stream=split,
-            edits={
-                "gmed": {"alpha": 5.0, "beta": 0.01},
-                "er-aug+gmed": {"alpha": 5.0, "beta": 0.001},
-                "random-edit": {"stride": 0.03},
-                "adv-edit": {"stride": 0.01},
-                "optimal-edit": {"alpha": 0.03},
-            },
+            edits=_SPLIT_EDITS,
             **_mnist(5_000, 5, rotation=20.0, scaling=0.2, crop=1),
         ),
         Benchmark(
             name="split-mnist-full",
             summary="digits 0/1, then 2/3, ... 8/9; all 60,000 examples",
             stream=partial(split, per_task=None),
-            edits={
-                "gmed": {"alpha": 5.0, "beta": 0.01},
-                "er-aug+gmed": {"alpha": 5.0, "beta": 0.001},
-                "random-edit": {"stride": 0.03},
-                "adv-edit": {"stride": 0.01},
-                "optimal-edit": {"alpha": 0.03},
-            },
+            edits=_SPLIT_EDITS,
             **_mnist(60_000, 5, rotation=20.0, scaling=0.2, crop=1),
         ),
         Benchmark(
