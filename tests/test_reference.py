@@ -238,15 +238,6 @@ def test_bgd_against_its_closed_form_with_exact_expectations():
     assert float(learner.std["w"]) == pytest.approx(expected_sigma, abs=0.01)
 
 
-def test_bgd_on_a_linear_gaussian_model_follows_the_exact_posterior():
-    """With a quadratic loss E[∇] and E[∇ε] are known, and with η = 1 the update is Bayes' rule to first order in σ²."""
-    sigma, precision = 0.01, 4.0
-    half = 0.5 * sigma * (precision * sigma)  # E[∇ε] = precision * σ
-    new = sigma * (math.sqrt(1 + half**2) - half)
-    exact = 1 / math.sqrt(1 / sigma**2 + precision)
-    assert new == pytest.approx(exact, rel=1e-7)
-
-
 # ---------------------------------------------------------------- the optimal and the random edit
 
 
