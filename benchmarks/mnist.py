@@ -36,7 +36,8 @@ VARIANTS = [
 PLAN = {  # in the order they are worth waiting for
     "basics": dict.fromkeys(("split-mnist", "permuted-mnist", "rotated-mnist"), BASICS)
     | {"split-mnist-full": ["er", "er+gmed"]},
-    "main": dict.fromkeys(("split-mnist", "rotated-mnist", "permuted-mnist"), MAIN),
+    "main": dict.fromkeys(("split-mnist", "rotated-mnist", "permuted-mnist"), MAIN)
+    | {"split-mnist-full": ["mir", "mir+gmed", "er-aug", "er-aug+gmed"]},
     "task-aware": dict.fromkeys(("split-mnist", "rotated-mnist", "permuted-mnist"), TASK_AWARE),
     "ten-seeds": dict.fromkeys(("split-mnist", "permuted-mnist", "rotated-mnist"), TEN_SEEDS),
     "variants": {

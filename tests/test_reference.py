@@ -14,7 +14,6 @@ from gmed.editing import Moment, OptimalEdit, RandomEdit
 from gmed.editing.edit import History
 from gmed.learners import AGEM, BGD, GEM, GSS, HAL, MIR, ERTricks
 from gmed.learners.gem import dual
-from gmed.learners.gss import gradients
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.memory.loss_aware import leaving
 from gmed.models import LookAhead
@@ -148,13 +147,26 @@ def test_agem_by_its_formula():
 # ---------------------------------------------------------------- GSS
 
 
-def test_gss_gradients_one_by_one():
-    model, (x, y) = mlp(), batch(12, 3)
-    rows = gradients(model, x.reshape(4, 3, 1, 4, 4), y.reshape(4, 3))
-    for i in range(4):
-        loss = cross_entropy(model(x[3 * i : 3 * i + 3]), y[3 * i : 3 * i + 3])
-        g = torch.cat([p.flatten() for p in torch.autograd.grad(loss, list(model.parameters()))])
-        torch.testing.assert_close(rows[i], g / g.norm(), rtol=0, atol=1e-12)
+def test_gss_scores_by_brute_force():
+    """Compared with every stored example, one at a time: the largest of all cosines."""
+    learner = GSS(mlp(), lr=0.05, memory=GSSGreedy(6), replay_size=1, compared=6)
+    learner.observe(*batch(4, 2))
+    x, y = batch(3, 3)
+    g, stored = (
+        [flat_gradient(learner.model, *e) for e in zip(*pair, strict=True)] for pair in ((x, y), held(learner))
+    )
+    expected = [1 + max(float(a @ b / a.norm() / b.norm()) for b in stored) for a in g]
+    torch.testing.assert_close(learner.scores(x, y), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def held(learner):
+    slots = learner.memory.filled()
+    return learner.memory.x[slots], learner.memory.y[slots]
+
+
+def flat_gradient(model, x, y):
+    loss = cross_entropy(model(x.unsqueeze(0)), y.unsqueeze(0))
+    return torch.cat([p.flatten() for p in torch.autograd.grad(loss, list(model.parameters()))])
 
 
 def test_gss_replacement_probabilities_by_enumeration():
@@ -236,6 +248,40 @@ def test_bgd_against_its_closed_form_with_exact_expectations():
     spread = float(np.sqrt(weights @ slope**2 - first**2)) / math.sqrt(samples)
     assert float(learner.model.w.detach()) == pytest.approx(expected_mu, abs=5 * eta * sigma**2 * spread)
     assert float(learner.std["w"]) == pytest.approx(expected_sigma, abs=0.01)
+
+
+class Regression(nn.Module):
+    """A linear model of two inputs; the labels 0 .. 9 are its targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x):
+        return (x @ self.w).unsqueeze(1).expand(-1, 10)
+
+
+class GaussianBGD(BGD):
+    precision = 0.01  # of the observation noise
+
+    def summed_loss(self, output, y):
+        return 0.5 * self.precision * ((output[:, 0] - y) ** 2).sum()
+
+
+def test_bgd_finds_the_exact_posterior_of_a_linear_gaussian_model():
+    """Inputs along the axes, so the posterior is a product of two Gaussians, known in closed form. BGD's steps approach
+    it as each example carries less information: here at most 0.01 of the prior's."""
+    rng = np.random.default_rng(0)
+    axis, scale = rng.integers(2, size=300), np.array([1.0, 0.5])
+    x = np.eye(2)[axis] * scale
+    y = rng.integers(0, 10, 300)
+    learner = GaussianBGD(Regression(), eta=1.0, initial_std=1.0, samples=100)
+    for i in range(300):
+        learner.observe(x[i : i + 1], y[i : i + 1])
+    information = 1.0 + learner.precision * (x**2).sum(0)
+    mean = learner.precision * (x * y[:, None]).sum(0) / information
+    np.testing.assert_allclose(learner.std["w"], information**-0.5, rtol=0.02)
+    np.testing.assert_allclose(learner.model.w.detach(), mean, rtol=0.02)
 
 
 # ---------------------------------------------------------------- the optimal and the random edit

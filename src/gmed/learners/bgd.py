@@ -53,7 +53,7 @@ class BGD(Learner):
             noise = {n: torch.randn(p.shape, generator=rng, device=p.device, dtype=p.dtype) for n, p in mean.items()}
             theta = {n: (p + noise[n] * self.std[n]).detach().requires_grad_() for n, p in mean.items()}
             output = forward(self.model, theta, x) if sample else self._forward_updating_buffers(theta, x)
-            drawn_loss = cross_entropy(output, y, reduction="sum")
+            drawn_loss = self.summed_loss(output, y)
             loss += drawn_loss.detach() / self.samples
             for name, g in gradient(drawn_loss, theta).items():
                 slope[name] += g / self.samples
@@ -64,6 +64,10 @@ class BGD(Learner):
                 sigma, half = self.std[name], 0.5 * self.std[name] * slope_times_noise[name]
                 mu.sub_(sigma**2 * slope[name], alpha=self.lr)
                 self.std[name] = sigma * (torch.sqrt(1 + half**2) - half)
+
+    def summed_loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """The negative log-likelihood of a batch."""
+        return cross_entropy(output, y, reduction="sum")
 
     def _forward_updating_buffers(self, theta: dict[str, Tensor], x: Tensor) -> Tensor:
         output: Tensor = torch.func.functional_call(self.model, theta, (x,))

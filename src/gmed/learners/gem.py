@@ -89,9 +89,10 @@ def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
     >>> [round(value, 2) + 0.0 for value in (g + G.T @ torch.as_tensor(dual(G, g, 0.0)).float()).tolist()]
     [0.0, 1.0]
     """
-    P = (G.double() @ G.double().T).cpu().numpy()
+    G = G.double()
+    P = (G @ G.T).cpu().numpy()
     P += 1e-3 * np.eye(len(P))  # keeps parallel constraints solvable, as in the method's own code
-    q = (G.double() @ g.double()).cpu().numpy() + P @ np.full(len(P), margin)
+    q = (G @ g.double()).cpu().numpy() + P @ np.full(len(P), margin)
     L = np.linalg.cholesky(P)
     u, _ = nnls(L.T, -np.linalg.solve(L, q))
     return np.asarray(u) + margin

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
-from gmed.models import LookAhead, gradient, trainable, treats_examples_independently
+from gmed.models import LookAhead, evaluating, gradient, trainable, treats_examples_independently
 from gmed.randomness import generator, torch_seeded
 
 
@@ -171,13 +171,8 @@ class Learner(ABC):
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         x = self._inputs(x)
-        modes = {module: module.training for module in self.model.modules()}
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             output: Tensor = self.model(x)
-        finally:
-            for module, training in modes.items():
-                module.training = training
         return output
 
     # ------------------------------------------------------------------ state is data

@@ -15,8 +15,8 @@ class GSSGreedy(Memory):
 
     An example comes with a score in 0 .. 2: one plus the largest cosine of its gradient with those of stored
     examples. Where memory is full, a stored example i, drawn with probability proportional to its score, makes
-    room with probability score_i / (score_i + score). Batches that agree with what is stored are not offered at
-    all (:meth:`pass_over`); the learner decides that.
+    room with probability score_i / (score_i + score): never for an infinite score, by which the learner says that a
+    batch agrees with what is stored.
 
     References
     ----------
@@ -30,10 +30,6 @@ class GSSGreedy(Memory):
     def lay_out(self, x: Tensor, y: Tensor) -> None:
         super().lay_out(x, y)
         self.score = torch.zeros(self.capacity, dtype=torch.float64, device=x.device)
-
-    def pass_over(self, count: int) -> None:
-        """So many examples went by without being offered."""
-        self.seen += count
 
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
         scores = self.score.cpu().numpy().copy()

@@ -1,6 +1,6 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
-from gmed.models.functional import forward, gradient, trainable, treats_examples_independently
+from gmed.models.functional import evaluating, forward, gradient, trainable, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
 
@@ -8,6 +8,7 @@ __all__ = [
     "MLP",
     "LookAhead",
     "Loss",
+    "evaluating",
     "forward",
     "gradient",
     "trainable",

@@ -82,6 +82,18 @@ def same_chance(model: nn.Module) -> Iterator[None]:
             yield
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; outside, every part of it is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 def treats_examples_independently(model: nn.Module) -> bool:
     """Whether the output for one example is known not to depend on the rest of the batch or on chance.
 
