@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from gmed.streams import Stream, iid, permuted, pixels, rotated, split
+from gmed.streams import Stream, fuzzy, iid, permuted, pixels, rotated, split
+from gmed.streams.fuzzy import fixed_size_sample
 from gmed.streams.rotated import rotate
 
 
@@ -106,3 +107,49 @@ def test_batches_cover_the_stream_and_never_cross_a_point_of_evaluation(lengths,
     assert [sum(len(y) for _, y in s) for s in stretches] == lengths
     assert torch.cat([y for s in stretches for _, y in s]).tolist() == list(range(total))
     assert all(len(y) <= size for s in stretches for _, y in s)
+
+
+def tasks_of(lengths):
+    """A stream whose examples know their place and whose labels are their task."""
+    points = tuple(np.cumsum(lengths).tolist())
+    task = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return Stream(torch.arange(float(points[-1]))[:, None], task, (), points, len(lengths))
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(0, 1000))
+def test_a_fuzzy_stream_shows_every_example_once_and_no_task_early(lengths, seed):
+    sharp = tasks_of(lengths)
+    mixed = fuzzy(sharp, seed)
+    assert sorted(mixed.x[:, 0].tolist()) == sharp.x[:, 0].tolist()
+    assert torch.equal(sharp.y[mixed.x[:, 0].long()], mixed.y)  # labels stay with their examples
+    assert mixed.evaluate_after == sharp.evaluate_after
+    starts = [0, *sharp.evaluate_after]
+    for task, (start, length) in enumerate(zip(starts, lengths, strict=False)):
+        middle = start + length // 2
+        assert (mixed.y[:middle] <= task).all()
+        assert (mixed.y[middle:] >= task).all()
+    assert set(mixed.y[: lengths[0] // 2].tolist()) <= {0}
+    assert set(mixed.y[starts[-2] + lengths[-1] // 2 :].tolist()) == {len(lengths) - 1}
+
+
+def test_the_share_of_the_next_task_is_a_straight_line():
+    """From 0 in the middle of a task over 1/2 at the boundary to 1 in the middle of the next, at every place."""
+    seeds, length = 3000, 80
+    sharp = tasks_of([length] * 3)
+    share = sum(fuzzy(sharp, seed).y.numpy() for seed in range(seeds)) / seeds
+    half = length // 2
+    expected = np.zeros(3 * length)
+    for task in (0, 1):
+        ramp = (np.arange(length) + 0.5) / length
+        expected[task * length + half : (task + 1) * length + half] = task + ramp
+    expected[2 * length + half :] = 2
+    error = np.sqrt(0.25 / seeds)
+    assert np.abs(share - expected).max() < 5 * error
+
+
+@given(st.lists(st.floats(0.1, 5), min_size=1, max_size=30), st.integers(0, 10), st.integers(0, 100))
+def test_fixed_size_samples_have_their_size_and_no_place_twice(weights, size, seed):
+    weights = np.array(weights)
+    size = min(size, int(weights.sum() / weights.max()))  # no place more likely than certain
+    chosen = fixed_size_sample(weights, size, np.random.default_rng(seed))
+    assert len(set(chosen.tolist())) == len(chosen) == size

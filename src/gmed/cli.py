@@ -56,6 +56,7 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
     store: Store = None,
+    fuzzy: Annotated[bool, typer.Option("--fuzzy", help="Let tasks fade into each other")] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
 ) -> None:
@@ -68,6 +69,7 @@ def run(
         "workers": workers,
         "data_dir": data_dir,
         "store": store,
+        "fuzzy": fuzzy or None,
     }
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), **given)
@@ -113,10 +115,12 @@ def list_(
     shown = Table(title="Benchmarks", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "data", "stream"):
         shown.add_column(heading)
-    problems = {name: b.data_problem(folder) for name, b in BENCHMARKS.items()}
-    for b in BENCHMARKS.values():
+    sharp = [b for b in BENCHMARKS.values() if not b.fuzzy]
+    problems = {b.name: b.data_problem(folder) for b in sharp}
+    for b in sharp:
         shown.add_row(b.name, "missing" if problems[b.name] else "present", b.summary)
     console.print(shown)
+    console.print("Each also with --fuzzy, where tasks fade into each other.")
     for problem in dict.fromkeys(filter(None, problems.values())):
         console.print(f"missing: {problem}")
 
@@ -130,14 +134,14 @@ def list_(
         shown.add_row(f"...+{name}", _defaults(settable(edit)), what)
     console.print(shown)
     console.print("\nDefaults of each benchmark")
-    for b in BENCHMARKS.values():
+    for b in sharp:
         edits = [f"{name}({_pairs(values)})" for name, values in b.edits.items()]
         console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(edits)}")
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
 
 
 def _pairs(settings: Any) -> str:
-    return ", ".join(f"{k}={v:g}" for k, v in settings.items())
+    return ", ".join(f"{k}={str(v).lower() if isinstance(v, bool) else f'{v:g}'}" for k, v in settings.items())
 
 
 def _defaults(parameters: dict[str, Parameter]) -> str:

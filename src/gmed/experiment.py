@@ -12,6 +12,7 @@ from typing import Any
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
+    FUZZY,
     METHODS,
     Event,
     Failed,
@@ -53,6 +54,7 @@ class Experiment:
     workers: int | None = None
     data_dir: str | Path | None = None
     store: str | Path | None = field(default_factory=lambda: default_store())
+    fuzzy: bool = False
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -70,6 +72,8 @@ class Experiment:
         for method in self.methods:
             if not isinstance(method, str):
                 raise UsageError(f"methods must be names such as 'er+gmed', not {method!r}")
+        if not isinstance(self.fuzzy, bool):
+            raise UsageError(f"fuzzy must be true or false, not {self.fuzzy!r}")
         if self.workers is not None:
             whole_number("workers", self.workers, least=0)
         if self.store is not None and str(self.store) in ("", ".", ":memory:"):
@@ -94,11 +98,13 @@ class Experiment:
         """The runs, seed by seed so that methods at one seed share its stream; none twice."""
         if self.benchmark not in BENCHMARKS and Path(self.benchmark).suffix:
             raise UsageError(f"{self.benchmark}: not a benchmark, and experiment files end in .toml or .yaml")
-        get_benchmark(self.benchmark)
+        benchmark = get_benchmark(self.benchmark).name
+        if self.fuzzy and not benchmark.endswith(FUZZY):
+            benchmark += FUZZY
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
         made = (
-            RunSpec.make(self.benchmark, method, seed, self.memory)
+            RunSpec.make(benchmark, method, seed, self.memory)
             for seed in seed_list(self.seeds)
             for method in self.methods
         )
@@ -141,6 +147,7 @@ def run(
     workers: int | None = None,
     data_dir: str | Path | None = None,
     store: str | Path | None = "",
+    fuzzy: bool = False,
     rerun: bool = False,
 ) -> Results:
     """Run methods on a benchmark over seeds, and return the results as data.
@@ -165,6 +172,8 @@ def run(
     store
         The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder;
         ``None`` keeps nothing.
+    fuzzy
+        Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
     rerun
         Compute anew what the store already has.
 
@@ -180,7 +189,7 @@ def run(
     """
     methods = [methods] if isinstance(methods, str) else list(methods)
     store = default_store() if store == "" else store
-    experiment = Experiment(benchmark, methods, seeds, memory, device, workers, data_dir, store)
+    experiment = Experiment(benchmark, methods, seeds, memory, device, workers, data_dir, store, fuzzy)
     return experiment.run(rerun=rerun)
 
 

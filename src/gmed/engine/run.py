@@ -149,8 +149,7 @@ def environment(device: torch.device) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _stream(benchmark: str, seed: int, data_dir: Path | None) -> Stream:
     """Every method at one seed meets the same stream; the last one made is kept."""
-    found = get_benchmark(benchmark)
-    return found.stream(found.data(data_dir), seed)
+    return get_benchmark(benchmark).make_stream(data_dir, seed)
 
 
 @contextmanager

@@ -71,5 +71,5 @@ class ERTricks(ERAug):
 
         self.descend(ahead, torch.cat([x_m, x_a]), torch.cat([y_m, y_m]))
         self.write_back(edited)
-        self.memory.loss[drawn] = loss[len(y) :]
+        self.memory.write(drawn, loss=loss[len(y) :])
         self.remember(x, y, loss=loss[: len(y)])

@@ -59,24 +59,18 @@ class GEM(Replay, TaskAware):
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         self.memory.begin(task)
         ahead = self.look_ahead(x, y)
-        edited = self.edit(self.draw("edited"), ahead)
-
-        stored = self.memory.x  # the full, edited memory; it is written back once the step is certain
-        if self.editing is not None and self.editing.write_back:
-            stored = stored.clone()
-            stored[edited.slots] = edited.x
+        self.write_back(self.edit(self.draw("edited"), ahead))
 
         parameters = trainable(self.model)
         loss = cross_entropy(self.model(x), y)
         g = _flat(gradient(loss, parameters))
         held = [torch.from_numpy(self.memory.of_task(earlier)).to(y.device) for earlier in range(task)]
-        constraints = [self.look_ahead(stored[k], self.memory.y[k]).stream_gradient for k in held if len(k)]
+        constraints = [self.look_ahead(self.memory.x[k], self.memory.y[k]).stream_gradient for k in held if len(k)]
         if constraints:
             G = torch.stack([_flat(g_k) for g_k in constraints])
             if bool((G @ g < 0).any()):
                 g = g + G.T @ torch.as_tensor(dual(G, g, self.memory_strength)).to(g)
         self.move(_unflat(g, parameters), loss)
-        self.write_back(edited)
         self.remember(x, y)
 
 

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import get_total_norm
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
+from gmed.learners.snapshot import Snapshot
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
 from gmed.models import LookAhead, evaluating, gradient, trainable, treats_examples_independently
@@ -113,16 +115,16 @@ class Learner(ABC):
     def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
         """θ ← θ - τ slope, unless loss or slope is not finite."""
         self.check_finite(loss, slope)
-        for name, p in trainable(self.model).items():
-            p.sub_(slope[name], alpha=self.step_size)
+        parameters = trainable(self.model)
+        torch._foreach_sub_(list(parameters.values()), [slope[name] for name in parameters], alpha=self.step_size)
 
     @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
-        total = float(sum((g.sum() for g in slope.values()), torch.zeros_like(loss)))
-        if not math.isfinite(float(loss) + total):
+        length = get_total_norm(slope.values())
+        if not math.isfinite(float(loss + length)):
             raise DivergedError(
                 f"at step {self.steps} the loss is {float(loss):g} and its gradient "
-                f"{'finite' if math.isfinite(total) else 'not finite'}; the step was not taken. "
+                f"{'finite' if math.isfinite(float(length)) else 'not finite'}; the step was not taken. "
                 f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
             )
 
@@ -280,27 +282,25 @@ class Learner(ABC):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A step that fails leaves no trace: batch-norm statistics, and where it made several updates, everything."""
-        before = {name: b.clone() for name, b in self.model.named_buffers()}
-        everything = self.state_dict() if self.updates_per_batch > 1 else None
+        """A step that fails leaves no trace: neither in batch-norm statistics nor, where it made several updates, in
+        the parameters."""
+        parameters = self.model.parameters() if self.updates_per_batch > 1 else ()
+        before = Snapshot([*self.model.buffers(), *parameters])
         try:
             yield
         except BaseException:
-            with torch.no_grad():
-                for name, buffer in self.model.named_buffers():
-                    buffer.copy_(before[name])
-            if everything is not None:
-                self.load_state_dict(everything)
+            before.restore()
             raise
 
     @contextmanager
     def _room_in_memory(self, x: Tensor, y: Tensor) -> Iterator[None]:
-        """Lay memory out for the first batch, unless the step fails; have it where the model is."""
+        """Have memory where the model is, laid out for the first batch; a step that fails leaves no trace there."""
         if self.memory is None:
             yield
         elif self.memory.ready:
             self.memory.to(x)
-            yield
+            with self.memory.transaction():
+                yield
         else:
             self.memory.lay_out(x, y)
             try:

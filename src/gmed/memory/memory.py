@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import numpy as np
@@ -39,6 +41,7 @@ class Memory(ABC):
         self.capacity = whole_number("memory capacity", capacity)
         self.seen = 0
         self._claimed = False
+        self._overwritten: list[tuple[str, Tensor, Tensor]] | None = None
 
     @abstractmethod
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
@@ -70,18 +73,36 @@ class Memory(ABC):
         if entering:  # of two examples sent to one slot in the same batch, the later stays
             slots = torch.tensor(list(entering), device=self.x.device)
             rows = torch.tensor(list(entering.values()), device=self.x.device)
-            self.x[slots] = x[rows]
-            self.y[slots] = y[rows]
-            self.age[slots] = 0
-            self.origin[slots] = self.seen + rows
-            for name, values in columns.items():
-                getattr(self, name)[slots] = values[rows]
+            columns = {"x": x, "y": y, **columns}
+            entered = {name: values[rows] for name, values in columns.items()}
+            self.write(slots, **entered, age=torch.zeros_like(rows), origin=self.seen + rows)
         self.seen += len(y)
 
     def replace(self, slots: Tensor, x: Tensor) -> None:
         """Write edited examples back and count the edit. One that is not finite leaves its slot as it was."""
-        self.x[slots] = keep_finite(x, self.x[slots])
-        self.age[slots] += 1
+        self.write(slots, x=keep_finite(x, self.x[slots]), age=self.age[slots] + 1)
+
+    def write(self, slots: Tensor, **columns: Tensor) -> None:
+        """Overwrite some columns of some slots, in place."""
+        for name, values in columns.items():
+            held: Tensor = getattr(self, name)
+            if self._overwritten is not None:
+                self._overwritten.append((name, slots, held[slots]))
+            held[slots] = values
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Whatever is written inside is undone if something fails there."""
+        seen, self._overwritten = self.seen, []
+        try:
+            yield
+        except BaseException:
+            for name, slots, values in reversed(self._overwritten):
+                getattr(self, name)[slots] = values
+            self.seen = seen
+            raise
+        finally:
+            self._overwritten = None
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the memory is, as named tensors."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 Parameters = dict[str, Tensor]
 
@@ -54,9 +55,27 @@ def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Te
 
     The model's mode is its own: in training mode batch-norm uses the statistics of this batch.
     """
-    buffers = {name: b.clone() for name, b in model.named_buffers()}
-    output: Tensor = functional_call(model, {**parameters, **buffers}, (x,))
+    with still_statistics(model) as still:
+        buffers = {name: b.clone() for name, b in model.named_buffers() if name not in still}
+        output: Tensor = functional_call(model, {**parameters, **buffers}, (x,))
     return output
+
+
+@contextmanager
+def still_statistics(model: nn.Module) -> Iterator[set[str]]:
+    """Inside, batch-norm layers that use the statistics of the batch do not keep them: the names of their buffers."""
+    norms = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+    }
+    for norm in norms.values():
+        norm.track_running_stats = False
+    try:
+        yield {f"{name}.{buffer}".lstrip(".") for name, norm in norms.items() for buffer, _ in norm.named_buffers()}
+    finally:
+        for norm in norms.values():
+            norm.track_running_stats = True
 
 
 def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:

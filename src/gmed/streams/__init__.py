@@ -1,5 +1,6 @@
 """Data sets as task-free streams: what is seen, in which order, and what it is tested on."""
 
+from gmed.streams.fuzzy import fuzzy
 from gmed.streams.iid import iid
 from gmed.streams.permuted import permuted
 from gmed.streams.rotated import rotated
@@ -7,4 +8,4 @@ from gmed.streams.split import split
 from gmed.streams.stream import Examples, Stream, pixels
 from gmed.streams.validation import held_out
 
-__all__ = ["Examples", "Stream", "held_out", "iid", "permuted", "pixels", "rotated", "split"]
+__all__ = ["Examples", "Stream", "fuzzy", "held_out", "iid", "permuted", "pixels", "rotated", "split"]

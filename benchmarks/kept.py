@@ -1,0 +1,58 @@
+"""What the benchmark scripts share: compute what a store lacks, then write every run and the tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import gmed
+from gmed.engine import BENCHMARKS
+from gmed.experiment import stored_results
+from gmed.results import Results, markdown
+
+HERE = Path(__file__).parent
+TEN_SEEDS = {"agem", "gss", "gss+gmed", "bgd", "hal"}  # as many as the paper's
+
+
+def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[str]]], device: str) -> None:
+    """Compute the parts of a plan (benchmark and methods of each) and write results/<name>.json and .md."""
+    options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seeds", type=int, default=20)
+    options.add_argument("--workers", type=int, default=None)
+    options.add_argument("--device", default=device)
+    options.add_argument("--store", type=Path, default=HERE / f"{name}.db")
+    options.add_argument("--parts", nargs="+", default=list(plan), choices=list(plan))
+    options.add_argument("--benchmarks", nargs="+", default=None, choices=list(BENCHMARKS))
+    options.add_argument("--out", type=Path, default=HERE / "results")
+    chosen = options.parse_args()
+
+    computed = Results()
+    for part, benchmark in ((p, b) for p in chosen.parts for b in plan[p]):
+        if chosen.benchmarks and benchmark not in chosen.benchmarks:
+            continue
+        for seeds in (chosen.seeds, min(10, chosen.seeds)):
+            methods = [m for m in plan[part][benchmark] if (m in TEN_SEEDS) == (seeds != chosen.seeds)]
+            if not methods:
+                continue
+            start = time.perf_counter()
+            results = gmed.run(
+                benchmark, methods, seeds=seeds, workers=chosen.workers, device=chosen.device, store=chosen.store
+            )
+            computed.failures += results.failures
+            seconds = time.perf_counter() - start
+            print(f"{part} {benchmark}: {len(results.runs)} runs, {seconds:.0f} s", flush=True)
+
+    everything, _ = stored_results(chosen.store)
+    everything.store = None
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    (chosen.out / f"{name}.json").write_text(json.dumps(everything.to_dict()) + "\n")
+    (chosen.out / f"{name}.md").write_text(markdown(everything))
+    print(markdown(everything))
+    for failure in computed.failures:
+        print("failed:", failure)
+    environments = {json.dumps(run.environment) for run in everything.runs}
+    print("computed on:", *sorted(environments), f"({os.cpu_count()} cores)", sep="\n  ")

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gmed.data.dataset import Dataset
+from gmed.data.places import find_folder
+from gmed.data.records import RecordFile, read_records
+from gmed.data.stamps import Stamps, stamps
+
+
+@dataclass(frozen=True, eq=False)
+class Cifar:
+    """One of the two data sets: the folder it comes in, the files in it, and the archive that holds them."""
+
+    name: str
+    folder: str
+    classes: tuple[int, ...]
+    train: tuple[RecordFile, ...]
+    test: tuple[RecordFile, ...]
+    url: str
+    md5: str
+
+    def find(self, directory: Path | None = None) -> Path:
+        """The folder with the files: the one given or a folder in it, else in ``$GMED_DATA`` or the cache."""
+        return find_folder(
+            self.name, self.folder, directory, lambda f: any((f / file.name).is_file() for file in self.files)
+        )
+
+    @property
+    def files(self) -> tuple[RecordFile, ...]:
+        return self.train + self.test
+
+    def load(self, directory: Path | None = None) -> Dataset:
+        """The data set, every file checked; kept in memory until another is loaded or the files change."""
+        folder = self.find(directory)
+        return _load(self, folder, stamps(folder, [file.name for file in self.files]))
+
+
+@lru_cache(maxsize=1)
+def _load(cifar: Cifar, folder: Path, _unchanged: Stamps) -> Dataset:
+    x_train, y_train = _read(folder, cifar.train, cifar.classes)
+    x_test, y_test = _read(folder, cifar.test, cifar.classes)
+    return Dataset(cifar.name, x_train, y_train, x_test, y_test, num_classes=cifar.classes[-1])
+
+
+def _read(
+    folder: Path, files: tuple[RecordFile, ...], classes: tuple[int, ...]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    x, y = zip(*(read_records(folder, file, classes) for file in files), strict=True)
+    return np.concatenate(x), np.concatenate(y)
+
+
+CIFAR10 = Cifar(
+    name="cifar10",
+    folder="cifar-10-batches-bin",
+    classes=(10,),
+    train=(
+        RecordFile("data_batch_1.bin", 10_000, "aadd24acce27caa71bf4b10992e9e7b2d74c2540"),
+        RecordFile("data_batch_2.bin", 10_000, "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795"),
+        RecordFile("data_batch_3.bin", 10_000, "1dd00a74ab1d17a6e7d73e185b69dbf31242f295"),
+        RecordFile("data_batch_4.bin", 10_000, "aab85764eb3584312d3c7f65fd2fd016e36a258e"),
+        RecordFile("data_batch_5.bin", 10_000, "26e2849e66a845b7f1e4614ae70f4889ae604628"),
+    ),
+    test=(RecordFile("test_batch.bin", 10_000, "67eb016db431130d61cd03c7ad570b013799c88c"),),
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+)
+
+CIFAR100 = Cifar(
+    name="cifar100",
+    folder="cifar-100-binary",
+    classes=(20, 100),
+    train=(RecordFile("train.bin", 50_000, "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"),),
+    test=(RecordFile("test.bin", 10_000, "8fb6623e830365ff53cf14adec797474f5478006"),),
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    md5="03b5dce01913d631647c71ecec9e9cb8",
+)
+
+
+def load_cifar10(directory: Path | None = None) -> Dataset:
+    """CIFAR-10: 50,000 + 10,000 colour photographs of 10 kinds of things, 32 x 32.
+
+    Parameters
+    ----------
+    directory
+        The folder with the official binary files, or the one around it; by default ``$GMED_DATA`` or the
+        cache that ``gmed data fetch cifar10`` fills. Checksums are verified wherever the files are.
+
+    References
+    ----------
+    Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+    """
+    return CIFAR10.load(directory)
+
+
+def load_cifar100(directory: Path | None = None) -> Dataset:
+    """CIFAR-100: 50,000 + 10,000 colour photographs of 100 kinds of things (the fine labels), 32 x 32.
+
+    Parameters
+    ----------
+    directory
+        The folder with the official binary files, or the one around it; by default ``$GMED_DATA`` or the
+        cache that ``gmed data fetch cifar100`` fills. Checksums are verified wherever the files are.
+
+    References
+    ----------
+    Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+    """
+    return CIFAR100.load(directory)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, relu
+
+from gmed.errors import UsageError
+
+
+class ResNet18(nn.Module):
+    """The reduced ResNet-18 of the CIFAR and mini-ImageNet benchmarks: few channels, a 3 x 3 first convolution, no
+    max-pooling, and an average over 4 x 4 places before the classifier.
+
+    Parameters
+    ----------
+    classes
+        How many classes there are.
+    size
+        Height and width of the images.
+    width
+        Channels of the first stage; the others have twice, four and eight times as many.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ResNet18(classes=100)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 100])
+    >>> ResNet18(classes=100, size=84).classifier.in_features
+    640
+
+    References
+    ----------
+    He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016. Reduced as in Lopez-Paz and
+    Ranzato, "Gradient episodic memory for continual learning", NeurIPS 2017.
+    """
+
+    def __init__(self, classes: int = 10, size: int = 32, width: int = 20) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        widths = [width, width, 2 * width, 4 * width, 8 * width]
+        blocks = []
+        for before, after in zip(widths, widths[1:], strict=False):
+            blocks += [Block(before, after, stride=1 if before == after else 2), Block(after, after)]
+        self.blocks = nn.Sequential(*blocks)
+        pooled = -(-size // 8) // 4  # three stages halve it, rounding up
+        if pooled == 0:
+            raise UsageError(f"images of {size} x {size} are too small for this network: at least 25 x 25")
+        self.classifier = nn.Linear(8 * width * pooled**2, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = relu(self.norm(self.first(x)))
+        x = avg_pool2d(self.blocks(x), 4).flatten(1)
+        logits: Tensor = self.classifier(x)
+        return logits
+
+
+class Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, before: int, after: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(after)
+        self.around = nn.Sequential()
+        if stride != 1 or before != after:
+            self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = relu(self.norm1(self.conv1(x)))
+        return relu(self.norm2(self.conv2(inside)) + self.around(x))

@@ -1,0 +1,148 @@
+"""The published numbers: what is in the file, and whether it is what the paper prints."""
+
+import csv
+import re
+from collections import Counter
+from importlib.resources import files
+
+import pytest
+
+from gmed.engine import METHODS
+from gmed.engine.methods import EDITS, parse
+from gmed.paper import published
+from gmed.results import Published
+
+ROWS = list(csv.DictReader((files("gmed.paper") / "published.csv").read_text().splitlines()))
+COLUMNS = {
+    f"{name}{boundaries}"
+    for name in ("split-mnist", "permuted-mnist", "rotated-mnist", "split-cifar10", "split-cifar100")
+    for boundaries in ("", "-fuzzy")
+} | {"split-mini-imagenet", "split-mini-imagenet-fuzzy", "split-mnist-full"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join([row["table"], row["benchmark"], row["method"]]))
+def test_row(row):
+    assert re.fullmatch(r"Table ([1-9]|1[0-7])", row["table"])
+    assert row["benchmark"] in COLUMNS
+    assert row["benchmark"].endswith("-fuzzy") == (row["table"] in ("Table 3", "Table 9"))
+    assert re.fullmatch(r"\d{1,2}\.\d\d", row["mean"])  # as printed
+    assert re.fullmatch(r"\d\.\d", row["std"])
+    assert 0 < float(row["std"]) < float(row["mean"]) < 100
+    assert row["n"] in ("10", "20")
+
+    base, *edit = parse(row["method"])
+    assert base.name in METHODS
+    assert len(edit) <= 1
+    assert all(part.name in EDITS for part in edit)
+
+
+def test_a_cell_is_there_once():
+    assert max(Counter((row["table"], row["benchmark"], row["method"]) for row in ROWS).values()) == 1
+
+
+def test_every_cell_of_cifar_mini_imagenet_and_fuzzy_boundaries():
+    """As many as the table has rows of methods named here, times columns of these data sets."""
+    found = Counter(row["table"] for row in ROWS if "cifar" in row["benchmark"] or "mini" in row["benchmark"])
+    assert found == {
+        "Table 1": 12 * 3,
+        "Table 3": 7 * 2,
+        "Table 4": 10 * 2,
+        "Table 5": 3 * 2,
+        "Table 7": 8 * 3,
+        "Table 8": 2 * 3,
+        "Table 9": 6 * 3,
+        "Table 10": 3 * 2,
+        "Table 11": 3 * 3,
+        "Table 13": 4 * 9,
+        "Table 14": 3 * 2,
+        "Table 15": 5 * 2,
+    }
+    fuzzy = Counter(row["table"] for row in ROWS if row["benchmark"].endswith("-fuzzy"))
+    assert fuzzy == {"Table 3": 7 * 3, "Table 9": 6 * 6}
+
+
+def test_cells_of_mnist():
+    """Later tables repeat many of Table 1's numbers; on MNIST those are listed once."""
+    names = {"split-mnist", "split-mnist-full", "permuted-mnist", "rotated-mnist"}
+    assert Counter(row["table"] for row in ROWS if row["benchmark"] in names) == {
+        "Table 1": 12 * 3,
+        "Table 4": 6,
+        "Table 5": 3 * 2,
+        "Table 7": 4 * 3,
+        "Table 8": 2 * 3,
+        "Table 10": 3 * 2,
+        "Table 11": 3 + 1,
+        "Table 12": 3 * 2,
+        "Table 13": 4 * 4,
+        "Table 14": 2 + 1,
+        "Table 15": 4 * 2,
+        "Table 17": 2 * 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "method", "first", "other"),
+    [
+        ("permuted-mnist", "er", "78.65 Table 1", "78.85 Table 11"),
+        ("split-cifar100", "er", "20.11 Table 1", "20.41 Table 11"),
+        ("split-cifar100", "er", "20.11 Table 7", "20.41 Table 13"),
+        ("split-mnist", "er", "81.07 Table 1", "80.14 Table 14"),
+        ("rotated-mnist", "er+gmed", "77.09 Table 1", "77.50 Table 5"),
+        ("split-mnist", "er+gmed", "82.67 Table 1", "82.21 Table 5"),
+        ("split-mini-imagenet", "mir+gmed", "26.50 Table 1", "26.29 Table 4"),
+        ("split-mnist-fuzzy", "mir", "84.80 Table 3", "85.80 Table 9"),
+        ("split-mini-imagenet-fuzzy", "er-aug", "30.75 Table 3", "31.75 Table 9"),
+        ("split-mnist", "gss", "84.16 Table 1", "83.70 Table 17"),
+        ("rotated-mnist", "gss", "73.66 Table 1", "73.80 Table 17"),
+    ],
+)
+def test_where_the_paper_disagrees_with_itself_both_values_are_kept(benchmark, method, first, other):
+    found = [f"{r['mean']} {r['table']}" for r in ROWS if (r["benchmark"], r["method"]) == (benchmark, method)]
+    assert {first, other} <= set(found)
+    assert published(benchmark, method).mean == float(first.split()[0])
+
+
+def test_nowhere_else_does_it_disagree():
+    """Else a number is mistyped, or a contradiction is missing above."""
+    values = {}
+    for row in ROWS:
+        values.setdefault((row["benchmark"], row["method"]), set()).add((row["mean"], row["std"]))
+    assert {cell for cell, found in values.items() if len(found) > 1} == {
+        ("permuted-mnist", "er"),
+        ("split-cifar100", "er"),
+        ("split-mnist", "er"),
+        ("rotated-mnist", "er+gmed"),
+        ("split-mnist", "er+gmed"),
+        ("split-mini-imagenet", "mir+gmed"),
+        ("split-mnist-fuzzy", "mir"),
+        ("split-mini-imagenet-fuzzy", "er-aug"),
+        ("split-mnist", "gss"),
+        ("rotated-mnist", "gss"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "benchmark", "method", "mean", "std", "n"),
+    [
+        ("Table 1", "split-cifar10", "iid-offline", 76.36, 0.9, 10),
+        ("Table 1", "split-cifar100", "mir+gmed", 21.22, 1.0, 20),
+        ("Table 1", "split-mini-imagenet", "bgd", 24.71, 0.8, 10),
+        ("Table 3", "split-cifar10-fuzzy", "finetune", 20.69, 2.4, 10),
+        ("Table 4", "split-cifar10", "mir+adv-edit", 35.79, 0.4, 20),
+        ("Table 4", "split-mini-imagenet", "mir(extra_batches=2)", 24.65, 1.5, 20),
+        ("Table 5", "split-cifar10", "er+gmed(steps=5)", 36.82, 1.8, 20),
+        ("Table 7", "split-mini-imagenet", "mir+gmed(gamma=0.99)", 27.70, 1.3, 20),
+        ("Table 8", "split-cifar10", "er-t+gmed", 47.39, 5.0, 20),
+        ("Table 9", "permuted-mnist-fuzzy", "mir+gmed", 79.26, 0.8, 20),
+        ("Table 9", "split-cifar100-fuzzy", "er-aug", 18.47, 2.0, 20),
+        ("Table 10", "split-mini-imagenet", "hal", 21.18, 2.1, 10),
+        ("Table 10", "split-cifar10", "gem+gmed", 14.13, 0.3, 20),
+        ("Table 11", "split-cifar100", "er+gmed(write_back=false)", 20.86, 1.6, 20),
+        ("Table 13", "split-cifar100", "mir(memory=5000)+gmed", 18.60, 1.1, 20),
+        ("Table 13", "split-mini-imagenet", "er(memory=20000)", 29.93, 1.9, 20),
+        ("Table 14", "split-mini-imagenet", "er+optimal-edit", 27.01, 1.6, 20),
+        ("Table 15", "split-cifar10", "er+gmed(extra=50)", 31.79, 2.6, 20),
+    ],
+)
+def test_cell(table, benchmark, method, mean, std, n):
+    assert published(benchmark, method) == Published(mean, std, n, table)
