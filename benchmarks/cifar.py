@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from kept import main
 
-MAIN = ["er+gmed", "mir+gmed", "er-aug", "er-aug+gmed", "er-t", "er-t+gmed"]
+COLUMNS = ("split-cifar10", "split-cifar100")
+MAIN = ["finetune", "er", "mir", "iid-online", "er+gmed", "mir+gmed", "er-aug", "er-aug+gmed", "er-t", "er-t+gmed"]
 OTHERS = ["er+random-edit", "er+adv-edit", "agem", "gss", "bgd", "gem", "gem+gmed", "hal"]
 PLAN = {
     "first": {"split-cifar10": ["er", "mir", "iid-online", "finetune"], "split-cifar100": ["er"]},
-    "main": dict.fromkeys(("split-cifar10", "split-cifar100"), ["finetune", "er", "mir", "iid-online", *MAIN]),
-    "others": dict.fromkeys(("split-cifar10", "split-cifar100"), OTHERS),
+    "main": dict.fromkeys(COLUMNS, MAIN),
+    "others": dict.fromkeys(COLUMNS, OTHERS),
 }
 
 if __name__ == "__main__":

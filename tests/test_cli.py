@@ -49,6 +49,15 @@ def test_run_then_table(gmed, tmp_path):
     assert {run["method"] for run in document["runs"]} == {"er"}
 
 
+def test_fuzzy_is_a_benchmark_of_its_own(gmed):
+    done = gmed("run", "split-mnist", "finetune", "er", "--fuzzy", "--seeds", "1", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "split-mnist-fuzzy" in done.stdout
+    shown = gmed("table", "split-mnist-fuzzy", "--json")
+    assert {run["benchmark"] for run in json.loads(shown.stdout)["runs"]} == {"split-mnist-fuzzy"}
+    assert gmed("table", "split-mnist", "--json").stdout != shown.stdout
+
+
 def test_json_is_the_documented_document_and_nothing_else(gmed):
     done = gmed("run", "split-mnist", "finetune", "finetune(lr=1e30)", "--seeds", "3,7", "--json", "--device", "cpu")
     document = json.loads(done.stdout)

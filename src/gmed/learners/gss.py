@@ -82,7 +82,7 @@ class GSS(ER):
     def stored_directions(self) -> Tensor:
         """Directions of random batches of stored examples, one a row."""
         order = torch.from_numpy(self.random("compared").permutation(self.memory.filled())).to(self.memory.y.device)
-        batches = order.split(self.replay_size)[: self.compared] if len(order) else ()
+        batches = torch.split(order, self.replay_size)[: self.compared] if len(order) else ()
         rows = [direction(self.model, self.memory.x[slots], self.memory.y[slots]) for slots in batches]
         return torch.stack(rows) if rows else self.memory.x.new_zeros(0, 0)
 

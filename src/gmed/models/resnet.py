@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, relu
 
@@ -39,7 +41,7 @@ class ResNet18(nn.Module):
         self.norm = nn.BatchNorm2d(width)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         blocks = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             blocks += [Block(before, after, stride=1 if before == after else 2), Block(after, after)]
         self.blocks = nn.Sequential(*blocks)
         pooled = -(-size // 8) // 4  # three stages halve it, rounding up

@@ -13,10 +13,10 @@ from gmed.streams.stream import Stream
 def fuzzy(stream: Stream, seed: int) -> Stream:
     """The same stream without sharp boundaries: each task fades linearly into the next.
 
-    The share of the next task rises from 0 in the middle of a task through 1/2 at the boundary to 1 in the middle of the
-    next. Examples change places, so each is seen exactly once; the first half of the first task and the second half of
-    the last stay pure, and the test sets are untouched. Where two tasks differ in length, the fade in the longer one is
-    weaker, so that as many examples go as come.
+    The share of the next task rises from 0 in the middle of a task through 1/2 at the boundary to 1 in the middle of
+    the next. Examples change places, so each is seen exactly once; the first half of the first task and the second
+    half of the last stay pure, and the test sets are untouched. Where two tasks differ in length, the fade in the
+    longer one is weaker, so that as many examples go as come.
 
     >>> import torch
     >>> sharp = Stream(torch.zeros(80, 1), torch.arange(2).repeat_interleave(40), (), (40, 80), 2)
@@ -54,4 +54,4 @@ def fixed_size_sample(weights: NDArray[np.float64], size: int, rng: np.random.Ge
 
 def _ramp(length: int) -> NDArray[np.float64]:
     """A straight line from 0 up, seen at the middle of each place."""
-    return np.arange(length) + 0.5
+    return np.arange(length, dtype=np.float64) + 0.5
