@@ -17,7 +17,14 @@ from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite
 from gmed.learners.snapshot import Snapshot
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
-from gmed.models import LookAhead, evaluating, gradient, trainable, treats_examples_independently
+from gmed.models import (
+    LookAhead,
+    evaluating,
+    gradient,
+    leaves_nothing_to_chance,
+    trainable,
+    treats_examples_independently,
+)
 from gmed.randomness import generator, torch_seeded
 
 
@@ -312,7 +319,7 @@ class Learner(ABC):
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
         """Dropout and the like draw from this learner's seed and step, not from what else the process does."""
-        if self._sums_exactly:
+        if leaves_nothing_to_chance(self.model):
             yield
         else:
             with torch_seeded(self.seed, "model", self.steps):

@@ -1,8 +1,10 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
-from gmed.models.functional import evaluating, forward, gradient, trainable, treats_examples_independently
+from gmed.models.functional import forward, gradient, trainable
+from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
+from gmed.models.modes import evaluating
 from gmed.models.resnet import ResNet18
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "evaluating",
     "forward",
     "gradient",
+    "leaves_nothing_to_chance",
     "trainable",
     "treats_examples_independently",
 ]

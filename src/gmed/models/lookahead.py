@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.models.functional import Parameters, forward, gradient, same_chance, trainable
+from gmed.models.functional import Parameters, forward, gradient, trainable
+from gmed.models.modes import same_chance
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch, from the model's output and the targets, as torch's losses compute it."""

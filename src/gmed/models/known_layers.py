@@ -1,0 +1,74 @@
+"""What is known of a model from the layers it is made of. A layer that is not known here may do anything."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gmed.models.resnet import Block, ResNet18
+
+_ONE_BY_ONE = {
+    module.forward
+    for module in (
+        nn.Sequential,
+        nn.Identity,
+        nn.Flatten,
+        nn.Linear,
+        nn.Conv1d,
+        nn.Conv2d,
+        nn.ReLU,
+        nn.LeakyReLU,
+        nn.ELU,
+        nn.GELU,
+        nn.SiLU,
+        nn.Sigmoid,
+        nn.Tanh,
+        nn.LayerNorm,
+        nn.GroupNorm,
+        nn.MaxPool1d,
+        nn.MaxPool2d,
+        nn.AvgPool1d,
+        nn.AvgPool2d,
+        nn.AdaptiveAvgPool1d,
+        nn.AdaptiveAvgPool2d,
+    )
+}
+_WITHOUT_CHANCE = _ONE_BY_ONE | {
+    module.forward for module in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, ResNet18, Block)
+}
+
+
+def treats_examples_independently(model: nn.Module) -> bool:
+    """Whether the output for one example is known not to depend on the rest of the batch or on chance.
+
+    Then the gradient of a sum of losses is the sum of gradients, whichever batches they were computed in.
+    Only models made of known layers qualify; a model with batch-norm, dropout or a forward of its own does not.
+
+    >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    True
+    >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    False
+    """
+    return all(_as_built(m) and _forward(m) in _ONE_BY_ONE and not _mixes_examples(m) for m in model.modules())
+
+
+def leaves_nothing_to_chance(model: nn.Module) -> bool:
+    """Whether the model is known to draw no random numbers, whatever its mode.
+
+    >>> leaves_nothing_to_chance(ResNet18())
+    True
+    >>> leaves_nothing_to_chance(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+    False
+    """
+    return all(_as_built(m) and _forward(m) in _WITHOUT_CHANCE for m in model.modules())
+
+
+def _forward(module: nn.Module) -> object:
+    return type(module).forward
+
+
+def _as_built(module: nn.Module) -> bool:
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def _mixes_examples(module: nn.Module) -> bool:
+    return isinstance(module, nn.Flatten) and module.start_dim < 1
