@@ -94,7 +94,7 @@ def test_what_changed_is_not_served_from_memory(tmp_path, monkeypatch):
     """Another folder, another environment or another file: never the arrays of the one before."""
     one, two = (small(CIFAR10, tmp_path / name, seed=seed) for seed, name in enumerate("ab"))
     first = one.load(tmp_path / "a")
-    assert one.load(tmp_path / "a") is first
+    assert one.load(tmp_path / "a") is first and not first.x_train.flags.writeable
     assert not np.array_equal(two.load(tmp_path / "b").x_test, first.x_test)
     monkeypatch.setenv("GMED_DATA", str(tmp_path / "a"))
     assert np.array_equal(one.load().x_test, first.x_test)

@@ -73,7 +73,7 @@ def test_step_equals_the_plain_computation(make):
         learner.observe(x, y)
     model, memory = copy.deepcopy(learner.model), copy.deepcopy(learner.memory)
     x, y = batches[12]
-    drawn = gmed.retrieval.uniform(memory, 10, learner.random("replay"))
+    drawn = gmed.retrieval.uniform(memory.filled(), 10, learner.random("replay"))
     x_m = gmed.edit_examples(model, memory.x[drawn], memory.y[drawn], x, y, lr=0.1, alpha=2.0, beta=0.1)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     logits = model(torch.cat([x, x_m]))

@@ -54,7 +54,7 @@ def test_reservoir_invariants(capacity, batches, seed):
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 1000))
 def test_draws_are_without_replacement(stored, count, step):
     memory = filled(64, [stored])
-    drawn = uniform(memory, count, generator(0, "replay", step)).tolist()
+    drawn = uniform(memory.filled(), count, generator(0, "replay", step)).tolist()
     assert len(drawn) == len(set(drawn)) == min(count, stored)
     assert all(0 <= slot < stored for slot in drawn)
 
@@ -63,7 +63,7 @@ def test_draws_are_uniform():
     memory = filled(30, [30])
     counts = np.zeros(30)
     for step in range(3000):
-        counts[uniform(memory, 10, generator(1, "replay", step)).numpy()] += 1
+        counts[uniform(memory.filled(), 10, generator(1, "replay", step))] += 1
     statistic = ((counts - 1000) ** 2 / 1000).sum() * 29 / 20  # without replacement: variance (1 - 10/30)
     assert 1e-4 < stats.chi2.sf(statistic, 29) < 1 - 1e-4
 

@@ -71,7 +71,7 @@ def test_a_memory_of_ten_thousand_large_photographs_is_written_in_place():
         editing=GMED(alpha=1.0, beta=0.1),
     )
     places = set()
-    for step in range(5):
+    for _ in range(5):
         learner.observe(torch.rand(10, 3, 84, 84), torch.arange(10) % 2)
         places.add(learner.memory.x.data_ptr())
     assert learner.memory.x.shape == (10_000, 3, 84, 84)

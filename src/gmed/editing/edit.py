@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -28,15 +29,15 @@ class Moment:
     batch_size
         How many examples the learner replays per step when memory is full: the constant that strides are
         measured by.
-    rng
-        This step's random numbers for editing; no other generator may be used.
+    random
+        Gives this step's random numbers for editing; no other generator may be used.
     history
         All earlier examples, for edits that declare ``oracle`` and for no other.
     """
 
     ahead: LookAhead
     batch_size: int
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    random: Callable[[], np.random.Generator] = lambda: np.random.default_rng(0)
     history: History | None = None
 
 

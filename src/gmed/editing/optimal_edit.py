@@ -49,7 +49,8 @@ class OptimalEdit(Edit):
         count = len(moment.history.y)
         if count == 0:
             return x_m
-        chosen = torch.from_numpy(moment.rng.choice(count, min(self.examples, count), replace=False)).to(y_m.device)
+        some = moment.random().choice(count, min(self.examples, count), replace=False)
+        chosen = torch.from_numpy(some).to(y_m.device)
         earlier = History(moment.history.x[chosen], moment.history.y[chosen])
         slope = forgetting_gradient(moment.ahead, x_m, y_m, earlier) * count
         return keep_finite(x_m - self.alpha * slope, x_m)

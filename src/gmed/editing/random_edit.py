@@ -25,6 +25,6 @@ class RandomEdit(Edit):
         finite_number("stride", self.stride)
 
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
-        direction = torch.as_tensor(moment.rng.standard_normal(x_m.shape)).to(x_m)
+        direction = torch.as_tensor(moment.random().standard_normal(x_m.shape)).to(x_m)
         length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
         return torch.add(x_m, direction / length, alpha=self.stride)

@@ -8,7 +8,6 @@ from gmed.errors import UsageError, whole_number
 from gmed.learners.learner import Learner
 from gmed.memory import Memory
 from gmed.models import gradient, trainable
-from gmed.retrieval import uniform
 
 
 class AGEM(Learner):
@@ -41,12 +40,12 @@ class AGEM(Learner):
         parameters = trainable(self.model)
         loss = cross_entropy(self.model(x), y)
         slope = gradient(loss, parameters)
-        drawn = uniform(self.memory, self.references, self.random("references"))
+        drawn = self.sample(self.references, "references")
         if len(drawn):
             ahead = self.look_ahead(self.memory.x[drawn], self.memory.y[drawn])
             slope = project(slope, ahead.stream_gradient)
         self.move(slope, loss)
-        self.memory.insert(x, y, self.random("reservoir"))
+        self.offer(x, y)
 
 
 def project(g: dict[str, Tensor], g_ref: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -44,10 +44,15 @@ class ERAug(Replay):
         super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
         self.augment = Augmentation(rotation, scaling, crop, flip)
 
+    def augmented(self, x: Tensor) -> Tensor:
+        """A random view of each image."""
+        maps = self.planned("augmentation", lambda: self.augment.maps(x.shape, self.random("augmentation")))
+        return self.augment(x, maps)
+
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)
         drawn = self.draw()  # (x_e, y_e) ~ M
-        x_a, y_m = self.augment(self.memory.x[drawn], self.random("augmentation")), self.memory.y[drawn]
+        x_a, y_m = self.augmented(self.memory.x[drawn]), self.memory.y[drawn]
         edited = self.edit(drawn, ahead)
 
         self.descend(ahead, torch.cat([edited.x[: len(drawn)], x_a]), torch.cat([y_m, y_m]))

@@ -63,7 +63,7 @@ class ERTricks(ERAug):
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)
         drawn = self.draw()
-        x_a, y_m = self.augment(self.memory.x[drawn], self.random("augmentation")), self.memory.y[drawn]
+        x_a, y_m = self.augmented(self.memory.x[drawn]), self.memory.y[drawn]
         edited = self.edit(drawn, ahead)
         x_m = edited.x[: len(drawn)]
         with torch.no_grad():

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import get_total_norm
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
+from gmed.learners.decisions import AsTheyCome, Decide, Decisions
 from gmed.learners.snapshot import Snapshot
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
@@ -26,6 +27,7 @@ from gmed.models import (
     treats_examples_independently,
 )
 from gmed.randomness import generator, torch_seeded
+from gmed.retrieval import uniform
 
 
 class Learner(ABC):
@@ -69,6 +71,7 @@ class Learner(ABC):
         self.memory = memory
         self.seed = whole_number("seed", seed, least=0)
         self.steps = 0
+        self.decisions: Decisions = AsTheyCome()
         self._sums_exactly = treats_examples_independently(model)
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
@@ -82,6 +85,29 @@ class Learner(ABC):
     def random(self, purpose: str) -> np.random.Generator:
         """This step's random numbers for one purpose; no purpose disturbs another."""
         return generator(self.seed, purpose, self.steps)
+
+    def planned(self, name: str, decide: Decide) -> Tensor:
+        """What ``decide`` decides in this step, as a tensor where the model is.
+
+        It may use this learner's random numbers and counters, nothing that the batch or the model computes: then
+        many steps can be decided ahead, and a step computed without asking the host.
+        """
+        return self.decisions.take(name, decide, next(self.model.parameters()).device)
+
+    def sample(self, count: int, purpose: str) -> Tensor:
+        """Slots of so many stored examples, uniformly. Learners that draw as many for one purpose draw alike."""
+        memory = self._own_memory()
+        return self.planned(purpose, lambda: uniform(memory.filled(), count, self.random(purpose)))
+
+    def offer(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
+        """Offer a batch to memory, with what else it keeps of examples."""
+        memory = self._own_memory()
+        if memory.foreseeable:
+            places = self.planned("reservoir", lambda: memory.places(memory.admit(y, self.random("reservoir"))))
+            origin = self.planned("origin", lambda: memory.next_origins(len(y)))
+            memory.store(places, origin, x=x, y=y, **columns)
+        else:
+            memory.insert(x, y, self.random("reservoir"), **columns)
 
     def torch_random(self, purpose: str) -> torch.Generator:
         """The same for many numbers at once, drawn on the model's device."""
@@ -128,7 +154,7 @@ class Learner(ABC):
     @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
         length = get_total_norm(slope.values())
-        if not math.isfinite(float(loss + length)):
+        if not self.decisions.check(loss + length):
             raise DivergedError(
                 f"at step {self.steps} the loss is {float(loss):g} and its gradient "
                 f"{'finite' if math.isfinite(float(length)) else 'not finite'}; the step was not taken. "
@@ -315,6 +341,10 @@ class Learner(ABC):
             except BaseException:
                 self.memory.clear()
                 raise
+
+    def _own_memory(self) -> Memory:
+        assert self.memory is not None
+        return self.memory
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from gmed.errors import whole_number
 from gmed.learners.replay import Replay
 from gmed.memory import Memory
 from gmed.models import LookAhead
-from gmed.retrieval import most_interfered, uniform
+from gmed.retrieval import most_interfered
 
 
 class MIR(Replay):
@@ -59,5 +59,5 @@ class MIR(Replay):
 
     def retrieve(self, ahead: LookAhead, batch: int) -> Tensor:
         """(x_m, y_m) ← MIR-retrieve(M, θ)."""
-        candidates = uniform(self.memory, self.candidates, self.random(f"candidates {batch}"))
+        candidates = self.sample(self.candidates, f"candidates {batch}")
         return most_interfered(self.memory, candidates, self.replay_size, ahead)

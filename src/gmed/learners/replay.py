@@ -11,7 +11,6 @@ from gmed.errors import UsageError, whole_number
 from gmed.learners.learner import Learner
 from gmed.memory import Memory
 from gmed.models import LookAhead
-from gmed.retrieval import uniform
 
 
 class Edited(NamedTuple):
@@ -58,8 +57,8 @@ class Replay(Learner):
         self._history: list[History] = []  # kept for edits that declare an oracle, and for them alone
 
     def draw(self, purpose: str = "replay") -> Tensor:
-        """Slots of stored examples, uniformly. Learners that draw for one purpose draw alike."""
-        return uniform(self.memory, self.replay_size, self.random(purpose))
+        """The slots of a batch to replay or edit."""
+        return self.sample(self.replay_size, purpose)
 
     def edit(self, drawn: Tensor, ahead: LookAhead) -> Edited:
         """The drawn examples, edited if this learner edits; nothing is stored yet."""
@@ -82,14 +81,15 @@ class Replay(Learner):
 
     def remember(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         """Offer the incoming batch to memory."""
-        self.memory.insert(x, y, self.random("reservoir"), **columns)
+        self.offer(x, y, **columns)
         if self.editing is not None and self.editing.oracle:
             self._history.append(History(x, y))
 
     def _edit_slots(self, slots: Tensor, ahead: LookAhead, purpose: str) -> Tensor:
         assert self.editing is not None
         m = self.memory
-        moment = Moment(ahead, self.replay_size, self.random(purpose), self._oracle() if self.editing.oracle else None)
+        oracle = self._oracle() if self.editing.oracle else None
+        moment = Moment(ahead, self.replay_size, lambda: self.random(purpose), oracle)
         return self.editing.edit(m.x[slots], m.y[slots], m.age[slots], moment)
 
     def _oracle(self) -> History:

@@ -29,7 +29,7 @@ class GSSGreedy(Memory):
 
     def lay_out(self, x: Tensor, y: Tensor) -> None:
         super().lay_out(x, y)
-        self.score = torch.zeros(self.capacity, dtype=torch.float64, device=x.device)
+        self.add_column("score", torch.float64, x.device)
 
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
         scores = self.score.cpu().numpy().copy()

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -33,7 +32,7 @@ class LossAwareReservoir(Memory):
 
     def lay_out(self, x: Tensor, y: Tensor) -> None:
         super().lay_out(x, y)
-        self.loss = torch.zeros(self.capacity, dtype=x.dtype, device=x.device)
+        self.add_column("loss", x.dtype, x.device)
 
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
         nth = self.seen + np.arange(1, len(y) + 1)

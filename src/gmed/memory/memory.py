@@ -28,9 +28,12 @@ class Memory(ABC):
         Which example of the stream it was: 0 for the first one ever observed.
     seen
         How many examples have been offered so far.
+    foreseeable
+        Whether who enters depends on counters and chance alone, so that it can be decided many steps ahead.
     """
 
     version = 1
+    foreseeable: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ("x", "y", "age", "origin")
     x: Tensor
     y: Tensor
@@ -41,6 +44,7 @@ class Memory(ABC):
         self.capacity = whole_number("memory capacity", capacity)
         self.seen = 0
         self._claimed = False
+        self._rows: dict[str, Tensor] = {}  # the columns with one more row, where what is not stored is written
         self._overwritten: list[tuple[str, Tensor, Tensor]] | None = None
 
     @abstractmethod
@@ -61,22 +65,42 @@ class Memory(ABC):
 
     def lay_out(self, x: Tensor, y: Tensor) -> None:
         """Make room for examples like these."""
-        self.x = x.new_zeros((self.capacity, *x.shape[1:]))
-        self.y = y.new_zeros(self.capacity)
-        self.age = torch.zeros(self.capacity, dtype=torch.int64, device=x.device)
-        self.origin = torch.full((self.capacity,), -1, dtype=torch.int64, device=x.device)
+        self.add_column("x", x.dtype, x.device, x.shape[1:])
+        self.add_column("y", y.dtype, x.device)
+        self.add_column("age", torch.int64, x.device)
+        self.add_column("origin", torch.int64, x.device, fill=-1)
+
+    def add_column(
+        self, name: str, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...] = (), fill: float = 0
+    ) -> None:
+        """Keep something more of every example."""
+        self._hold(name, torch.full((self.capacity + 1, *shape), fill, dtype=dtype, device=device))
 
     def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> None:
         """Offer a batch of examples, with what else the memory keeps of them. One that enters has age 0."""
-        admitted = self.admit(y, rng, **columns)
-        entering = {int(slot): row for row, slot in enumerate(admitted) if slot < self.capacity}
-        if entering:  # of two examples sent to one slot in the same batch, the later stays
-            slots = torch.tensor(list(entering), device=self.x.device)
-            rows = torch.tensor(list(entering.values()), device=self.x.device)
-            columns = {"x": x, "y": y, **columns}
-            entered = {name: values[rows] for name, values in columns.items()}
-            self.write(slots, **entered, age=torch.zeros_like(rows), origin=self.seen + rows)
-        self.seen += len(y)
+        slots = torch.from_numpy(self.places(self.admit(y, rng, **columns))).to(self.x.device)
+        self.store(slots, torch.from_numpy(self.next_origins(len(y))).to(self.x.device), x=x, y=y, **columns)
+
+    def places(self, admitted: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row each example is written to: its slot, or the row behind the last for one that is not stored.
+
+        Of two examples sent to one slot in the same batch, the later stays.
+        """
+        slots = np.minimum(admitted, self.capacity)
+        _, last = np.unique(slots[::-1], return_index=True)
+        stay = len(slots) - 1 - last
+        places = np.full(len(slots), self.capacity)
+        places[stay] = slots[stay]
+        return places
+
+    def next_origins(self, count: int) -> NDArray[np.int64]:
+        """Which examples of the stream the next ones are."""
+        return self.seen + np.arange(count)
+
+    def store(self, places: Tensor, origin: Tensor, **columns: Tensor) -> None:
+        """Write a batch of examples where :meth:`places` says."""
+        self.write(places, **columns, age=torch.zeros_like(origin), origin=origin)
+        self.seen += len(origin)
 
     def replace(self, slots: Tensor, x: Tensor) -> None:
         """Write edited examples back and count the edit. One that is not finite leaves its slot as it was."""
@@ -85,7 +109,7 @@ class Memory(ABC):
     def write(self, slots: Tensor, **columns: Tensor) -> None:
         """Overwrite some columns of some slots, in place."""
         for name, values in columns.items():
-            held: Tensor = getattr(self, name)
+            held = self._rows[name]
             if self._overwritten is not None:
                 self._overwritten.append((name, slots, held[slots]))
             held[slots] = values
@@ -98,7 +122,7 @@ class Memory(ABC):
             yield
         except BaseException:
             for name, slots, values in reversed(self._overwritten):
-                getattr(self, name)[slots] = values
+                self._rows[name][slots] = values
             self.seen = seen
             raise
         finally:
@@ -118,13 +142,15 @@ class Memory(ABC):
             if len(tensor) != self.capacity:
                 raise UsageError(f"the state's memory has {len(tensor)} slots ({name}), this one {self.capacity}")
         self.clear()
-        vars(self).update({name: tensor.clone() for name, tensor in held.items()})
+        for name, tensor in held.items():
+            self._hold(name, torch.cat([tensor, tensor[-1:]]))
         self.seen = int(state["seen"])
 
     def clear(self) -> None:
         """Forget everything, and the shape of examples too."""
         for name in self.columns:
             vars(self).pop(name, None)
+        self._rows = {}
         self.seen = 0
 
     def claim(self) -> None:
@@ -135,9 +161,13 @@ class Memory(ABC):
 
     def to(self, like: Tensor) -> None:
         """Move the stored examples to where ``like`` is, in its type."""
-        for name in self.columns:
-            held: Tensor = getattr(self, name)
-            setattr(self, name, held.to(like) if name == "x" else held.to(like.device))
+        for name, rows in self._rows.items():
+            if rows.device != like.device or (name == "x" and rows.dtype != like.dtype):
+                self._hold(name, rows.to(like) if name == "x" else rows.to(like.device))
+
+    def _hold(self, name: str, rows: Tensor) -> None:
+        self._rows[name] = rows
+        setattr(self, name, rows[: self.capacity])
 
 
 def keep_finite(new: Tensor, old: Tensor) -> Tensor:

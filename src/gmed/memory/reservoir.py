@@ -36,6 +36,8 @@ class Reservoir(Memory):
     Vitter, "Random sampling with a reservoir", ACM Transactions on Mathematical Software 11(1), 1985.
     """
 
+    foreseeable = True
+
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
         nth = self.seen + np.arange(1, len(y) + 1)
         drawn = rng.integers(0, nth)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
@@ -27,8 +28,10 @@ class Augmentation:
 
     Examples
     --------
+    >>> import torch
     >>> from gmed.randomness import generator
-    >>> Augmentation(rotation=10, crop=2)(torch.rand(5, 1, 28, 28), generator(0, "augmentation")).shape
+    >>> x, augment = torch.rand(5, 1, 28, 28), Augmentation(rotation=10, crop=2)
+    >>> augment(x, torch.from_numpy(augment.maps(x.shape, generator(0, "augmentation")))).shape
     torch.Size([5, 1, 28, 28])
     """
 
@@ -45,20 +48,26 @@ class Augmentation:
             raise UsageError(f"scaling must be below 1, not {self.scaling!r}")
         whole_number("crop", self.crop, least=0)
 
-    def __call__(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        if x.ndim != 4:
-            raise InputError(f"only images (n, channels, height, width) can be augmented, not {tuple(x.shape)}")
-        n, _, height, width = x.shape
-        if n == 0:
+    def __call__(self, x: Tensor, maps: Tensor) -> Tensor:
+        """Each image as its map shows it."""
+        if not len(x):
             return x
+        places = affine_grid(maps.to(x), list(x.shape), align_corners=False)
+        return grid_sample(x, places, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+    def maps(self, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.float64]:
+        """A random map for each of a batch of images of this shape: from a place in the new image to the place in the
+        old one, both in -1 .. 1 (torch's convention).
+        """
+        if len(shape) != 4:
+            raise InputError(f"only images (n, channels, height, width) can be augmented, not {tuple(shape)}")
+        n, _, height, width = shape
         angle = np.deg2rad(rng.uniform(-self.rotation, self.rotation, n))
         size = rng.uniform(1 - self.scaling, 1 + self.scaling, n)
         shift = rng.integers(-self.crop, self.crop + 1, (n, 2))
         mirror = np.where(rng.random(n) < 0.5, -1.0, 1.0) if self.flip else np.ones(n)
 
-        # From a place in the new image to the place in the old one, both in -1 .. 1 (torch's convention).
         across, down = 2 * shift[:, 0] / width, 2 * shift[:, 1] / height
-        cos, sin, shape = np.cos(angle) / size, np.sin(angle) / size, height / width
-        rows = np.stack([mirror * cos, -sin * shape, across, mirror * sin / shape, cos, down], 1)
-        places = affine_grid(torch.from_numpy(rows.reshape(n, 2, 3)).to(x), list(x.shape), align_corners=False)
-        return grid_sample(x, places, mode="bilinear", padding_mode="zeros", align_corners=False)
+        cos, sin, aspect = np.cos(angle) / size, np.sin(angle) / size, height / width
+        rows = np.stack([mirror * cos, -sin * aspect, across, mirror * sin / aspect, cos, down], 1)
+        return rows.reshape(n, 2, 3)

@@ -1,0 +1,141 @@
+import hashlib
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gmed.cli import main
+from gmed.data.catalogue import CATALOGUE, _cifar
+from gmed.data.cifar import CIFAR10
+from gmed.data.mini_imagenet import decoded_folder, verify_images
+from gmed.data.records import RecordFile
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def gmed(monkeypatch, capsys):
+    """The command: its exit code and what it says on standard output and on standard error."""
+
+    def command(*words):
+        monkeypatch.setattr("sys.argv", ["gmed", *words])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return stopped.value.code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def tiny_cifar(tmp_path, monkeypatch):
+    """CIFAR-10 with two records in each file, where an address says."""
+    rows, folder = np.zeros((2, 3073), np.uint8).tobytes(), tmp_path / "original" / CIFAR10.folder
+    folder.mkdir(parents=True)
+    for file in CIFAR10.files:
+        (folder / file.name).write_bytes(rows)
+    with tarfile.open(tmp_path / "cifar.tar.gz", "w:gz") as tar:
+        tar.add(folder, CIFAR10.folder)
+    files = tuple(RecordFile(file.name, 2, hashlib.sha1(rows).hexdigest()) for file in CIFAR10.files)
+    md5 = hashlib.md5((tmp_path / "cifar.tar.gz").read_bytes()).hexdigest()
+    url = (tmp_path / "cifar.tar.gz").as_uri()
+    monkeypatch.setitem(
+        CATALOGUE, "cifar10", _cifar(replace(CIFAR10, train=files[:5], test=files[5:], url=url, md5=md5))
+    )
+    return folder
+
+
+def test_the_list_says_where_data_sets_are_or_how_to_get_them(gmed, tmp_path):
+    code, shown, _ = gmed("data")
+    assert code == 0
+    for name in ("mnist", "cifar10", "cifar100", "mini-imagenet"):
+        assert f"\n{name}" in shown
+    assert "mnist is in" in shown and "mnist_files" in shown
+    assert "cifar10 is not in" in shown and "gmed data fetch cifar10" in " ".join(shown.split())
+    assert "1.3 GB" in shown
+    short = [line for line in shown.splitlines() if str(tmp_path) not in line and "mnist_files" not in line]
+    assert all(len(line) <= 80 for line in short)
+
+
+def test_fetch_list_verify_remove(gmed, tmp_path, tiny_cifar):
+    folder = tmp_path / "cache" / CIFAR10.folder
+    assert gmed("data", "fetch", "cifar10") == (0, f"cifar10 is in {folder}\n", "")
+    assert f"cifar10 is in {folder}\n" in gmed("data")[1]
+    sound = f"cifar10: sound, 10 + 2 images, 10 classes, in {folder}\n"
+    assert gmed("data", "verify", "cifar10") == (0, sound, "")
+    assert gmed("data", "remove", "cifar10") == (0, f"removed {folder}\n", "")
+    assert not folder.exists()
+    assert gmed("data", "remove", "cifar10") == (0, "There is nothing of cifar10 in the cache to remove.\n", "")
+
+
+def test_verify_checks_all_that_are_found(gmed, tmp_path, tiny_cifar):
+    code, shown, said = gmed("data", "verify")
+    assert code == 0 and said == ""
+    assert "mnist: sound, 60,000 + 10,000 images, 10 classes, in" in shown
+    assert "cifar10: not found, not checked" in shown
+    gmed("data", "fetch", "cifar10")
+    (tmp_path / "cache" / CIFAR10.folder / "data_batch_4.bin").write_bytes(b"")
+    code, shown, said = gmed("data", "verify")
+    assert code == 2
+    assert said.startswith("gmed: ") and "data_batch_4.bin: truncated" in said
+    assert "mnist: sound" in shown and "mini-imagenet: not found" in shown
+
+
+def test_verify_a_folder_of_ones_own_and_never_remove_it(gmed, tmp_path, tiny_cifar):
+    own = tmp_path / "original"
+    code, shown, _ = gmed("data", "verify", "cifar10", "--data-dir", str(own))
+    assert code == 0 and str(own / CIFAR10.folder) in shown
+    assert "mnist: not found" in gmed("data", "verify", "--data-dir", str(own))[1]
+    gmed("data", "remove", "cifar10")
+    assert len(list(tiny_cifar.iterdir())) == 6
+
+
+def test_verify_what_is_not_there(gmed, tmp_path):
+    code, shown, said = gmed("data", "verify", "cifar100")
+    assert code == 2 and shown == ""
+    assert "cifar100 is not in" in said and "gmed data fetch cifar100" in said
+    assert gmed("data", "verify", "mnist", "--data-dir", str(tmp_path))[0] == 2
+
+
+def test_mini_imagenet(gmed, tmp_path, monkeypatch):
+    small = replace(CATALOGUE["mini-imagenet"], verify=_verify_small)
+    monkeypatch.setitem(CATALOGUE, "mini-imagenet", small)
+    code, _, said = gmed("data", "fetch", "mini-imagenet")
+    assert code == 2 and "cannot be downloaded" in said and "--data-dir" in said and "<class>" in said
+    own = tmp_path / "own" / "n01"
+    own.mkdir(parents=True)
+    for i in range(6):
+        Image.new("RGB", (8, 8)).save(own / f"{i}.png")
+    code, shown, _ = gmed("data", "verify", "mini-imagenet", "--data-dir", "own")
+    assert code == 0 and f"mini-imagenet: sound, 5 + 1 images, 1 classes, in {tmp_path / 'own'}" in shown
+    assert gmed("data", "remove", "mini-imagenet") == (0, f"removed {decoded_folder()}\n", "")
+    assert len(list(own.iterdir())) == 6
+
+
+def _verify_small(directory, progress):
+    return verify_images(directory, 8, 1, progress)
+
+
+def test_mnist_is_always_there(gmed):
+    assert "mnist is in" in gmed("data", "fetch", "mnist")[1]
+    assert "There is nothing of mnist in the cache" in gmed("data", "remove", "mnist")[1]
+
+
+@pytest.mark.parametrize("word", ["fetch", "verify", "remove"])
+def test_unknown_names(gmed, word):
+    code, _, said = gmed("data", word, "cifra10")
+    assert code == 2 and "unknown data set 'cifra10'; did you mean 'cifar10'" in said
+
+
+def test_a_run_without_its_data_says_how_to_get_them(gmed):
+    code, _, said = gmed("run", "split-cifar10", "er", "--data-dir", "nowhere")
+    assert code == 2
+    assert "cifar10 is not in nowhere. Get it with: gmed data fetch cifar10" in said
+    assert "--data-dir or $GMED_DATA" in said
