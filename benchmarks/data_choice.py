@@ -34,7 +34,7 @@ def final_accuracy(job: tuple[str, str, int, int]) -> float:
     spec = RunSpec.make(benchmark, method, seed)
     module = sys.modules[spec.benchmark.stream.__module__]
     module.generator = lambda s, purpose, step=0: generator(choice if purpose == "data" else s, purpose, step)
-    stream = spec.method.make_stream(spec.benchmark.stream(spec.benchmark.data(None), seed), seed)
+    stream = spec.method.make_stream(spec.benchmark.make_stream(None, seed), seed)
     with torch_seeded(seed, "weights"):
         model = spec.benchmark.model()
     learner = spec.method.make_learner(model, seed)

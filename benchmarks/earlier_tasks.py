@@ -46,7 +46,7 @@ def final_accuracy(job: tuple[str, bool, int]) -> float:
     benchmark, filtered, seed = job
     torch.set_num_threads(1)
     spec = RunSpec.make(benchmark, "er", seed)
-    stream = spec.benchmark.stream(spec.benchmark.data(None), seed)
+    stream = spec.benchmark.make_stream(None, seed)
     with torch_seeded(seed, "weights"):
         learner = spec.method.make_learner(spec.benchmark.model(), seed)
     if filtered:

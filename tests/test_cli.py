@@ -169,6 +169,7 @@ def test_importing_the_package_needs_four_libraries_alone():
     blocked = [
         "rich",
         "typer",
+        "PIL",
         "click",
         "yaml",
         "jsonschema",

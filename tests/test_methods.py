@@ -17,19 +17,29 @@ SPLIT = get_benchmark("split-mnist")
 def test_every_method_has_its_defaults_on_every_benchmark(benchmark, method):
     found = resolve(get_benchmark(benchmark), method)
     assert found.name == method
-    assert found.base.parameters.get("lr", 0.05) == 0.05
 
 
+@pytest.mark.parametrize("ending", ["", "-fuzzy"])
 @pytest.mark.parametrize(
-    ("benchmark", "alpha", "beta"),
-    [("split-mnist", 5.0, 0.01), ("permuted-mnist", 0.05, 0.001), ("rotated-mnist", 1.0, 0.01)],
+    ("benchmark", "lr", "memory", "gmed", "augmented"),
+    [
+        ("split-mnist", 0.05, 500, (5.0, 0.01), (5.0, 0.001)),
+        ("permuted-mnist", 0.05, 500, (0.05, 0.001), (0.05, 0.001)),
+        ("rotated-mnist", 0.05, 500, (1.0, 0.01), (1.0, 0.01)),
+        ("split-cifar10", 0.1, 500, (0.05, 0.001), (0.07, 0.01)),
+        ("split-cifar100", 0.03, 10_000, (0.01, 0.001), (0.05, 0.001)),
+        ("split-mini-imagenet", 0.1, 10_000, (1.0, 0.1), (0.5, 0.0)),
+    ],
 )
-def test_published_hyper_parameters_are_the_defaults(benchmark, alpha, beta):
-    method = resolve(get_benchmark(benchmark), "er+gmed")
-    assert method.edit.parameters["alpha"] == alpha
-    assert method.edit.parameters["beta"] == beta
-    assert method.edit.parameters["gamma"] == 1.0
-    assert method.base.parameters["memory"] == 500
+def test_published_hyper_parameters_are_the_defaults(benchmark, ending, lr, memory, gmed, augmented):
+    """Table 6 of the paper, and its Appendix A."""
+    for name, (alpha, beta) in (("er+gmed", gmed), ("mir+gmed", gmed), ("er-aug+gmed", augmented)):
+        method = resolve(get_benchmark(benchmark + ending), name)
+        edit = method.edit.parameters
+        assert (edit["alpha"], edit["beta"], edit["gamma"], edit["steps"]) == (alpha, beta, 1.0, 1)
+        assert (method.base.parameters["lr"], method.base.parameters["memory"]) == (lr, memory)
+    candidates = resolve(get_benchmark(benchmark), "mir").base.parameters["candidates"]
+    assert candidates == (25 if benchmark == "split-mini-imagenet" else 50)
 
 
 @pytest.mark.parametrize(

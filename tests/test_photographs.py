@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gmed.data import Dataset
+from gmed.data.catalogue import CATALOGUE
 from gmed.editing import GMED
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, run_one
 from gmed.engine.run import _stream
@@ -33,7 +34,8 @@ def small(monkeypatch):
         images = lambda n: rng.integers(0, 256, (n, 3, size, size), dtype=np.uint8)  # noqa: E731
         train, test = np.repeat(np.arange(tasks * each), per_class), np.arange(tasks) * each
         data = Dataset(sharp, images(len(train)), train, images(tasks), test, tasks * each)
-        monkeypatch.setitem(BENCHMARKS, name, replace(BENCHMARKS[name], data=lambda directory: data))
+        entry = CATALOGUE[BENCHMARKS[name].data]
+        monkeypatch.setitem(CATALOGUE, entry.name, replace(entry, load=lambda directory, progress: data))
         _stream.cache_clear()
 
     yield made

@@ -11,15 +11,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from gmed.cli_data import data_app
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
 from gmed.errors import GmedError
 from gmed.experiment import Experiment, default_store, stored_results
 from gmed.results import Results
-from gmed.terminal import LiveProgress, make_console, show_results
+from gmed.terminal import BAD_USAGE, DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_results
 from gmed.version import __version__
-
-DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,6 +27,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(data_app, name="data")
 
 Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
@@ -121,8 +122,8 @@ def list_(
         shown.add_row(b.name, "missing" if problems[b.name] else "present", b.summary)
     console.print(shown)
     console.print("Each also with --fuzzy, where tasks fade into each other.")
-    for problem in dict.fromkeys(filter(None, problems.values())):
-        console.print(f"missing: {problem}")
+    if any(problems.values()):
+        console.print("gmed data says how to get what is missing.")
 
     shown = Table(title="\nMethods", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "parameters", "what it is"):

@@ -24,7 +24,7 @@ from gmed.engine import (
     resolve,
 )
 from gmed.engine.run import pick_device
-from gmed.errors import DataError, UsageError, unknown, whole_number
+from gmed.errors import UsageError, unknown, whole_number
 from gmed.paper import published
 from gmed.results import Failure, Results, Store
 from gmed.results.results import in_order
@@ -34,6 +34,9 @@ MOST_SEEDS = 100_000
 
 class Watcher:
     """Told what an experiment does while it does it; does nothing with it."""
+
+    def preparing(self, done: int, total: int | None) -> None:
+        """While data are decoded: how much of how much."""
 
     def start(self, todo: Sequence[RunSpec], kept: int) -> None:
         """Before the first run: the runs to compute, and how many were in the store already."""
@@ -110,19 +113,25 @@ class Experiment:
         )
         return list({spec.key: spec for spec in made}.values())
 
+    def _stored(self, specs: Sequence[RunSpec]) -> dict[str, RunResult]:
+        if self.store is None or not Path(self.store).exists():
+            return {}
+        with Store(self.store) as store:
+            return {spec.key: run for spec in specs if (run := store.find(spec))}
+
     def run(self, *, rerun: bool = False, watcher: Watcher | None = None) -> Results:
         """Compute what the store does not have yet, keep each run as it finishes, return them all."""
         watcher = watcher or Watcher()
         specs = self.specs()
         pick_device(self.device)
         data_dir = None if self.data_dir is None else Path(self.data_dir)
-        if data_dir is not None and (problem := specs[0].benchmark.data_problem(data_dir)):
-            raise DataError(problem)
         results = Results(store=None if self.store is None else str(self.store), published=published)
+        stored = {} if rerun else self._stored(specs)
+        results.runs.extend(stored.values())
+        todo = [spec for spec in specs if spec.key not in stored]
+        if todo:  # bad or missing data are known before anything runs or is written
+            todo[0].benchmark.dataset(data_dir, watcher.preparing)
         with Store(self.store if self.store is not None else ":memory:") as store:
-            stored = {} if rerun else {spec.key: run for spec in specs if (run := store.find(spec))}
-            todo = [spec for spec in specs if spec.key not in stored]
-            results.runs.extend(stored.values())
             watcher.start(todo, len(stored))
             for event in execute(todo, workers=self.workers, device=self.device, data_dir=data_dir):
                 if isinstance(event, Finished):

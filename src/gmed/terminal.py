@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -13,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -20,15 +22,40 @@ from rich.progress import (
 from rich.table import Table
 
 from gmed import engine
+from gmed.data import progress as data
 from gmed.engine import Event, RunSpec
 from gmed.experiment import Watcher
 from gmed.results import Gain, Results
 from gmed.results.wording import apart, p_value, spread
 
+DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes."""
+
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that prints what it is given: brackets in a path or an error are not markup."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+@contextmanager
+def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
+    """A bar on standard error, from the first progress on; nothing where nobody is watching live."""
+    console = make_console(stderr=True)
+    if not console.is_terminal:
+        yield data.unwatched
+        return
+    columns = (TextColumn(name), BarColumn(bar_width=30), amount, TextColumn("left"), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task(name, total=None)
+
+    def show(done: int, total: int | None) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 class LiveProgress(Watcher):
@@ -47,13 +74,22 @@ class LiveProgress(Watcher):
             console=console,
         )
         self.live: Live | None = None
+        self.decoding: data.Progress | None = None
+        self.decoding_bar = ExitStack()
         self.found: dict[str, list[float]] = {}
         self.planned: dict[str, int] = {}
         self.under_way: dict[str, float] = {}
         self.finished = 0
         self.started = self.said = time.monotonic()
 
+    def preparing(self, done: int, total: int | None) -> None:
+        if self.decoding is None:
+            bar = progress_bar("decoding images", MofNCompleteColumn())
+            self.decoding = self.decoding_bar.enter_context(bar)
+        self.decoding(done, total)
+
     def start(self, todo: Sequence[RunSpec], kept: int) -> None:
+        self.decoding_bar.close()
         if kept:
             self.console.print(f"{_runs(kept)} already in the store, {len(todo)} to compute")
         if not todo:
@@ -103,6 +139,7 @@ class LiveProgress(Watcher):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.decoding_bar.close()
         if self.live is not None:
             self.live.stop()
 

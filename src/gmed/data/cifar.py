@@ -28,7 +28,11 @@ class Cifar:
     def find(self, directory: Path | None = None) -> Path:
         """The folder with the files: the one given or a folder in it, else in ``$GMED_DATA`` or the cache."""
         return find_folder(
-            self.name, self.folder, directory, lambda f: any((f / file.name).is_file() for file in self.files)
+            self.name,
+            self.folder,
+            directory,
+            holds=lambda folder: any((folder / file.name).is_file() for file in self.files),
+            how_to_get=f"Get it with: gmed data fetch {self.name}; or say where it is with --data-dir or $GMED_DATA",
         )
 
     @property
@@ -38,7 +42,7 @@ class Cifar:
     def load(self, directory: Path | None = None) -> Dataset:
         """The data set, every file checked; kept in memory until another is loaded or the files change."""
         folder = self.find(directory)
-        return _load(self, folder, stamps(folder, [file.name for file in self.files]))
+        return _load(self, folder, stamps(folder / file.name for file in self.files))
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +56,9 @@ def _read(
     folder: Path, files: tuple[RecordFile, ...], classes: tuple[int, ...]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     x, y = zip(*(read_records(folder, file, classes) for file in files), strict=True)
-    return np.concatenate(x), np.concatenate(y)
+    images = np.concatenate(x)
+    images.setflags(write=False)  # the next caller is given the same array
+    return images, np.concatenate(y)
 
 
 CIFAR10 = Cifar(

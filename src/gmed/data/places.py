@@ -24,7 +24,9 @@ def places(directory: Path | None) -> list[Path]:
     return [*([_at_home(given)] if given else []), cache_folder()]
 
 
-def find_folder(dataset: str, folder: str, directory: Path | None, holds: Callable[[Path], bool]) -> Path:
+def find_folder(
+    dataset: str, folder: str, directory: Path | None, holds: Callable[[Path], bool], how_to_get: str
+) -> Path:
     """The first place that holds a data set, in a folder of this name or by itself.
 
     Raises
@@ -39,11 +41,8 @@ def find_folder(dataset: str, folder: str, directory: Path | None, holds: Callab
                 if holds(candidate):
                     return candidate.resolve()
             except OSError as error:
-                raise DataError(f"{candidate}: cannot be read ({error.strerror}).") from None
-    raise DataError(
-        f"{dataset} is not in {' or '.join(map(str, looked))}. Get it with: gmed data fetch {dataset}; "
-        "or say where it is with --data-dir or $GMED_DATA.",
-    )
+                raise DataError(f"{error.filename or candidate}: cannot be read ({error.strerror}).") from None
+    raise DataError(f"{dataset} is not in {' or '.join(map(str, looked))}. {how_to_get}.")
 
 
 def _at_home(path: str) -> Path:

@@ -29,6 +29,10 @@ class AdversarialEdit(Edit):
     def __post_init__(self) -> None:
         finite_number("stride", self.stride)
 
+    @property
+    def foreseeable(self) -> bool:
+        return True
+
     @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         x = x_m.detach().requires_grad_()

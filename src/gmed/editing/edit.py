@@ -59,6 +59,11 @@ class Edit(ABC):
     write_back: bool = True
     oracle: ClassVar[bool] = False
 
+    @property
+    def foreseeable(self) -> bool:
+        """Whether an edit asks the host for nothing, so that steps with it can be decided ahead."""
+        return False
+
     @abstractmethod
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         """The edited ``x_m``, a new tensor; nothing given is changed.

@@ -88,6 +88,10 @@ class GMED(Edit):
                 raise UsageError(f"clamp must be a range from low to high, not {self.clamp!r}")
             object.__setattr__(self, "clamp", (low, high))
 
+    @property
+    def foreseeable(self) -> bool:
+        return self.extra == 0
+
     @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         original, ahead = x_m, moment.ahead

@@ -11,7 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from gmed.data import Dataset, load_cifar10, load_cifar100, load_mini_imagenet, load_mnist
+from gmed.data import Dataset
+from gmed.data.catalogue import get_entry
+from gmed.data.progress import Progress, unwatched
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.streams import Stream, fuzzy, permuted, rotated, split
@@ -24,8 +26,7 @@ class Benchmark:
     Attributes
     ----------
     data, stream, model
-        How its data set is loaded (from a folder, or by default wherever it is), how a seed's stream is made
-        of it, and the model that learns it.
+        The name of its data set, how a seed's stream is made of it, and the model that learns it.
     settings
         Defaults of every method here, by the name of the parameter: learning rate, memory size, ...
     edits
@@ -39,7 +40,7 @@ class Benchmark:
 
     name: str
     summary: str
-    data: Callable[[Path | None], Dataset]
+    data: str
     stream: Callable[[Dataset, int], Stream]
     model: Callable[[], nn.Module]
     settings: Mapping[str, Any]
@@ -48,15 +49,19 @@ class Benchmark:
     fuzzy: bool = False
     version: int = 1
 
+    def dataset(self, directory: Path | None = None, progress: Progress = unwatched) -> Dataset:
+        """Its data set, from a folder or by default wherever it is."""
+        return get_entry(self.data).load(directory, progress)
+
     def make_stream(self, directory: Path | None, seed: int) -> Stream:
         """The stream of one seed."""
-        stream = self.stream(self.data(directory), seed)
+        stream = self.stream(self.dataset(directory), seed)
         return fuzzy(stream, seed) if self.fuzzy else stream
 
     def data_problem(self, directory: Path | None = None) -> str | None:
-        """Why the data set cannot be loaded from here, if it cannot."""
+        """Why the data set cannot be found here, if it cannot."""
         try:
-            self.data(directory)
+            get_entry(self.data).find(directory)
         except DataError as error:
             return str(error)
         return None
@@ -84,7 +89,7 @@ def _mnist(examples: int, tasks: int, **others: Any) -> dict[str, Any]:
         "initial_std": 0.017,  # BGD
         "eta": 1.0,
     }
-    return {"data": load_mnist, "model": MLP, "settings": {**settings, **others}}
+    return {"data": "mnist", "model": MLP, "settings": {**settings, **others}}
 
 
 def _images(examples: int, tasks: int, **others: Any) -> dict[str, Any]:
@@ -156,7 +161,7 @@ _SHARP = (
     Benchmark(
         name="split-cifar10",
         summary="10 classes of photographs, 2 at a time; 10,000 examples each",
-        data=load_cifar10,
+        data="cifar10",
         stream=partial(split, per_task=None),
         model=ResNet18,
         edits={
@@ -169,7 +174,7 @@ _SHARP = (
     Benchmark(
         name="split-cifar100",
         summary="100 classes of photographs, 5 at a time; 2,500 examples each",
-        data=load_cifar100,
+        data="cifar100",
         stream=partial(split, tasks=20, per_task=None),
         model=partial(ResNet18, classes=100),
         edits={
@@ -182,7 +187,7 @@ _SHARP = (
     Benchmark(
         name="split-mini-imagenet",
         summary="100 classes of 84 x 84 photographs, 5 at a time; 2,500 each",
-        data=load_mini_imagenet,
+        data="mini-imagenet",
         stream=partial(split, tasks=20, per_task=None),
         model=partial(ResNet18, classes=100, size=84),
         edits={

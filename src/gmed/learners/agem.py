@@ -28,6 +28,8 @@ class AGEM(Learner):
     Chaudhry, Ranzato, Rohrbach, Elhoseiny, "Efficient lifelong learning with A-GEM", ICLR 2019.
     """
 
+    foreseeable = True
+
     memory: Memory
 
     def __init__(self, model: nn.Module, *, lr: float, memory: Memory, references: int = 256, seed: int = 0) -> None:

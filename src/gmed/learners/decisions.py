@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,9 @@ Decide = Callable[[], NDArray[Any]]
 
 class Decisions(Protocol):
     """How a learner's decisions reach its device."""
+
+    live: bool
+    """Whether the host takes part in every step, and may draw random numbers in it."""
 
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
         """This step's decision of that name."""
@@ -31,15 +34,18 @@ class AsTheyCome:
     Attributes
     ----------
     asked
-        What the last step asked for, by name.
+        What the last step asked for, by name, and the shape of what it was given.
     """
 
+    live = True
+
     def __init__(self) -> None:
-        self.asked: dict[str, Decide] = {}
+        self.asked: dict[str, tuple[Decide, tuple[int, ...]]] = {}
 
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
-        self.asked[name] = decide
-        return torch.from_numpy(decide()).to(device)
+        decided = decide()
+        self.asked[name] = decide, decided.shape
+        return torch.from_numpy(decided).to(device)
 
     def check(self, sound: Tensor) -> bool:
         return bool(torch.isfinite(sound))
@@ -53,18 +59,29 @@ class Ahead:
 
     Parameters
     ----------
+    length
+        The most rows there will be.
     rows
-        What each step asks for, by name: an array whose first axis is the step.
-    device
-        Where the tables are kept.
+        What each step asks for, by name: an array whose first axis is the step. Tables are laid out like these.
+    due
+        The counter, shared by all who step together.
     """
 
-    def __init__(self, rows: dict[str, NDArray[Any]], device: torch.device) -> None:
-        self.tables = {name: torch.from_numpy(table).to(device) for name, table in rows.items()}
-        self.due = torch.zeros(1, dtype=torch.int64, device=device)
-        self.failed = torch.full((1,), -1, dtype=torch.int64, device=device)
+    live = False
+
+    def __init__(self, length: int, rows: Mapping[str, NDArray[Any]], due: Tensor) -> None:
+        self.due = due
+        self.failed = torch.full_like(due, -1)
+        self.tables = {
+            name: torch.empty((length, *table.shape[1:]), dtype=torch.from_numpy(table).dtype, device=due.device)
+            for name, table in rows.items()
+        }
 
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
+        return self.row(name)
+
+    def row(self, name: str) -> Tensor:
+        """The row of a table that is due."""
         return self.tables[name].index_select(0, self.due).squeeze(0)
 
     def check(self, sound: Tensor) -> bool:
@@ -72,9 +89,8 @@ class Ahead:
         self.failed.copy_(torch.where(first, self.due, self.failed))
         return True
 
-    def refill(self, rows: dict[str, NDArray[Any]]) -> None:
-        """The decisions of the next stretch, in the same places, from its first row on."""
+    def refill(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """The decisions of the next stretch, in the same places."""
         for name, table in self.tables.items():
             fresh = torch.from_numpy(rows[name])
             table[: len(fresh)].copy_(fresh.pin_memory() if table.is_cuda else fresh, non_blocking=True)
-        self.due.zero_()

@@ -36,6 +36,8 @@ class ER(Replay):
     Rolnick et al., "Experience replay for continual learning", NeurIPS 2019.
     """
 
+    foreseeable = True
+
     def __init__(
         self,
         model: nn.Module,

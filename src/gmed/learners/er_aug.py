@@ -27,6 +27,8 @@ class ERAug(Replay):
     learning", ICPR 2020.
     """
 
+    foreseeable = True
+
     def __init__(
         self,
         model: nn.Module,

@@ -22,5 +22,7 @@ class FineTune(Learner):
     torch.Size([3])
     """
 
+    foreseeable = True
+
     def step(self, x: Tensor, y: Tensor) -> None:
         self.descend(self.look_ahead(x, y))

@@ -53,10 +53,14 @@ class Learner(ABC):
         How many batches have been observed.
     task_aware
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
+    foreseeable
+        Whether :meth:`step` asks the host for nothing but what is :meth:`planned`. Declared by the class that
+        defines the step; memory and edit have a say of their own.
     """
 
     version = 1
     task_aware: ClassVar[bool] = False
+    foreseeable: ClassVar[bool] = False
     updates_per_batch: int = 1
 
     def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
@@ -84,6 +88,8 @@ class Learner(ABC):
 
     def random(self, purpose: str) -> np.random.Generator:
         """This step's random numbers for one purpose; no purpose disturbs another."""
+        if not self.decisions.live:
+            raise UsageError(f"{type(self).__name__} is declared foreseeable, but its step draws {purpose!r} unplanned")
         return generator(self.seed, purpose, self.steps)
 
     def planned(self, name: str, decide: Decide) -> Tensor:
@@ -108,6 +114,12 @@ class Learner(ABC):
             memory.store(places, origin, x=x, y=y, **columns)
         else:
             memory.insert(x, y, self.random("reservoir"), **columns)
+
+    def can_be_decided_ahead(self) -> bool:
+        """Whether every step of this learner, as it is put together, is foreseeable."""
+        defines_step = next(c for c in type(self).__mro__ if "step" in vars(c))
+        parts = [self.memory, getattr(self, "editing", None)]
+        return bool(vars(defines_step).get("foreseeable")) and all(p is None or p.foreseeable for p in parts)
 
     def torch_random(self, purpose: str) -> torch.Generator:
         """The same for many numbers at once, drawn on the model's device."""

@@ -31,6 +31,8 @@ class MIR(Replay):
     Aljundi et al., "Online continual learning with maximally interfered retrieval", NeurIPS 2019.
     """
 
+    foreseeable = True
+
     def __init__(
         self,
         model: nn.Module,

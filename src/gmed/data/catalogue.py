@@ -1,0 +1,106 @@
+"""The data sets there are: where each is found, how to get it, check it and be rid of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gmed.data.cifar import CIFAR10, CIFAR100, Cifar
+from gmed.data.dataset import Dataset
+from gmed.data.fetch import fetch
+from gmed.data.mini_imagenet import HOW_TO_GET, find_mini_imagenet, load_mini_imagenet, verify_mini_imagenet
+from gmed.data.mnist import PACKAGED, SHA256, load_mnist
+from gmed.data.progress import Progress
+from gmed.data.remove import remove_decoded, remove_fetched
+from gmed.errors import DataError, unknown
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set for people.
+
+    Attributes
+    ----------
+    find
+        The folder it is in, without reading it; where there is none, the error says how to get it.
+    load
+        The data set, checked as far as that is quick; decoded first where it must be.
+    verify
+        The data set after every file was read and checked.
+    fetch
+        Download it into the cache; where it then is.
+    remove
+        Remove what is in the cache on its account; the paths removed.
+    """
+
+    name: str
+    images: str
+    disk: str
+    find: Callable[[Path | None], Path]
+    load: Callable[[Path | None, Progress], Dataset]
+    verify: Callable[[Path | None, Progress], Dataset]
+    fetch: Callable[[Progress], Path]
+    remove: Callable[[], list[Path]]
+
+
+def get_entry(name: str) -> Entry:
+    """The data set of this name, or an error that names the nearest ones."""
+    if name not in CATALOGUE:
+        raise unknown("data set", name, CATALOGUE)
+    return CATALOGUE[name]
+
+
+def _find_mnist(directory: Path | None) -> Path:
+    if directory is None:
+        return PACKAGED
+    if any((directory / name).is_file() for name in SHA256):
+        return directory
+    raise DataError(f"mnist is not in {directory}. Leave out --data-dir: it is in the package.")
+
+
+def _cifar(cifar: Cifar) -> Entry:
+    return Entry(
+        name=cifar.name,
+        images=f"60,000 of 32 x 32, {cifar.classes[-1]} classes",
+        disk="184 MB",
+        find=cifar.find,
+        load=lambda directory, _progress: cifar.load(directory),
+        verify=lambda directory, _progress: cifar.load(directory),
+        fetch=partial(fetch, cifar),
+        remove=partial(remove_fetched, cifar),
+    )
+
+
+def _refuse_to_fetch(_progress: Progress) -> Path:
+    raise DataError(f"mini-imagenet: {HOW_TO_GET[0].lower()}{HOW_TO_GET[1:]}.")
+
+
+CATALOGUE = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            name="mnist",
+            images="70,000 of 28 x 28, 10 classes",
+            disk="12 MB",
+            find=_find_mnist,
+            load=lambda directory, _progress: load_mnist(directory),
+            verify=lambda directory, _progress: load_mnist(directory),
+            fetch=lambda _progress: PACKAGED,
+            remove=list,
+        ),
+        _cifar(CIFAR10),
+        _cifar(CIFAR100),
+        Entry(
+            name="mini-imagenet",
+            images="60,000 of 84 x 84, 100 classes",
+            disk="1.3 GB decoded",
+            find=find_mini_imagenet,
+            load=load_mini_imagenet,
+            verify=verify_mini_imagenet,
+            fetch=_refuse_to_fetch,
+            remove=remove_decoded,
+        ),
+    )
+}

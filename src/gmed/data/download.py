@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from gmed.data.progress import Progress, unwatched
+from gmed.data.writing import writing
+from gmed.errors import DataError
+
+CHUNK = 1 << 16
+OTHERWISE = "or get the data set another way and say where it is with --data-dir or $GMED_DATA"
+
+
+def download(url: str, path: Path, md5: str, progress: Progress = unwatched, timeout: float = 30) -> None:
+    """Download a file whose checksum is known; ``path`` appears when it is complete and right.
+
+    What has come is kept in ``path`` + ``.part``, and the next call goes on from there. Should the whole then have the
+    wrong checksum (the file on the server is another one now), it is downloaded again from the start.
+    """
+    part = path.with_name(path.name + ".part")
+    with writing(path):
+        if path.is_file() and checksum(path) == md5:
+            return
+        part.parent.mkdir(parents=True, exist_ok=True)
+        gone_on = _receive(url, part, progress, timeout)
+        if gone_on and checksum(part) != md5:
+            part.unlink()
+            _receive(url, part, progress, timeout)
+        if (found := checksum(part)) != md5:
+            part.unlink()
+            raise DataError(
+                f"{url}: what came is not the published file (its MD5 checksum is {found}, not {md5}). "
+                f"Nothing was kept. Try again later, {OTHERWISE}.",
+            )
+        part.replace(path)
+
+
+def checksum(path: Path) -> str:
+    """The MD5 of a file: it guards against damage, and is what the publisher gives."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
+    """Add to ``part`` what it lacks; whether there was a beginning to go on from."""
+    have = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urlopen(request, timeout=timeout)
+    except HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # there is nothing after what we have
+            return True
+        raise DataError(
+            f"{url}: the server answers {error.code} {error.reason}. Try again later, {OTHERWISE}."
+        ) from None
+    except (OSError, HTTPException) as error:
+        raise DataError(f"{url}: cannot be reached ({_reason(error)}). Check the network, {OTHERWISE}.") from None
+
+    with response:
+        gone_on = bool(response.status == 206)
+        done = have if gone_on else 0
+        length = response.headers["Content-Length"]
+        total = done + int(length) if length and length.isdecimal() else None
+        with part.open("ab" if gone_on else "wb") as file:
+            while True:
+                progress(done, total)
+                try:
+                    chunk = response.read(CHUNK)
+                except (OSError, HTTPException) as error:
+                    raise _cut(url, done, total, _reason(error)) from None
+                if not chunk:
+                    break
+                file.write(chunk)
+                done += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+    if total is not None and done < total:
+        raise _cut(url, done, total, "the server closed the connection")
+    return gone_on
+
+
+def _cut(url: str, done: int, total: int | None, why: str) -> DataError:
+    of = "" if total is None else f" of {total:,}"
+    return DataError(f"{url}: broke off after {done:,}{of} bytes ({why}). The same command goes on from there.")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, URLError) and isinstance(error.reason, BaseException):
+        return _reason(error.reason)
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__

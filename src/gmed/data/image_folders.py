@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gmed.data.image_source import ImageSource, Part, last_sixth
+from gmed.errors import DataError
+
+IMAGES = {".jpg", ".jpeg", ".png"}
+IGNORED = {".csv", ".txt"}
+
+
+class ImageFolders(ImageSource):
+    """Images in folders named by their class.
+
+    ``train/<class>/`` and ``val/<class>/`` with the same classes are the training and the test set. Where ``train``,
+    ``val`` and ``test`` have different classes, or the classes lie in the folder directly, the last sixth of each
+    class, by file name, is its test set.
+    """
+
+    @cached_property
+    def classes(self) -> Mapping[str, tuple[Sequence[Path], Sequence[Path]]]:
+        """The files for training and for testing of every class."""
+        names = [name for name in ("train", "val", "test") if (self.folder / name).is_dir()]
+        parts = [class_folders(self.folder / name) for name in names] or [class_folders(self.folder)]
+        pooled = {name: files for part in parts for name, files in part.items()}
+        if len(pooled) == sum(map(len, parts)):
+            return {name: last_sixth(files[0].parent, files) for name, files in sorted(pooled.items())}
+        if len(parts) == 2 and parts[0].keys() == parts[1].keys():
+            return {name: (parts[0][name], parts[1][name]) for name in sorted(pooled)}
+        raise DataError(
+            f"{self.folder}: {' and '.join(names)} share classes. Either there are two folders with the same classes, "
+            "for training and for testing, or no class is in two of them.",
+        )
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return [file for parts in self.classes.values() for part in parts for file in part]
+
+    @property
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        return {name: (len(train), len(test)) for name, (train, test) in self.classes.items()}
+
+    def blocks(self, size: int) -> Iterator[tuple[str, Part, NDArray[np.uint8]]]:
+        for name, (train, test) in self.classes.items():
+            yield name, "train", np.stack([read_image(file, size) for file in train])
+            yield name, "test", np.stack([read_image(file, size) for file in test])
+
+
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """The images in each folder in this one, by file name."""
+    found = {}
+    for inner in _entries(folder):
+        if inner.name.startswith(".") or not inner.is_dir():
+            continue
+        found[inner.name] = [file for file in _entries(inner) if _is_image(file)]
+        if not found[inner.name]:
+            raise DataError(f"{inner}: no images in it. Put those of its class there, or remove the folder.")
+    if not found:
+        raise DataError(f"{folder}: no folders of images in it, one for each class. Put them there.")
+    return found
+
+
+def holds_images(folder: Path) -> bool:
+    """Whether there are parts or folders of images in it, sound or not."""
+    if not folder.is_dir():
+        return False
+    inner = [entry for entry in folder.iterdir() if entry.is_dir()]
+    return any(f.name == "train" for f in inner) or any(i.suffix.lower() in IMAGES for f in inner for i in f.iterdir())
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir(), key=lambda entry: entry.name)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error.strerror}).") from None
+
+
+def _is_image(file: Path) -> bool:
+    suffix = file.suffix.lower()
+    if file.name.startswith(".") or suffix in IGNORED:
+        return False
+    if suffix not in IMAGES:
+        raise DataError(f"{file}: not a .jpg, .jpeg or .png file. Move it out of the folder of its class.")
+    return True
+
+
+def read_image(path: Path, size: int) -> NDArray[np.uint8]:
+    """A JPEG or PNG file as (3, size, size), which it must have."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(
+            f"{path}: Pillow is needed to read images. Install it with: pip install 'gmed[images]'"
+        ) from None
+    try:
+        with Image.open(path, formats=("JPEG", "PNG")) as image:
+            found = image.size
+            pixels = np.asarray(image.convert("RGB")) if found == (size, size) else None
+    except Exception as error:  # what Pillow raises depends on the format and on the damage
+        raise DataError(f"{path}: not a sound image ({error}). Replace it with the original.") from None
+    if pixels is None:
+        raise DataError(
+            f"{path}: {found[0]} x {found[1]} pixels, not {size} x {size}. Resize it, for example with Pillow: "
+            f'Image.open(p).convert("RGB").resize(({size}, {size})).save(p)',
+        )
+    return pixels.transpose(2, 0, 1)
