@@ -19,7 +19,7 @@ from threading import Lock, Thread
 
 import torch
 
-from gmed.engine.run import RunResult, explain, run_one
+from gmed.engine.run import RunResult, explain, pick_device, run_together
 from gmed.engine.spec import RunSpec
 
 
@@ -49,6 +49,10 @@ class Failed:
 
 
 Event = Progress | Finished | Failed
+Group = tuple[RunSpec, ...]
+"""Runs that are computed together."""
+
+MOST_TOGETHER = 20
 
 
 def execute(
@@ -65,18 +69,21 @@ def execute(
     Parameters
     ----------
     workers
-        Worker processes; by default one per usable core. 0 computes in this process.
+        Worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
     """
+    on_gpu = pick_device(device).type == "cuda"
+    groups = computed_together(specs) if on_gpu else [(spec,) for spec in specs]
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = min(cores, 8) if on_gpu else cores
     if workers == 0:
-        yield from _here(specs, device, data_dir)
+        yield from _here(groups, device, data_dir)
         return
-    waiting: SimpleQueue[RunSpec] = SimpleQueue()
-    for spec in specs:
-        waiting.put(spec)
+    waiting: SimpleQueue[Group] = SimpleQueue()
+    for group in groups:
+        waiting.put(group)
     events: SimpleQueue[Event] = SimpleQueue()
-    crew = [_Worker(waiting, events, device, data_dir) for _ in range(min(workers, len(specs)))]
+    crew = [_Worker(waiting, events, device, data_dir) for _ in range(min(workers, len(groups)))]
     try:
         left = len(specs)
         while left:
@@ -88,15 +95,32 @@ def execute(
             worker.stop()
 
 
-def _here(specs: Sequence[RunSpec], device: str, data_dir: Path | None) -> Iterator[Event]:
+def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
+    """Runs of one method on one benchmark, up to twenty seeds at a time; a method that goes step by step alone."""
+    alike: dict[tuple[str, str], list[RunSpec]] = {}
+    for spec in specs:
+        alike.setdefault((spec.benchmark.name, spec.method.name), []).append(spec)
+    groups: list[Group] = []
+    for same in alike.values():
+        size = MOST_TOGETHER if same[0].method.can_be_decided_ahead() else 1
+        groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
+    return groups
+
+
+def _here(groups: Sequence[Group], device: str, data_dir: Path | None) -> Iterator[Event]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
     try:
-        for spec in specs:
+        for group in groups:
             try:
-                yield Finished(spec, run_one(spec, device=device, data_dir=data_dir))
+                outcomes: Sequence[RunResult | Exception] = run_together(group, device=device, data_dir=data_dir)
             except Exception as error:
-                yield Failed(spec, explain(error))
+                outcomes = [error] * len(group)
+            for spec, outcome in zip(group, outcomes, strict=True):
+                if isinstance(outcome, RunResult):
+                    yield Finished(spec, outcome)
+                else:
+                    yield Failed(spec, explain(outcome))
     finally:
         torch.set_num_threads(threads)
 
@@ -105,7 +129,7 @@ class _Worker(Thread):
     """A thread that keeps one worker process busy."""
 
     def __init__(
-        self, waiting: SimpleQueue[RunSpec], events: SimpleQueue[Event], device: str, data_dir: Path | None
+        self, waiting: SimpleQueue[Group], events: SimpleQueue[Event], device: str, data_dir: Path | None
     ) -> None:
         super().__init__(daemon=True)
         self.waiting, self.events = waiting, events
@@ -118,13 +142,15 @@ class _Worker(Thread):
     def run(self) -> None:
         while not self.stopped:
             try:
-                spec = self.waiting.get_nowait()
+                group = list(self.waiting.get_nowait())
             except Empty:
                 break
             try:
-                self._compute(spec)
-            except Exception as error:  # whatever happened, the run is accounted for
-                self.events.put(Failed(spec, self._post_mortem(error)))
+                self._compute(group)
+            except Exception as error:  # whatever happened, every run is accounted for
+                reason = self._post_mortem(error)
+                for spec in group:
+                    self.events.put(Failed(spec, reason))
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
             self.process.wait()
@@ -155,7 +181,8 @@ class _Worker(Thread):
             start_new_session=True,  # Ctrl-C is ours to handle
         )
 
-    def _compute(self, spec: RunSpec) -> None:
+    def _compute(self, group: list[RunSpec]) -> None:
+        """Have a group computed; whoever has been accounted for is taken out of it."""
         with self.lock:
             if self.stopped:
                 return
@@ -163,23 +190,26 @@ class _Worker(Thread):
                 self.process = self._launch()
         assert self.process.stdin is not None and self.process.stdout is not None
         job = {
-            "benchmark": spec.benchmark.name,
-            "method": spec.method.name,
-            "seed": spec.seed,
+            "benchmark": group[0].benchmark.name,
+            "method": group[0].method.name,
+            "seeds": [spec.seed for spec in group],
             "device": self.device,
             "data_dir": str(self.data_dir) if self.data_dir else None,
         }
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
-        while line := self.process.stdout.readline():
+        while group:
+            line = self.process.stdout.readline()
+            if not line:
+                raise EOFError
             report = json.loads(line)
             if report["kind"] == "progress":
-                self.events.put(Progress(spec, report["seen"], report["total"]))
+                for spec in group:
+                    self.events.put(Progress(spec, report["seen"], report["total"]))
             elif report["kind"] == "finished":
-                return self.events.put(Finished(spec, RunResult(**report["result"])))
+                self.events.put(Finished(group.pop(0), RunResult(**report["result"])))
             else:
-                return self.events.put(Failed(spec, report["error"]))
-        raise EOFError
+                self.events.put(Failed(group.pop(0), report["error"]))
 
     def stop(self) -> None:
         with self.lock:

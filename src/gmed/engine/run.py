@@ -3,7 +3,7 @@ from __future__ import annotations
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -15,6 +15,7 @@ import torch
 
 from gmed.engine.benchmarks import get_benchmark
 from gmed.engine.spec import RunSpec
+from gmed.engine.together import Together
 from gmed.errors import GmedError, UsageError
 from gmed.learners import Learner
 from gmed.randomness import torch_seeded
@@ -39,7 +40,7 @@ class RunResult:
     pooled_accuracy
         The same over all test examples at once.
     timings
-        Seconds spent on data, training and evaluation.
+        Seconds spent on data, training and evaluation; of runs computed together, each one's share.
     environment
         The device and the versions of everything that computed it.
     """
@@ -71,43 +72,89 @@ def run_one(
     >>> [len(row) for row in result.accuracy], result.steps
     ([5, 5, 5, 5, 5], 500)
     """
+    (outcome,) = run_together([spec], device=device, data_dir=data_dir, on_progress=on_progress)
+    if isinstance(outcome, GmedError):
+        raise outcome
+    return outcome
+
+
+def run_together(
+    specs: Sequence[RunSpec],
+    *,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    on_progress: OnProgress = lambda seen, total: None,
+) -> list[RunResult | GmedError]:
+    """Compute runs of one method on one benchmark at several seeds in this process, all advancing together.
+
+    Each comes out as it would alone; one that fails does not stop the others.
+
+    >>> specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in (0, 1)]
+    >>> [outcome.seed for outcome in run_together(specs, device="cpu")]
+    [0, 1]
+    """
     where = pick_device(device)
-    clock = _Clock()
     with _default_dtype(torch.float32):
-        return _run(spec, where, clock, data_dir, on_progress)
+        try:
+            return _run(specs, where, data_dir, on_progress)
+        except torch.OutOfMemoryError:
+            if len(specs) == 1:
+                raise
+    torch.cuda.empty_cache()
+    half = len(specs) // 2
+    parts = specs[:half], specs[half:]
+    return [o for part in parts for o in run_together(part, device=device, data_dir=data_dir, on_progress=on_progress)]
 
 
 def _run(
-    spec: RunSpec, where: torch.device, clock: _Clock, data_dir: Path | None, on_progress: OnProgress
-) -> RunResult:
+    specs: Sequence[RunSpec], where: torch.device, data_dir: Path | None, on_progress: OnProgress
+) -> list[RunResult | GmedError]:
+    clock = _Clock()
     with clock("data"):
-        stream = spec.method.make_stream(_stream(spec.benchmark.name, spec.seed, data_dir), spec.seed).to(where)
+        streams = [
+            spec.method.make_stream(_stream(spec.benchmark.name, spec.seed, data_dir), spec.seed).to(where)
+            for spec in specs
+        ]
+    learners = [_learner(spec, where) for spec in specs]
+    together = Together(learners, streams, specs[0].benchmark.batch_size)
+
+    accuracy: list[list[list[float]]] = [[] for _ in specs]
+    start = 0
+    for number, stop in enumerate(streams[0].evaluate_after):
+        task = (number,) if learners[0].task_aware else ()
+        with clock("train"):
+            for seen in together.learn(start, stop, *task):
+                on_progress(seen, len(streams[0]))
+        with clock("evaluate"):
+            for rows, learner, stream in zip(accuracy, learners, streams, strict=True):
+                rows.append([accuracy_on(learner, test) for test in stream.tests])
+        start = stop
+
+    conditions = {"replicas": str(len(specs)), "steps": "CUDA graph" if together.graph else "step by step"}
+    shared = {name: round(seconds / len(specs), 4) for name, seconds in clock.seconds.items()}
+    return [
+        together.failures.get(replica)
+        or RunResult(
+            benchmark=spec.benchmark.name,
+            method=spec.method.name,
+            seed=spec.seed,
+            accuracy=accuracy[replica],
+            final_accuracy=float(np.mean(accuracy[replica][-1])),
+            pooled_accuracy=float(
+                np.average(accuracy[replica][-1], weights=[len(t.y) for t in streams[replica].tests])
+            ),
+            steps=learners[replica].steps,
+            timings=shared,
+            environment=environment(where) | (conditions if where.type == "cuda" else {}),
+        )
+        for replica, spec in enumerate(specs)
+    ]
+
+
+def _learner(spec: RunSpec, where: torch.device) -> Learner:
     with torch_seeded(spec.seed, "weights"):
         model = spec.benchmark.model()
-    learner = spec.method.make_learner(model.to(where), spec.seed)
-
-    accuracy, seen = [], 0
-    for number, stretch in enumerate(stream.stretches(spec.benchmark.batch_size)):
-        task = (number,) if learner.task_aware else ()
-        with clock("train"):
-            for x, y in stretch:
-                learner.observe(x, y, *task)
-                seen += len(y)
-                on_progress(seen, len(stream))
-        with clock("evaluate"):
-            accuracy.append([accuracy_on(learner, test) for test in stream.tests])
-    sizes = [len(test.y) for test in stream.tests]
-    return RunResult(
-        benchmark=spec.benchmark.name,
-        method=spec.method.name,
-        seed=spec.seed,
-        accuracy=accuracy,
-        final_accuracy=float(np.mean(accuracy[-1])),
-        pooled_accuracy=float(np.average(accuracy[-1], weights=sizes)),
-        steps=learner.steps,
-        timings={name: round(seconds, 4) for name, seconds in clock.seconds.items()},
-        environment=environment(where),
-    )
+    return spec.method.make_learner(model.to(where), spec.seed)
 
 
 def explain(error: Exception) -> str:

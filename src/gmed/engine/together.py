@@ -16,21 +16,30 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from gmed.errors import DivergedError
+from gmed.errors import DivergedError, GmedError
 from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome
 from gmed.streams import Stream, pixels
 
 BRANCHES = 8
-"""Streams that branches of a graph are laid on: more do not run faster."""
+"""Streams that the branches of a graph are laid on: more do not run faster."""
 
-ROWS = 500
+ROWS = 100
 """Steps decided at a time."""
+
+WARM_UP = 2
+"""Steps made before a graph is captured, in which libraries set themselves up."""
+
+Tables = dict[int, dict[str, NDArray[Any]]]
+"""For each learner by its number, a row for every step of everything a step asks for."""
 
 
 class Together:
     """Learners, each with a stream of its own, all streams cut alike.
+
+    A learner whose loss is not finite any more is noted in :attr:`failures`; the others go on.
 
     Parameters
     ----------
@@ -38,49 +47,63 @@ class Together:
         Learners of one method, and what each of them learns from, on one device.
     batch_size
         How many examples a step learns from.
+
+    Attributes
+    ----------
+    failures
+        Why a learner failed, by its number.
+    graph
+        The captured step, once there is one.
     """
 
     def __init__(self, learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
         self.learners, self.streams, self.batch_size = learners, streams, batch_size
         self.device = streams[0].x.device
-        self.asked: list[dict[str, Any]] = [{} for _ in learners]
-        self.ahead: list[Ahead] = []
+        self.foreseeable = all(learner.can_be_decided_ahead() for learner in learners)
+        self.failures: dict[int, GmedError] = {}
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.branches = [
+        self._sound = list(range(len(learners)))
+        self._asked: list[dict[str, Any]] = [{} for _ in learners]
+        self._ahead: dict[int, Ahead] = {}
+        self._decided: tuple[int, Tables] | None = None
+        self._branches = [
             torch.cuda.Stream()  # type: ignore[no-untyped-call]
             for _ in range(BRANCHES if self.device.type == "cuda" else 0)
         ]
-        self.why_stepwise: str | None = None
 
-    def learn(self, start: int, stop: int, *task: int) -> None:
-        """Learn from the examples start .. stop of every stream."""
+    def learn(self, start: int, stop: int, *task: int) -> Iterator[int]:
+        """Learn from the examples start .. stop of every stream; tells now and then how far it has come."""
         at = start
-        while at < stop:
+        while at < stop and self._sound:
             steps = (stop - at) // self.batch_size
-            if steps > 1 and self._settled(at, steps):
-                rows = min(steps, ROWS)
-                self._stretch(at, rows)
-                at += rows * self.batch_size
+            if steps > 1 and self._settled(steps):
+                at = self._stretch(at, stop)
             else:
                 end = min(at + self.batch_size, stop)
                 self._one_step(at, end, *task)
                 at = end
+            yield at
+
+    # ------------------------------------------------------------------ step by step
 
     def _one_step(self, at: int, end: int, *task: int) -> None:
         whole = end - at == self.batch_size
-        for replica, (learner, stream) in enumerate(zip(self.learners, self.streams, strict=True)):
+        for replica in tuple(self._sound):
+            learner, stream = self.learners[replica], self.streams[replica]
             learner.decisions = decisions = AsTheyCome()
-            learner.observe(pixels(stream.x[at:end]), stream.y[at:end], *task)
+            try:
+                learner.observe(pixels(stream.x[at:end]), stream.y[at:end], *task)
+            except DivergedError as error:
+                self._fail(replica, error)
             if whole:
-                self.asked[replica] = decisions.asked
+                self._asked[replica] = decisions.asked
 
-    def _settled(self, at: int, steps: int) -> bool:
+    # ------------------------------------------------------------------ a stretch of steps, decided ahead
+
+    def _settled(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
-        learner, asked = self.learners[0], self.asked[0]
-        if self.why_stepwise or learner.steps == 0:
-            return False
-        if not learner.can_be_decided_ahead():
-            self.why_stepwise = "its steps depend on what they compute"
+        learner, asked = self.learners[self._sound[0]], self._asked[self._sound[0]]
+        if not self.foreseeable or learner.steps == 0:
             return False
         learner.decisions = AsTheyCome()
         for later in (0, steps - 1):
@@ -89,94 +112,112 @@ class Together:
                     return False
         return True
 
-    def _stretch(self, at: int, steps: int) -> None:
-        tables = [self._decided(i, at, steps) for i in range(len(self.learners))]
-        if not self.ahead:
-            due = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self.ahead = [Ahead(ROWS, rows, due) for rows in tables]
-        self.ahead[0].due.zero_()
-        before = [(learner.steps, learner.memory.seen if learner.memory else 0) for learner in self.learners]
-        for learner, ahead, rows in zip(self.learners, self.ahead, tables, strict=True):
-            ahead.refill(rows)
-            learner.decisions = ahead
-        done = 0
-        if self.device.type == "cuda" and self.graph is None:
-            for _ in range(min(2, steps)):  # libraries set themselves up outside the capture
-                self._enqueue()
-                done += 1
-            if done < steps:
-                self.graph = self._captured()
-        for _ in range(steps - done):
-            if self.graph is None:
-                self._enqueue()
-            else:
-                self.graph.replay()
-        self._account(before, steps)
+    def _stretch(self, at: int, stop: int) -> int:
+        """Make the next steps of every learner, up to as many as tables have rows; where that leads."""
+        steps = min((stop - at) // self.batch_size, ROWS)
+        after = at + steps * self.batch_size
+        tables = self._decided[1] if self._decided and self._decided[0] == at else self._decide(at, steps)
+        sound = [self.learners[replica] for replica in self._sound]
+        before = [(learner.steps, learner.memory.seen if learner.memory is not None else 0) for learner in sound]
+        self._fill(tables)
+        self._launch(steps)
+        for learner, (made, seen) in zip(sound, before, strict=True):
+            learner.steps = made + steps
+            if learner.memory is not None:
+                learner.memory.seen = seen + steps * self.batch_size
+        following = min((stop - after) // self.batch_size, ROWS)
+        self._decided = (after, self._decide(after, following)) if following else None  # while the device computes
+        self._note_failures(steps)
+        return after
 
-    def _decided(self, replica: int, at: int, steps: int) -> dict[str, NDArray[Any]]:
-        """A row for every step to come, of everything the last step asked for."""
-        learner, asked = self.learners[replica], self.asked[replica]
-        learner.decisions = AsTheyCome()
-        rows: dict[str, list[NDArray[Any]]] = {name: [] for name in asked}
-        for step in range(steps):
-            with _later(learner, step, self.batch_size):
-                for name, (decide, _) in asked.items():
-                    rows[name].append(decide())
-        tables = {name: np.stack(values) for name, values in rows.items()}
-        tables["batch"] = np.arange(at, at + steps * self.batch_size).reshape(steps, -1)
+    def _decide(self, at: int, steps: int) -> Tables:
+        tables = {}
+        for replica in self._sound:
+            learner, asked = self.learners[replica], self._asked[replica]
+            learner.decisions = AsTheyCome()
+            rows: dict[str, list[NDArray[Any]]] = {name: [] for name in asked}
+            for step in range(steps):
+                with _later(learner, step, self.batch_size):
+                    for name, (decide, _) in asked.items():
+                        rows[name].append(decide())
+            table = {name: np.stack(values) for name, values in rows.items()}
+            table["batch"] = np.arange(at, at + steps * self.batch_size).reshape(steps, -1)
+            tables[replica] = table
         return tables
 
-    def _enqueue(self) -> None:
-        """The next step of every learner, on the device's own account."""
-        if self.device.type == "cuda":
-            self._branch_out()
+    def _fill(self, tables: Tables) -> None:
+        if not self._ahead:
+            due = torch.zeros(1, dtype=torch.int64, device=self.device)
+            self._ahead = {replica: Ahead(ROWS, tables[replica], due) for replica in self._sound}
+        self._due.zero_()
+        for replica, ahead in self._ahead.items():
+            ahead.refill(tables[replica])
+            self.learners[replica].decisions = ahead
+
+    @property
+    def _due(self) -> Tensor:
+        return self._ahead[self._sound[0]].due
+
+    def _launch(self, steps: int) -> None:
+        if self.device.type != "cuda":
+            for _ in range(steps):
+                self._every_step()
+            return
+        if self.graph is None:
+            for _ in range(min(WARM_UP, steps)):
+                self._every_step()
+            steps -= min(WARM_UP, steps)
+            if steps:
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph):
+                    self._every_step()
+        for _ in range(steps):
+            assert self.graph is not None
+            self.graph.replay()
+
+    def _every_step(self) -> None:
+        """The next step of every learner, each on a branch of its own where there are branches."""
+        if self._branches:
+            trunk = torch.cuda.current_stream()
+            for branch in self._branches:
+                branch.wait_stream(trunk)
+            for place, replica in enumerate(self._sound):
+                with torch.cuda.stream(self._branches[place % BRANCHES]):
+                    self._step(replica)
+            for branch in self._branches:
+                trunk.wait_stream(branch)
         else:
-            for replica in range(len(self.learners)):
+            for replica in self._sound:
                 self._step(replica)
-        self.ahead[0].due.add_(1)
+        self._due.add_(1)
 
-    def _branch_out(self) -> None:
-        trunk = torch.cuda.current_stream()
-        for branch in self.branches:
-            branch.wait_stream(trunk)
-        for replica in range(len(self.learners)):
-            with torch.cuda.stream(self.branches[replica % BRANCHES]):
-                self._step(replica)
-        for branch in self.branches:
-            trunk.wait_stream(branch)
-
+    @torch.enable_grad()
     def _step(self, replica: int) -> None:
-        learner, stream = self.learners[replica], self.streams[replica]
-        rows = self.ahead[replica].row("batch")
-        with torch.enable_grad():
-            learner.step(pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows))
+        stream, rows = self.streams[replica], self._ahead[replica].row("batch")
+        self.learners[replica].step(pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows))
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._enqueue()
-        return graph
-
-    def _account(self, before: Sequence[tuple[int, int]], steps: int) -> None:
-        """Bring the counters on the host up to date, and see whether every step was sound."""
-        failed = torch.cat([ahead.failed for ahead in self.ahead]).tolist()
-        for learner, first in zip(self.learners, failed, strict=True):
-            if first >= 0:
-                raise DivergedError(
-                    f"at step {learner.steps + first} the loss or its gradient is not finite. "
+    def _note_failures(self, steps: int) -> None:
+        first = torch.cat([ahead.failed for ahead in self._ahead.values()]).tolist()
+        for replica, row in zip(tuple(self._ahead), first, strict=True):
+            if row >= 0:
+                learner = self.learners[replica]
+                message = (
+                    f"at step {learner.steps - steps + row} the loss or its gradient is not finite. "
                     f"Lower lr (now {learner.lr:g}) or the edit's stride, or scale the inputs down."
                 )
-        for learner, (steps_before, seen_before) in zip(self.learners, before, strict=True):
-            learner.steps = steps_before + steps
-            if learner.memory is not None:
-                learner.memory.seen = seen_before + steps * self.batch_size
+                self._fail(replica, DivergedError(message))
+
+    def _fail(self, replica: int, error: GmedError) -> None:
+        """Go on without this learner: with a graph of the others, if there is one."""
+        self.failures[replica] = error
+        self._sound.remove(replica)
+        self.graph, self._ahead = None, {}
 
 
 @contextmanager
 def _later(learner: Learner, steps: int, batch_size: int) -> Iterator[None]:
     """Inside, the learner's counters are those it will have so many steps later."""
     memory = learner.memory
-    seen = memory.seen if memory is not None else 0
     learner.steps += steps
     if memory is not None:
         memory.seen += steps * batch_size
@@ -185,4 +226,4 @@ def _later(learner: Learner, steps: int, batch_size: int) -> Iterator[None]:
     finally:
         learner.steps -= steps
         if memory is not None:
-            memory.seen = seen
+            memory.seen -= steps * batch_size

@@ -1,4 +1,5 @@
-"""A worker process: runs come in on standard input, one JSON object a line; what happens goes out likewise.
+"""A worker process: runs to compute together come in on standard input, one JSON object a line; what happens goes out
+likewise.
 
 It ends when its input does, so it never outlives the process that started it by more than one progress report.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gmed.engine.run import explain, run_one
+from gmed.engine.run import RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
 
 REPORT_EVERY = 0.2  # seconds
@@ -39,11 +40,16 @@ def main() -> None:
                 report("progress", seen=seen, total=total)
 
         try:
-            spec = RunSpec.make(job["benchmark"], job["method"], job["seed"])
+            specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
             data_dir = Path(job["data_dir"]) if job["data_dir"] else None
-            result = run_one(spec, device=job["device"], data_dir=data_dir, on_progress=on_progress)
-            report("finished", result=result.to_dict())
+            outcomes = run_together(specs, device=job["device"], data_dir=data_dir, on_progress=on_progress)
+            for outcome in outcomes:
+                if isinstance(outcome, RunResult):
+                    report("finished", result=outcome.to_dict())
+                else:
+                    report("failed", error=explain(outcome))
         except BrokenPipeError:
             return
         except Exception as error:
-            report("failed", error=explain(error))
+            for _ in job["seeds"]:
+                report("failed", error=explain(error))

@@ -1,0 +1,145 @@
+"""Learners that advance together come out as each would alone, bit for bit."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from gmed.editing import GMED
+from gmed.engine import RunSpec, run_one
+from gmed.engine.executor import computed_together
+from gmed.engine.run import run_together
+from gmed.engine.together import Together
+from gmed.errors import DivergedError, UsageError
+from gmed.learners import AGEM, ER, MIR, ERAug, FineTune
+from gmed.memory import Reservoir
+from gmed.streams import Stream
+
+FORESEEN = {
+    "finetune": lambda m, s: FineTune(m, lr=0.1, seed=s),
+    "er": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), seed=s),
+    "er+gmed": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), editing=GMED(alpha=2.0, beta=0.1, gamma=0.9), seed=s),
+    "er, two updates": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), updates_per_batch=2, seed=s),
+    "mir+gmed": lambda m, s: MIR(
+        m, lr=0.1, memory=Reservoir(25), candidates=12, replay_size=4, editing=GMED(alpha=2.0, beta=0.1), seed=s
+    ),
+    "er-aug": lambda m, s: ERAug(m, lr=0.1, memory=Reservoir(25), rotation=20.0, crop=1, flip=True, seed=s),
+    "agem": lambda m, s: AGEM(m, lr=0.1, memory=Reservoir(25), references=9, seed=s),
+}
+
+
+def model(seed, device="cpu"):
+    torch.manual_seed(seed)
+    layers = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4)
+    return nn.Sequential(*layers).to(device)
+
+
+def stream(seed, length, device="cpu"):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 256, (length, 1, 4, 4), dtype=torch.uint8, generator=g)
+    return Stream(x, torch.randint(4, (length,), generator=g), (), (length,), 4).to(torch.device(device))
+
+
+def alone(learner, stream, batch_size, cuts):
+    for start, stop in pairwise(cuts):
+        for at in range(start, stop, batch_size):
+            end = min(at + batch_size, stop)
+            learner.observe(stream.x[at:end].float() / 255, stream.y[at:end])
+    return learner.state_dict()
+
+
+def together(learners, streams, batch_size, cuts):
+    group = Together(learners, streams, batch_size)
+    for start, stop in pairwise(cuts):
+        assert list(group.learn(start, stop))[-1:] == ([stop] if stop > start else [])
+    return group
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_each_equals_the_same_seed_alone(name):
+    cuts = [0, 63, 64, 250, 1300]  # odd batches, a task of one example, more steps than tables have rows
+    learners = [FORESEEN[name](model(seed), seed) for seed in range(3)]
+    group = together(learners, [stream(seed, 1300) for seed in range(3)], 7, cuts)
+    assert group.foreseeable
+    for seed, learner in enumerate(learners):
+        assert same(learner.state_dict(), alone(FORESEEN[name](model(seed), seed), stream(seed, 1300), 7, cuts))
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(sorted(FORESEEN)), st.integers(1, 12), st.lists(st.integers(0, 90), min_size=1, max_size=4))
+def test_however_the_stream_is_cut(name, batch_size, lengths):
+    cuts = [0]
+    for length in lengths:
+        cuts.append(cuts[-1] + length)
+    learner = FORESEEN[name](model(1), 1)
+    together([learner], [stream(1, max(cuts[-1], 1))], batch_size, cuts)
+    reference = FORESEEN[name](model(1), 1)
+    assert same(learner.state_dict(), alone(reference, stream(1, max(cuts[-1], 1)), batch_size, cuts))
+
+
+def test_one_that_diverges_does_not_stop_the_others():
+    learners = [FORESEEN["er+gmed"](model(seed), seed) for seed in range(3)]
+    learners[1].lr = 1e30
+    with torch.no_grad():
+        learners[2].model[4].weight.fill_(1e18)  # fails later than the first step
+    group = together(learners, [stream(seed, 400) for seed in range(3)], 10, [0, 400])
+    assert 1 in group.failures
+    assert isinstance(group.failures[1], DivergedError)
+    assert "step" in str(group.failures[1])
+    assert 0 not in group.failures
+    assert same(learners[0].state_dict(), alone(FORESEEN["er+gmed"](model(0), 0), stream(0, 400), 10, [0, 400]))
+
+
+class Unplanned(ER):
+    foreseeable = True
+
+    def step(self, x, y):
+        self.random("something").integers(3)
+        super().step(x, y)
+
+
+class StepOfItsOwn(ER):
+    def step(self, x, y):
+        super().step(x, y)
+
+
+def test_a_step_of_ones_own_is_not_foreseeable_unless_it_says_so():
+    assert not StepOfItsOwn(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
+    declared = Unplanned(model(0), lr=0.1, memory=Reservoir(5))
+    with pytest.raises(UsageError, match=r"Unplanned .* draws 'something' unplanned"):
+        together([declared], [stream(0, 200)], 10, [0, 200])
+
+
+def test_runs_together_are_the_runs_alone():
+    specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
+    both = run_together(specs, device="cpu")
+    assert [run.accuracy for run in both] == [run_one(spec, device="cpu").accuracy for spec in specs]
+
+
+def test_who_is_computed_together():
+    methods = ["er", "er+gmed", "gem", "er+gmed(extra=3)"]
+    specs = [RunSpec.make("split-mnist", m, seed) for seed in range(23) for m in methods]
+    sizes = {}
+    for group in computed_together(specs):
+        sizes.setdefault(group[0].method.name, []).append(len(group))
+        assert len({spec.method.name for spec in group}) == 1
+    assert sizes == {"er": [20, 3], "er+gmed": [20, 3], "gem": [1] * 23, "er+gmed(extra=3)": [1] * 23}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", FORESEEN)
+def test_a_graph_of_several_equals_each_alone_on_a_gpu(name, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    learners = [FORESEEN[name](model(seed, "cuda"), seed) for seed in range(3)]
+    group = together(learners, [stream(seed, 900, "cuda") for seed in range(3)], 10, [0, 455, 900])
+    assert group.graph is not None
+    for seed, learner in enumerate(learners):
+        reference = FORESEEN[name](model(seed, "cuda"), seed)
+        assert same(learner.state_dict(), alone(reference, stream(seed, 900, "cuda"), 10, [0, 455, 900]))
