@@ -8,16 +8,28 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.table import Table
 
 from gmed.cli_data import data_app
+from gmed.engine.bench import bench as measure
+from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
-from gmed.errors import GmedError
-from gmed.experiment import Experiment, default_store, stored_results
+from gmed.errors import GmedError, whole_number
+from gmed.experiment import Experiment, default_store, seed_list, stored_results
 from gmed.results import Results
-from gmed.terminal import BAD_USAGE, DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_results
+from gmed.terminal import (
+    BAD_USAGE,
+    DONE,
+    INTERRUPTED,
+    RUN_FAILED,
+    LiveProgress,
+    make_console,
+    show_results,
+    show_speeds,
+)
 from gmed.version import __version__
 
 app = typer.Typer(
@@ -104,6 +116,28 @@ def table(
         note = f"{outdated} stored results are left out: a part that computed them has changed since"
         make_console(stderr=True).print(note)
     _print(results, as_json)
+
+
+@app.command()
+def bench(
+    benchmark: Annotated[str, typer.Argument(help="A benchmark; random images in its shape are used")],
+    methods: Annotated[list[str], typer.Argument(help="Methods: er, er+gmed")],
+    replicas: Annotated[str, typer.Option(help="Learners that advance together: 1,20")] = "1",
+    steps: Annotated[int, typer.Option(help="Steps measured, after as many to warm up")] = 400,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure how fast methods step here, alone in a plain loop and several together."""
+    counts = seed_list(replicas if "," in replicas else f"{replicas},")
+    console, speeds = make_console(), []
+    torch.set_num_threads(1)
+    for method in methods:
+        speeds += measure(benchmark, method, replicas=counts, steps=whole_number("steps", steps), device=device)
+    environment = where_measured(device)
+    if as_json:
+        print(json.dumps({"environment": environment, "speeds": [speed.to_dict() for speed in speeds]}, indent=2))
+    else:
+        show_speeds(console, speeds, environment)
 
 
 @app.command("list")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
@@ -24,6 +24,7 @@ from rich.table import Table
 from gmed import engine
 from gmed.data import progress as data
 from gmed.engine import Event, RunSpec
+from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
 from gmed.results import Gain, Results
 from gmed.results.wording import apart, p_value, spread
@@ -171,6 +172,20 @@ def show_results(console: Console, results: Results) -> None:
     for failure in results.failures:
         reason = failure.error.splitlines()[0]
         console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}")
+
+
+def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[str, str]) -> None:
+    """What was measured, a line for each method and number of learners."""
+    table = Table(title=f"{speeds[0].benchmark}: milliseconds per step of one learner", title_justify="left")
+    for heading in ("method", "learners", "ms", "steps/s", "times as fast", "memory"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for speed in speeds:
+        learners = f"{speed.replicas} together" if speed.replicas else "plain loop"
+        memory = f"{speed.peak_bytes / 2**30:.1f} GiB" if speed.peak_bytes else "-"
+        each = f"{speed.milliseconds:.3f}", f"{1000 / speed.milliseconds:,.0f}", f"{speed.ratio:.1f}"
+        table.add_row(speed.method, learners, *each, memory)
+    console.print(table)
+    console.print(", ".join(f"{name} {value}" for name, value in environment.items()))
 
 
 def describe_gain(gain: Gain) -> str:

@@ -115,7 +115,7 @@ def _run(
             spec.method.make_stream(_stream(spec.benchmark.name, spec.seed, data_dir), spec.seed).to(where)
             for spec in specs
         ]
-    learners = [_learner(spec, where) for spec in specs]
+    learners = [make_learner(spec, where) for spec in specs]
     together = Together(learners, streams, specs[0].benchmark.batch_size)
 
     accuracy: list[list[list[float]]] = [[] for _ in specs]
@@ -151,7 +151,8 @@ def _run(
     ]
 
 
-def _learner(spec: RunSpec, where: torch.device) -> Learner:
+def make_learner(spec: RunSpec, where: torch.device) -> Learner:
+    """The learner of a run before its first step."""
     with torch_seeded(spec.seed, "weights"):
         model = spec.benchmark.model()
     return spec.method.make_learner(model.to(where), spec.seed)

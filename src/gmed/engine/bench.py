@@ -1,0 +1,129 @@
+"""How fast learners step here: alone in a plain loop, and several together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from gmed.engine.benchmarks import Benchmark, get_benchmark
+from gmed.engine.run import environment, make_learner, pick_device
+from gmed.engine.spec import RunSpec
+from gmed.engine.together import ROWS, Together
+from gmed.streams import Stream, pixels
+
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mini-imagenet": (3, 84, 84)}
+"""The images of each data set; speed does not depend on what they show."""
+
+WARM_UP = 2 * ROWS
+"""Steps before the clock starts: memory fills and libraries set themselves up."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured of one method.
+
+    Attributes
+    ----------
+    replicas
+        Learners that advanced together; 0 is one learner in a plain loop over ``observe``.
+    milliseconds
+        Per step of one learner.
+    ratio
+        How many times as fast as the plain loop measured in the same process.
+    peak_bytes
+        The most device memory in use; 0 on a CPU.
+    captured
+        Whether the steps ran as a CUDA graph.
+    """
+
+    benchmark: str
+    method: str
+    replicas: int
+    milliseconds: float
+    ratio: float
+    peak_bytes: int
+    captured: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def bench(
+    benchmark: str,
+    method: str,
+    *,
+    replicas: Sequence[int] = (1,),
+    steps: int = 400,
+    device: str = "auto",
+    on_measured: Callable[[Speed], None] = lambda speed: None,
+) -> list[Speed]:
+    """Measure a method on random images in the shape of a benchmark's, first in a plain loop, then together.
+
+    >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
+    [0, 1]
+    """
+    found, where = get_benchmark(benchmark), pick_device(device)
+    stream = _random_stream(found, WARM_UP + steps, where)
+    speeds: list[Speed] = []
+    for count in (0, *replicas):
+        _reset_peak(where)
+        seconds, captured = _seconds(RunSpec.make(benchmark, method, 0), count, stream, steps, where)
+        each = 1000 * seconds / steps / max(count, 1)
+        ratio = speeds[0].milliseconds / each if speeds else 1.0
+        speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured))
+        on_measured(speeds[-1])
+    return speeds
+
+
+def where_measured(device: str) -> dict[str, str]:
+    """The hardware and the versions."""
+    return environment(pick_device(device))
+
+
+def _seconds(spec: RunSpec, replicas: int, stream: Stream, steps: int, where: torch.device) -> tuple[float, bool]:
+    size = spec.benchmark.batch_size
+    learners = [make_learner(RunSpec(spec.benchmark, spec.method, seed), where) for seed in range(max(replicas, 1))]
+    group = Together(learners, [stream] * len(learners), size)
+    task = (0,) if learners[0].task_aware else ()
+
+    def learn(start: int, stop: int) -> None:
+        if replicas:
+            for _ in group.learn(start * size, stop * size, *task):
+                pass
+            return
+        for step in range(start, stop):
+            rows = slice(step * size, (step + 1) * size)
+            learners[0].observe(pixels(stream.x[rows]), stream.y[rows], *task)
+
+    learn(0, WARM_UP)
+    _wait(where)
+    start = time.perf_counter()
+    learn(WARM_UP, WARM_UP + steps)
+    _wait(where)
+    return time.perf_counter() - start, group.graph is not None
+
+
+def _random_stream(benchmark: Benchmark, steps: int, where: torch.device) -> Stream:
+    generator = torch.Generator().manual_seed(0)
+    count = steps * benchmark.batch_size
+    x = torch.randint(0, 256, (count, *SHAPES[benchmark.data]), dtype=torch.uint8, generator=generator)
+    return Stream(x, torch.randint(10, (count,), generator=generator), (), (count,), 10).to(where)
+
+
+def _wait(where: torch.device) -> None:
+    if where.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _reset_peak(where: torch.device) -> None:
+    if where.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak(where: torch.device) -> int:
+    return torch.cuda.max_memory_allocated() if where.type == "cuda" else 0
