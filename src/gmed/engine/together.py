@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gmed.errors import DivergedError, GmedError
 from gmed.learners import Learner
-from gmed.learners.decisions import Ahead, AsTheyCome
+from gmed.learners.decisions import Ahead, AsTheyCome, all_finite
 from gmed.streams import Stream, pixels
 
 BRANCHES = 8
@@ -193,19 +193,22 @@ class Together:
 
     @torch.enable_grad()
     def _step(self, replica: int) -> None:
+        self._ahead[replica].begin()
         stream, rows = self.streams[replica], self._ahead[replica].row("batch")
         self.learners[replica].step(pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows))
 
     def _note_failures(self, steps: int) -> None:
-        first = torch.cat([ahead.failed for ahead in self._ahead.values()]).tolist()
-        for replica, row in zip(tuple(self._ahead), first, strict=True):
-            if row >= 0:
-                learner = self.learners[replica]
-                message = (
-                    f"at step {learner.steps - steps + row} the loss or its gradient is not finite. "
-                    f"Lower lr (now {learner.lr:g}) or the edit's stride, or scale the inputs down."
-                )
-                self._fail(replica, DivergedError(message))
+        for replica, ahead in tuple(self._ahead.items()):
+            learner = self.learners[replica]
+            losses = torch.isfinite(ahead.losses[:steps]).tolist()
+            if not all(losses):
+                message = f"at step {learner.steps - steps + losses.index(False)} the loss is not finite"
+            elif not all_finite(learner.model.parameters()):
+                message = f"after step {learner.steps - 1} the parameters are not finite"
+            else:
+                continue
+            advice = f"Lower lr (now {learner.lr:g}) or the edit's stride, or scale the inputs down."
+            self._fail(replica, DivergedError(f"{message}. {advice}"))
 
     def _fail(self, replica: int, error: GmedError) -> None:
         """Go on without this learner: with a graph of the others, if there is one."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 Decide = Callable[[], NDArray[Any]]
 """What chance and counters decide in the step under way; nothing that a batch or the model computes may enter."""
 
 
 class Decisions(Protocol):
-    """How a learner's decisions reach its device."""
+    """How a learner's decisions reach its device, and how it is known that its steps are sound."""
 
     live: bool
     """Whether the host takes part in every step, and may draw random numbers in it."""
@@ -23,8 +26,8 @@ class Decisions(Protocol):
         """This step's decision of that name."""
         ...
 
-    def check(self, sound: Tensor) -> bool:
-        """Whether a step may be taken, as far as it is known now; ``sound`` is finite if it may."""
+    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
+        """Whether a step may be taken, as far as it is known now: not if its loss or gradient is not finite."""
         ...
 
 
@@ -47,15 +50,16 @@ class AsTheyCome:
         self.asked[name] = decide, decided.shape
         return torch.from_numpy(decided).to(device)
 
-    def check(self, sound: Tensor) -> bool:
-        return bool(torch.isfinite(sound))
+    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
+        return bool(torch.isfinite(loss + get_total_norm(slope.values())))
 
 
 class Ahead:
     """The decisions of a stretch of steps, made before it begins: inside it nothing is asked of the host.
 
-    Every decision is a table with one row per step, resident on the device, and a counter on the device says which row
-    is due. A step that should not have been taken is noted there and found afterwards.
+    Every decision is a table with one row per step, resident on the device (those of one type side by side in one
+    table), and a counter on the device says which row is due. Losses are kept in a table too: a step that should not
+    have been taken shows there afterwards, itself or by the loss of the next.
 
     Parameters
     ----------
@@ -71,26 +75,51 @@ class Ahead:
 
     def __init__(self, length: int, rows: Mapping[str, NDArray[Any]], due: Tensor) -> None:
         self.due = due
-        self.failed = torch.full_like(due, -1)
+        self.losses = torch.zeros(length, device=due.device)
+        self.shapes = {name: table.shape[1:] for name, table in rows.items()}
+        self.kinds: dict[str, list[str]] = {}
+        for name, table in rows.items():
+            self.kinds.setdefault(table.dtype.str, []).append(name)
         self.tables = {
-            name: torch.empty((length, *table.shape[1:]), dtype=torch.from_numpy(table).dtype, device=due.device)
-            for name, table in rows.items()
+            kind: torch.from_numpy(self._side_by_side(rows, names)[:1]).to(due.device).repeat(length, 1)
+            for kind, names in self.kinds.items()
         }
+        self._row: dict[str, Tensor] = {}
+
+    def begin(self) -> None:
+        """Take the row that is due out of every table: a step begins."""
+        for kind, names in self.kinds.items():
+            row = self.tables[kind].index_select(0, self.due)[0]
+            parts = torch.split(row, [prod(self.shapes[name]) for name in names])
+            self._row |= {name: part.view(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
 
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
         return self.row(name)
 
     def row(self, name: str) -> Tensor:
-        """The row of a table that is due."""
-        return self.tables[name].index_select(0, self.due).squeeze(0)
+        """This step's row of a table."""
+        return self._row[name]
 
-    def check(self, sound: Tensor) -> bool:
-        first = ~torch.isfinite(sound) & (self.failed < 0)
-        self.failed.copy_(torch.where(first, self.due, self.failed))
+    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
+        self.losses.index_copy_(0, self.due, loss.detach().reshape(1).to(self.losses.dtype))
         return True
 
     def refill(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """The decisions of the next stretch, in the same places."""
-        for name, table in self.tables.items():
-            fresh = torch.from_numpy(rows[name])
+        for kind, names in self.kinds.items():
+            fresh = torch.from_numpy(self._side_by_side(rows, names))
+            table = self.tables[kind]
             table[: len(fresh)].copy_(fresh.pin_memory() if table.is_cuda else fresh, non_blocking=True)
+
+    def _side_by_side(self, rows: Mapping[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any]:
+        return np.concatenate([rows[name].reshape(len(rows[name]), -1) for name in names], axis=1)
+
+
+@torch.no_grad()
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether there is neither NaN nor infinity in any of them.
+
+    >>> all_finite([torch.ones(2), torch.tensor([1.0, float("nan")])])
+    False
+    """
+    return bool(torch.isfinite(get_total_norm(tensors)))

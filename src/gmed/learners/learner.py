@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import get_total_norm
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
-from gmed.learners.decisions import AsTheyCome, Decide, Decisions
+from gmed.learners.decisions import AsTheyCome, Decide, Decisions, all_finite
 from gmed.learners.snapshot import Snapshot
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
@@ -150,9 +148,8 @@ class Learner(ABC):
             loss = ahead.stream_loss.detach() + replay_loss.detach()
             slope = {name: ahead.stream_gradient[name] + replay[name] for name in parameters}
         else:
-            logits = self.model(torch.cat([ahead.x, x_m]))
-            n = len(ahead.y)
-            loss = cross_entropy(logits[:n], ahead.y) + cross_entropy(logits[n:], y_m)
+            stream, replayed = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
+            loss = cross_entropy(stream, ahead.y) + cross_entropy(replayed, y_m)
             slope = gradient(loss, parameters)
         self.move(slope, loss)
 
@@ -165,11 +162,10 @@ class Learner(ABC):
 
     @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
-        length = get_total_norm(slope.values())
-        if not self.decisions.check(loss + length):
+        if not self.decisions.sound(loss, slope):
             raise DivergedError(
                 f"at step {self.steps} the loss is {float(loss):g} and its gradient "
-                f"{'finite' if math.isfinite(float(length)) else 'not finite'}; the step was not taken. "
+                f"{'finite' if all_finite(slope.values()) else 'not finite'}; the step was not taken. "
                 f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
             )
 
