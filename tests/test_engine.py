@@ -3,8 +3,10 @@ import torch
 
 import gmed
 from gmed.engine import Failed, Finished, Progress, RunSpec, execute, executor, run_one
+from gmed.engine.run import Terms
 from gmed.errors import UsageError
 
+CPU = Terms(device="cpu")
 METHODS = ["finetune", "er+gmed"]
 
 
@@ -32,7 +34,7 @@ def test_the_accuracy_matrix(in_process):
 
 
 def test_final_accuracy_is_the_mean_over_tasks_and_pooled_the_mean_over_examples():
-    result = run_one(RunSpec.make("split-mnist", "finetune", seed=1), device="cpu")
+    result = run_one(RunSpec.make("split-mnist", "finetune", seed=1), CPU)
     assert result.final_accuracy == pytest.approx(sum(result.accuracy[-1]) / 5)
     sizes = [2115, 2042, 1874, 1986, 1983]
     pooled = sum(a * n for a, n in zip(result.accuracy[-1], sizes, strict=True)) / 10000
@@ -47,7 +49,7 @@ def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
     monkeypatch.setattr(executor._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(2)]
     outcomes = {}
-    for event in execute(specs, workers=1, device="cpu"):
+    for event in execute(specs, CPU, workers=1):
         if isinstance(event, Progress) and len(launched) == 1:
             launched[0].kill()
         if not isinstance(event, Progress):
@@ -62,7 +64,7 @@ def test_stopping_early_stops_the_workers(monkeypatch):
     launched = []
     original = executor._Worker._launch
     monkeypatch.setattr(executor._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
-    events = execute([RunSpec.make("split-mnist", "er", seed) for seed in range(4)], workers=1, device="cpu")
+    events = execute([RunSpec.make("split-mnist", "er", seed) for seed in range(4)], CPU, workers=1)
     next(events)
     events.close()
     assert launched[0].wait(timeout=10) != 0
@@ -71,7 +73,7 @@ def test_stopping_early_stops_the_workers(monkeypatch):
 def test_workers_that_cannot_start_fail_their_runs_and_do_not_hang(monkeypatch):
     monkeypatch.setattr("sys.executable", "/no/such/python")
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
-    outcomes = list(execute(specs, workers=2, device="cpu"))
+    outcomes = list(execute(specs, CPU, workers=2))
     assert len(outcomes) == 3
     assert all("no worker process could be started" in o.error for o in outcomes)
 
@@ -81,9 +83,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
         (tmp_path / name).write_text("raise SystemExit('imported from the current folder')")
     monkeypatch.chdir(tmp_path)
     (outcome,) = (
-        e
-        for e in execute([RunSpec.make("split-mnist", "finetune", 0)], workers=1, device="cpu")
-        if not isinstance(e, Progress)
+        e for e in execute([RunSpec.make("split-mnist", "finetune", 0)], CPU, workers=1) if not isinstance(e, Progress)
     )
     assert isinstance(outcome, Finished), outcome
 

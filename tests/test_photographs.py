@@ -10,10 +10,11 @@ from gmed.data import Dataset
 from gmed.data.catalogue import CATALOGUE
 from gmed.editing import GMED
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, run_one
-from gmed.engine.run import _stream
+from gmed.engine.run import Terms, _stream
 from gmed.learners import ER
 from gmed.memory import Reservoir
 
+CPU = Terms(device="cpu")
 PHOTOGRAPHS = {  # tasks, classes of each, size of an image
     "split-cifar10": (5, 2, 32),
     "split-cifar100": (20, 5, 32),
@@ -46,7 +47,7 @@ def small(monkeypatch):
 def test_every_method_and_edit_runs_on_photographs(small, method):
     small("split-cifar10", per_class=5)
     method = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "iid-offline": "iid-offline(passes=2)"}.get(method, method)
-    result = run_one(RunSpec.make("split-cifar10", method, seed=0), device="cpu")
+    result = run_one(RunSpec.make("split-cifar10", method, seed=0), CPU)
     assert result.steps == (10 if method == "iid-offline(passes=2)" else 5)
     assert all(0 <= a <= 1 for row in result.accuracy for a in row)
 
@@ -61,7 +62,7 @@ def test_every_method_and_edit_runs_on_photographs(small, method):
 )
 def test_their_streams_have_their_tasks(small, name, method, tasks):
     small(name, per_class=1)
-    result = run_one(RunSpec.make(name, method, seed=0), device="cpu")
+    result = run_one(RunSpec.make(name, method, seed=0), CPU)
     assert np.shape(result.accuracy) == (tasks, tasks)
 
 

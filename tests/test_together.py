@@ -11,13 +11,14 @@ from torch import nn
 from gmed.editing import GMED
 from gmed.engine import RunSpec, run_one
 from gmed.engine.executor import computed_together
-from gmed.engine.run import run_together
+from gmed.engine.run import Terms, run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, ER, MIR, ERAug, FineTune
 from gmed.memory import Reservoir
 from gmed.streams import Stream
 
+CPU = Terms(device="cpu")
 FORESEEN = {
     "finetune": lambda m, s: FineTune(m, lr=0.1, seed=s),
     "er": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), seed=s),
@@ -119,8 +120,8 @@ def test_a_step_of_ones_own_is_not_foreseeable_unless_it_says_so():
 
 def test_runs_together_are_the_runs_alone():
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
-    both = run_together(specs, device="cpu")
-    assert [run.accuracy for run in both] == [run_one(spec, device="cpu").accuracy for spec in specs]
+    both = run_together(specs, CPU)
+    assert [run.accuracy for run in both] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
 def test_who_is_computed_together():

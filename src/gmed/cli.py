@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from inspect import Parameter
 from pathlib import Path
@@ -69,6 +70,7 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
     store: Store = None,
+    checkpoint_every: Annotated[float | None, typer.Option(help="Seconds between checkpoints of a run [60]")] = None,
     fuzzy: Annotated[bool, typer.Option("--fuzzy", help="Let tasks fade into each other")] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
@@ -83,6 +85,7 @@ def run(
         "data_dir": data_dir,
         "store": store,
         "fuzzy": fuzzy or None,
+        "checkpoint_every": checkpoint_every,
     }
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), **given)
@@ -96,7 +99,7 @@ def run(
             results = experiment.run(rerun=rerun, watcher=progress)
     except KeyboardInterrupt:
         progress.console.print(
-            f"Stopped. Finished runs are kept in {experiment.store}; the same command goes on from there.",
+            f"Stopped. Runs are kept in {experiment.store}; the same command goes on from there.",
         )
         raise typer.Exit(INTERRUPTED) from None
     _print(results, as_json)
@@ -195,6 +198,7 @@ def _print(results: Results, as_json: bool) -> None:
 
 def main() -> None:
     """Entry point: errors made on purpose become one line and exit code 2."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is under way is kept
     try:
         app()
     except GmedError as error:

@@ -23,8 +23,9 @@ from gmed.engine import (
     get_benchmark,
     resolve,
 )
-from gmed.engine.run import pick_device
-from gmed.errors import UsageError, unknown, whole_number
+from gmed.engine.checkpoint import Checkpoints
+from gmed.engine.run import Terms, pick_device
+from gmed.errors import UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
 from gmed.results import Failure, Results, Store
 from gmed.results.results import in_order
@@ -58,6 +59,7 @@ class Experiment:
     data_dir: str | Path | None = None
     store: str | Path | None = field(default_factory=lambda: default_store())
     fuzzy: bool = False
+    checkpoint_every: float = 60.0
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -77,6 +79,7 @@ class Experiment:
                 raise UsageError(f"methods must be names such as 'er+gmed', not {method!r}")
         if not isinstance(self.fuzzy, bool):
             raise UsageError(f"fuzzy must be true or false, not {self.fuzzy!r}")
+        finite_number("checkpoint_every", self.checkpoint_every, above=0)
         if self.workers is not None:
             whole_number("workers", self.workers, least=0)
         if self.store is not None and str(self.store) in ("", ".", ":memory:"):
@@ -113,6 +116,12 @@ class Experiment:
         )
         return list({spec.key: spec for spec in made}.values())
 
+    def _checkpoints(self, rerun: bool) -> Checkpoints | None:
+        """A folder beside the store; nothing is kept where there is no store, or where results are to be made anew."""
+        if self.store is None or rerun:
+            return None
+        return Checkpoints(Path(f"{self.store}.unfinished").resolve(), self.checkpoint_every)
+
     def _stored(self, specs: Sequence[RunSpec]) -> dict[str, RunResult]:
         if self.store is None or not Path(self.store).exists():
             return {}
@@ -133,10 +142,13 @@ class Experiment:
             todo[0].benchmark.dataset(data_dir, watcher.preparing)
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
-            for event in execute(todo, workers=self.workers, device=self.device, data_dir=data_dir):
+            checkpoints = self._checkpoints(rerun)
+            for event in execute(todo, Terms(self.device, data_dir, checkpoints), workers=self.workers):
                 if isinstance(event, Finished):
                     store.add(event.spec, event.result)
                     results.runs.append(event.result)
+                    if checkpoints is not None:
+                        checkpoints.discard(event.spec)
                 elif isinstance(event, Failed):
                     store.add(event.spec, event.error)
                     spec = event.spec

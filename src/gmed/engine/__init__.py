@@ -3,7 +3,7 @@
 from gmed.engine.benchmarks import BENCHMARKS, FUZZY, Benchmark, get_benchmark
 from gmed.engine.executor import Event, Failed, Finished, Progress, execute
 from gmed.engine.methods import EDITS, METHODS, Method, resolve
-from gmed.engine.run import RunResult, run_one
+from gmed.engine.run import RunResult, Terms, run_one
 from gmed.engine.spec import RunSpec
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Progress",
     "RunResult",
     "RunSpec",
+    "Terms",
     "execute",
     "get_benchmark",
     "resolve",

@@ -19,7 +19,7 @@ from threading import Lock, Thread
 
 import torch
 
-from gmed.engine.run import RunResult, explain, pick_device, run_together
+from gmed.engine.run import USUAL, RunResult, Terms, explain, pick_device, run_together
 from gmed.engine.spec import RunSpec
 
 
@@ -54,36 +54,34 @@ Group = tuple[RunSpec, ...]
 
 MOST_TOGETHER = 20
 
+PATIENCE = 10.0
+"""Seconds a worker that is told to stop has for its checkpoints."""
 
-def execute(
-    specs: Sequence[RunSpec],
-    *,
-    workers: int | None = None,
-    device: str = "auto",
-    data_dir: Path | None = None,
-) -> Iterator[Event]:
+
+def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Iterator[Event]:
     """Compute runs, in any order, and tell what happens as it happens.
 
-    Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers at once.
+    Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given a moment to
+    write checkpoints.
 
     Parameters
     ----------
     workers
         Worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
     """
-    on_gpu = pick_device(device).type == "cuda"
+    on_gpu = pick_device(terms.device).type == "cuda"
     groups = computed_together(specs) if on_gpu else [(spec,) for spec in specs]
     if workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         workers = min(cores, 8) if on_gpu else cores
     if workers == 0:
-        yield from _here(groups, device, data_dir)
+        yield from _here(groups, terms)
         return
     waiting: SimpleQueue[Group] = SimpleQueue()
     for group in groups:
         waiting.put(group)
     events: SimpleQueue[Event] = SimpleQueue()
-    crew = [_Worker(waiting, events, device, data_dir) for _ in range(min(workers, len(groups)))]
+    crew = [_Worker(waiting, events, terms) for _ in range(min(workers, len(groups)))]
     try:
         left = len(specs)
         while left:
@@ -93,6 +91,8 @@ def execute(
     finally:
         for worker in crew:
             worker.stop()
+        for worker in crew:
+            worker.wait_or_kill()
 
 
 def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
@@ -107,13 +107,13 @@ def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
     return groups
 
 
-def _here(groups: Sequence[Group], device: str, data_dir: Path | None) -> Iterator[Event]:
+def _here(groups: Sequence[Group], terms: Terms) -> Iterator[Event]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
     try:
         for group in groups:
             try:
-                outcomes: Sequence[RunResult | Exception] = run_together(group, device=device, data_dir=data_dir)
+                outcomes: Sequence[RunResult | Exception] = run_together(group, terms)
             except Exception as error:
                 outcomes = [error] * len(group)
             for spec, outcome in zip(group, outcomes, strict=True):
@@ -128,12 +128,9 @@ def _here(groups: Sequence[Group], device: str, data_dir: Path | None) -> Iterat
 class _Worker(Thread):
     """A thread that keeps one worker process busy."""
 
-    def __init__(
-        self, waiting: SimpleQueue[Group], events: SimpleQueue[Event], device: str, data_dir: Path | None
-    ) -> None:
+    def __init__(self, waiting: SimpleQueue[Group], events: SimpleQueue[Event], terms: Terms) -> None:
         super().__init__(daemon=True)
-        self.waiting, self.events = waiting, events
-        self.device, self.data_dir = device, data_dir
+        self.waiting, self.events, self.terms = waiting, events, terms
         self.process: subprocess.Popen[str] | None = None
         self.lock = Lock()  # a process is launched and stopped under it
         self.stopped = False
@@ -193,8 +190,7 @@ class _Worker(Thread):
             "benchmark": group[0].benchmark.name,
             "method": group[0].method.name,
             "seeds": [spec.seed for spec in group],
-            "device": self.device,
-            "data_dir": str(self.data_dir) if self.data_dir else None,
+            "terms": self.terms.to_dict(),
         }
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
@@ -215,4 +211,11 @@ class _Worker(Thread):
         with self.lock:
             self.stopped = True
             if self.process is not None and self.process.poll() is None:
+                self.process.terminate()
+
+    def wait_or_kill(self) -> None:
+        if self.process is not None:
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
                 self.process.kill()

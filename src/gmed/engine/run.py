@@ -3,7 +3,7 @@ from __future__ import annotations
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gmed.engine.benchmarks import get_benchmark
+from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.spec import RunSpec
 from gmed.engine.together import Together
 from gmed.errors import GmedError, UsageError
@@ -59,20 +60,58 @@ class RunResult:
         return asdict(self)
 
 
-def run_one(
-    spec: RunSpec,
-    *,
-    device: str = "auto",
-    data_dir: Path | None = None,
-    on_progress: OnProgress = lambda seen, total: None,
-) -> RunResult:
+class Interrupted(KeyboardInterrupt):
+    """A run was told to stop; if checkpoints are kept, it goes on from here another time."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How runs are computed; what they find does not depend on it.
+
+    Attributes
+    ----------
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    data_dir
+        Where the data set is, unless where it is by default.
+    checkpoints
+        Where half-finished runs are kept, if they are.
+    """
+
+    device: str = "auto"
+    data_dir: Path | None = None
+    checkpoints: Checkpoints | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can carry it to another process."""
+        kept = self.checkpoints
+        return {
+            "device": self.device,
+            "data_dir": str(self.data_dir) if self.data_dir else None,
+            "checkpoints": {"folder": str(kept.folder), "every": kept.every} if kept else None,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Terms:
+        kept = content["checkpoints"]
+        return cls(
+            device=content["device"],
+            data_dir=Path(content["data_dir"]) if content["data_dir"] else None,
+            checkpoints=Checkpoints(Path(kept["folder"]), kept["every"]) if kept else None,
+        )
+
+
+USUAL = Terms()
+
+
+def run_one(spec: RunSpec, terms: Terms = USUAL) -> RunResult:
     """Compute one run in this process.
 
-    >>> result = run_one(RunSpec.make("split-mnist", "finetune", seed=0), device="cpu")
+    >>> result = run_one(RunSpec.make("split-mnist", "finetune", seed=0), Terms(device="cpu"))
     >>> [len(row) for row in result.accuracy], result.steps
     ([5, 5, 5, 5, 5], 500)
     """
-    (outcome,) = run_together([spec], device=device, data_dir=data_dir, on_progress=on_progress)
+    (outcome,) = run_together([spec], terms)
     if isinstance(outcome, GmedError):
         raise outcome
     return outcome
@@ -80,75 +119,133 @@ def run_one(
 
 def run_together(
     specs: Sequence[RunSpec],
-    *,
-    device: str = "auto",
-    data_dir: Path | None = None,
+    terms: Terms,
     on_progress: OnProgress = lambda seen, total: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> list[RunResult | GmedError]:
     """Compute runs of one method on one benchmark at several seeds in this process, all advancing together.
 
     Each comes out as it would alone; one that fails does not stop the others.
 
+    Parameters
+    ----------
+    stopping
+        Asked now and then; once it is true, checkpoints are written and :class:`Interrupted` is raised.
+
+    Examples
+    --------
     >>> specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in (0, 1)]
-    >>> [outcome.seed for outcome in run_together(specs, device="cpu")]
+    >>> [outcome.seed for outcome in run_together(specs, Terms(device="cpu"))]
     [0, 1]
     """
-    where = pick_device(device)
-    with _default_dtype(torch.float32):
+    kept = {spec.key: terms.checkpoints.load(spec) if terms.checkpoints else None for spec in specs}
+    outcomes: dict[str, RunResult | GmedError] = {}
+    for part in _at_one_point(specs, kept):
+        run = _Run(part, [kept[spec.key] for spec in part], terms)
         try:
-            return _run(specs, where, data_dir, on_progress)
+            with _default_dtype(torch.float32):
+                found = run.finish(on_progress, stopping)
         except torch.OutOfMemoryError:
-            if len(specs) == 1:
+            if len(part) == 1:
                 raise
-    torch.cuda.empty_cache()
-    half = len(specs) // 2
-    parts = specs[:half], specs[half:]
-    return [o for part in parts for o in run_together(part, device=device, data_dir=data_dir, on_progress=on_progress)]
+            del run
+            torch.cuda.empty_cache()
+            halves = part[: len(part) // 2], part[len(part) // 2 :]
+            found = [o for half in halves for o in run_together(half, terms, on_progress, stopping)]
+        outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
+    return [outcomes[spec.key] for spec in specs]
 
 
-def _run(
-    specs: Sequence[RunSpec], where: torch.device, data_dir: Path | None, on_progress: OnProgress
-) -> list[RunResult | GmedError]:
-    clock = _Clock()
-    with clock("data"):
-        streams = [
-            spec.method.make_stream(_stream(spec.benchmark.name, spec.seed, data_dir), spec.seed).to(where)
-            for spec in specs
-        ]
-    learners = [make_learner(spec, where) for spec in specs]
-    together = Together(learners, streams, specs[0].benchmark.batch_size)
+class _Run:
+    """Runs that advance together, from where their checkpoints left them."""
 
-    accuracy: list[list[list[float]]] = [[] for _ in specs]
-    start = 0
-    for number, stop in enumerate(streams[0].evaluate_after):
-        task = (number,) if learners[0].task_aware else ()
-        with clock("train"):
-            for seen in together.learn(start, stop, *task):
-                on_progress(seen, len(streams[0]))
-        with clock("evaluate"):
-            for rows, learner, stream in zip(accuracy, learners, streams, strict=True):
+    def __init__(self, specs: Sequence[RunSpec], kept: Sequence[Checkpoint | None], terms: Terms) -> None:
+        self.specs, self.terms = specs, terms
+        self.where = pick_device(terms.device)
+        self.clock = _Clock()
+        with self.clock("data"):
+            self.streams = [self._stream(spec) for spec in specs]
+        self.learners = [make_learner(spec, self.where) for spec in specs]
+        self.accuracy: list[list[list[float]]] = [[] for _ in specs]
+        self.seen = 0
+        self.resumed_at: list[int] = []
+        for replica, checkpoint in enumerate(kept):
+            if checkpoint is not None:
+                self.learners[replica].load_state_dict(checkpoint.state)
+                self.accuracy[replica] = checkpoint.accuracy
+                self.seen, self.resumed_at = checkpoint.seen, [*checkpoint.resumed_at, checkpoint.seen]
+        if kept[0] is not None:
+            self.clock.seconds = {n: s + self.clock.seconds.get(n, 0.0) for n, s in kept[0].seconds.items()}
+        self.together = Together(self.learners, self.streams, specs[0].benchmark.batch_size)
+
+    def _stream(self, spec: RunSpec) -> Stream:
+        made = _stream(spec.benchmark.name, spec.seed, self.terms.data_dir)
+        return spec.method.make_stream(made, spec.seed).to(self.where)
+
+    def finish(self, on_progress: OnProgress, stopping: Callable[[], bool]) -> list[RunResult | GmedError]:
+        start = 0
+        for number, stop in enumerate(self.streams[0].evaluate_after):
+            if number >= len(self.accuracy[0]):
+                task = (number,) if self.learners[0].task_aware else ()
+                steps = self.together.learn(max(start, self.seen), stop, *task)
+                while self._advance(steps):
+                    on_progress(self.seen, len(self.streams[0]))
+                    self._keep(stopping())
+                self._evaluate()
+            start = stop
+        return [self.together.failures.get(replica) or self._result(replica) for replica in range(len(self.specs))]
+
+    def _advance(self, steps: Iterator[int]) -> bool:
+        with self.clock("train"):
+            seen = next(steps, None)
+        self.seen = self.seen if seen is None else seen
+        return seen is not None
+
+    def _evaluate(self) -> None:
+        with self.clock("evaluate"):
+            for rows, learner, stream in zip(self.accuracy, self.learners, self.streams, strict=True):
                 rows.append([accuracy_on(learner, test) for test in stream.tests])
-        start = stop
 
-    conditions = {"replicas": str(len(specs)), "steps": "CUDA graph" if together.graph else "step by step"}
-    shared = {name: round(seconds / len(specs), 4) for name, seconds in clock.seconds.items()}
-    return [
-        together.failures.get(replica)
-        or RunResult(
+    def _keep(self, stopping: bool) -> None:
+        checkpoints = self.terms.checkpoints
+        if checkpoints is not None and (stopping or checkpoints.due()):
+            with self.clock("checkpoints"):
+                for replica, spec in enumerate(self.specs):
+                    if replica not in self.together.failures:
+                        state = {k: t.cpu() for k, t in self.learners[replica].state_dict().items()}
+                        progress = self.seen, self.accuracy[replica], self.clock.seconds, self.resumed_at
+                        checkpoints.save(spec, Checkpoint(*progress, state=state))
+        if stopping:
+            raise Interrupted
+
+    def _result(self, replica: int) -> RunResult:
+        spec, rows = self.specs[replica], self.accuracy[replica]
+        conditions = environment(self.where)
+        if self.where.type == "cuda":
+            conditions["replicas"] = str(len(self.specs))
+            conditions["steps"] = "CUDA graph" if self.together.graph else "step by step"
+        if self.resumed_at:
+            conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
+        return RunResult(
             benchmark=spec.benchmark.name,
             method=spec.method.name,
             seed=spec.seed,
-            accuracy=accuracy[replica],
-            final_accuracy=float(np.mean(accuracy[replica][-1])),
-            pooled_accuracy=float(
-                np.average(accuracy[replica][-1], weights=[len(t.y) for t in streams[replica].tests])
-            ),
-            steps=learners[replica].steps,
-            timings=shared,
-            environment=environment(where) | (conditions if where.type == "cuda" else {}),
+            accuracy=rows,
+            final_accuracy=float(np.mean(rows[-1])),
+            pooled_accuracy=float(np.average(rows[-1], weights=[len(t.y) for t in self.streams[replica].tests])),
+            steps=self.learners[replica].steps,
+            timings={name: round(s / len(self.specs), 4) for name, s in self.clock.seconds.items()},
+            environment=conditions,
         )
-        for replica, spec in enumerate(specs)
-    ]
+
+
+def _at_one_point(specs: Sequence[RunSpec], kept: Mapping[str, Checkpoint | None]) -> list[list[RunSpec]]:
+    """Runs that have come equally far, and can go on together."""
+    parts: dict[int, list[RunSpec]] = {}
+    for spec in specs:
+        checkpoint = kept[spec.key]
+        parts.setdefault(checkpoint.seen if checkpoint else 0, []).append(spec)
+    return list(parts.values())
 
 
 def make_learner(spec: RunSpec, where: torch.device) -> Learner:

@@ -63,7 +63,7 @@ class Together:
         self.failures: dict[int, GmedError] = {}
         self.graph: torch.cuda.CUDAGraph | None = None
         self._sound = list(range(len(learners)))
-        self._asked: list[dict[str, Any]] = [{} for _ in learners]
+        self._asked: dict[int, dict[str, Any]] = {}  # what the last whole step of each learner asked for
         self._ahead: dict[int, Ahead] = {}
         self._decided: tuple[int, Tables] | None = None
         self._branches = [
@@ -102,8 +102,8 @@ class Together:
 
     def _settled(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
-        learner, asked = self.learners[self._sound[0]], self._asked[self._sound[0]]
-        if not self.foreseeable or learner.steps == 0:
+        learner, asked = self.learners[self._sound[0]], self._asked.get(self._sound[0])
+        if not self.foreseeable or asked is None:
             return False
         learner.decisions = AsTheyCome()
         for later in (0, steps - 1):

@@ -1,21 +1,23 @@
 """A worker process: runs to compute together come in on standard input, one JSON object a line; what happens goes out
 likewise.
 
-It ends when its input does, so it never outlives the process that started it by more than one progress report.
+It ends when its input does, so it never outlives the process that started it by more than one progress report. Told to
+terminate, it writes checkpoints of what it is computing first.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
-from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
 
-from gmed.engine.run import RunResult, explain, run_together
+from gmed.engine.run import Interrupted, RunResult, Terms, explain, run_together
 from gmed.engine.spec import RunSpec
 
 REPORT_EVERY = 0.2  # seconds
@@ -25,6 +27,8 @@ def main() -> None:
     torch.set_num_threads(1)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a model prints must not mix with the reports
+    told_to_stop = Event()
+    signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
 
     def report(kind: str, **content: Any) -> None:
         out.write(json.dumps({"kind": kind, **content}) + "\n")
@@ -41,15 +45,16 @@ def main() -> None:
 
         try:
             specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
-            data_dir = Path(job["data_dir"]) if job["data_dir"] else None
-            outcomes = run_together(specs, device=job["device"], data_dir=data_dir, on_progress=on_progress)
-            for outcome in outcomes:
+            terms = Terms.from_dict(job["terms"])
+            for outcome in run_together(specs, terms, on_progress, told_to_stop.is_set):
                 if isinstance(outcome, RunResult):
                     report("finished", result=outcome.to_dict())
                 else:
                     report("failed", error=explain(outcome))
-        except BrokenPipeError:
+        except (BrokenPipeError, Interrupted):
             return
         except Exception as error:
             for _ in job["seeds"]:
                 report("failed", error=explain(error))
+        if told_to_stop.is_set():
+            return

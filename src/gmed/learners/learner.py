@@ -270,7 +270,8 @@ class Learner(ABC):
 
     def load(self, path: str | Path) -> None:
         """Become the learner saved in this file; this one must have been built alike. Reading runs no code."""
-        self.load_state_dict(read_state(Path(path), {"learner": type(self).__name__}))
+        state, _ = read_state(Path(path), {"learner": type(self).__name__})
+        self.load_state_dict(state)
 
     # ------------------------------------------------------------------ checks
 

@@ -32,8 +32,8 @@ def write_state(path: Path, state: dict[str, Tensor], labels: dict[str, str]) ->
             temporary.unlink(missing_ok=True)
 
 
-def read_state(path: Path, labels: dict[str, str]) -> dict[str, Tensor]:
-    """The tensors of a file written with the same labels."""
+def read_state(path: Path, labels: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and all labels of a file that was written with these."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -46,4 +46,4 @@ def read_state(path: Path, labels: dict[str, str]) -> dict[str, Tensor]:
     wrong = [f"{k} is {metadata.get(k)!r}, not {v!r}" for k, v in expected.items() if metadata.get(k) != v]
     if wrong:
         raise UsageError(f"{path}: {'; '.join(wrong)}")
-    return state
+    return state, metadata

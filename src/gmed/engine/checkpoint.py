@@ -1,0 +1,90 @@
+"""Half-finished runs, kept so that a sweep that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from gmed.engine.spec import RunSpec
+from gmed.errors import UsageError
+from gmed.learners.state import read_state, write_state
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run between two steps.
+
+    Attributes
+    ----------
+    seen
+        How many examples of its stream it has learned from.
+    accuracy
+        What was found at the points of evaluation behind it.
+    seconds
+        Time spent so far, by stage.
+    resumed_at
+        Where it was resumed before, in examples.
+    state
+        The learner's.
+    """
+
+    seen: int
+    accuracy: list[list[float]]
+    seconds: dict[str, float]
+    resumed_at: list[int]
+    state: dict[str, Tensor]
+
+
+class Checkpoints:
+    """A folder with a file for every run under way.
+
+    Parameters
+    ----------
+    folder
+        Made when it is first needed.
+    every
+        Seconds between checkpoints of a run.
+    """
+
+    def __init__(self, folder: Path, every: float) -> None:
+        self.folder, self.every = folder, every
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time for another."""
+        return time.monotonic() - self._last >= self.every
+
+    def save(self, spec: RunSpec, checkpoint: Checkpoint) -> None:
+        """Replace the run's checkpoint, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        progress = {
+            "seen": checkpoint.seen,
+            "accuracy": checkpoint.accuracy,
+            "seconds": checkpoint.seconds,
+            "resumed_at": checkpoint.resumed_at,
+        }
+        labels = {"run": spec.key, "name": str(spec), "progress": json.dumps(progress)}
+        write_state(self._path(spec), checkpoint.state, labels)
+        self._last = time.monotonic()
+
+    def load(self, spec: RunSpec) -> Checkpoint | None:
+        """The run's checkpoint, if there is a sound one."""
+        try:
+            state, labels = read_state(self._path(spec), {"run": spec.key})
+            return Checkpoint(**json.loads(labels["progress"]), state=state)
+        except (UsageError, KeyError, TypeError, ValueError):
+            return None
+
+    def discard(self, spec: RunSpec) -> None:
+        """Remove the run's checkpoint; with the last one the folder goes too."""
+        self._path(spec).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    def _path(self, spec: RunSpec) -> Path:
+        return self.folder / f"{spec.key}.safetensors"

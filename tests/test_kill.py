@@ -1,0 +1,69 @@
+"""A sweep that is killed again and again, without warning, ends with the results of one that never was."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gmed
+
+METHODS = ["er+gmed", "mir+gmed", "gem+gmed", "hal"]
+KILLS = 20
+
+
+def start(store):
+    words = ["run", "split-mnist", *METHODS, "--seeds", "2", "--device", "cpu", "--workers", "2", "--json"]
+    words += ["--store", str(store), "--checkpoint-every", "0.1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "gmed.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def kill_with_its_workers(process):
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_twenty_times(tmp_path):
+    store = tmp_path / "killed.db"
+    chance = random.Random(0)
+    unfinished = Path(f"{store}.unfinished")
+    kills = with_checkpoint = 0
+    while kills < KILLS:
+        process = start(store)
+        deadline = time.monotonic() + chance.uniform(1.0, 8.0)
+        while time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.01)
+        if process.poll() is not None:
+            break  # it finished before it could be killed
+        with_checkpoint += any(unfinished.glob("*.safetensors"))
+        kill_with_its_workers(process)
+        kills += 1
+
+    last = start(store)
+    document = json.loads(last.communicate(timeout=600)[0])
+    assert last.returncode == 0
+    reference = gmed.run("split-mnist", METHODS, seeds=2, device="cpu", store=None, workers=2)
+    expected = {(run.method, run.seed): run.accuracy for run in reference.runs}
+    assert {(run["method"], run["seed"]): run["accuracy"] for run in document["runs"]} == expected
+    with sqlite3.connect(store) as db:
+        assert db.execute("SELECT count(*), count(DISTINCT key) FROM runs").fetchone() == (8, 8)
+
+    resumed = [int(at) for run in document["runs"] for at in _resumed(run)]
+    assert kills == KILLS
+    assert with_checkpoint >= KILLS // 2
+    assert min(resumed) > 0
+    assert len(resumed) >= KILLS // 2
+    assert not unfinished.exists()
+
+
+def _resumed(run):
+    return run["environment"].get("resumed at example", "").replace(",", " ").split()

@@ -1,0 +1,147 @@
+"""A run that was stopped and goes on is, bit for bit, the run that was never stopped."""
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmed.data import Dataset
+from gmed.data.catalogue import CATALOGUE
+from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, together
+from gmed.engine.checkpoint import Checkpoint, Checkpoints
+from gmed.engine.run import Interrupted, _Run, _stream, run_together
+from gmed.models import MLP
+from gmed.streams import split
+
+CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(compared=3)", "bgd": "bgd(samples=2)"}
+EDITED = ["er+gmed(gamma=0.9,extra=3)", "mir+gmed", "er-t+gmed", "gem+gmed", "er+random-edit", "er+optimal-edit"]
+EVERY = [*(CHEAP.get(name, name) for name in METHODS), *EDITED]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_benchmark():
+    """Split MNIST with 43 examples a task, so that tasks end in odd batches."""
+    entry, benchmark = CATALOGUE["mnist"], BENCHMARKS["split-mnist"]
+    data = tiny_images()
+    CATALOGUE["mnist"] = replace(entry, load=lambda directory, progress: data)
+    BENCHMARKS["split-mnist"] = replace(
+        benchmark, stream=partial(split, per_task=43), model=partial(MLP, inputs=16, hidden=8)
+    )
+    rows, together.ROWS = together.ROWS, 3  # stretches so short that a run can be stopped almost anywhere
+    _stream.cache_clear()
+    yield
+    CATALOGUE["mnist"], BENCHMARKS["split-mnist"], together.ROWS = entry, benchmark, rows
+    _stream.cache_clear()
+
+
+def tiny_images():
+    rng = np.random.default_rng(0)
+    images = lambda n: rng.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8)  # noqa: E731
+    y_train, y_test = np.repeat(np.arange(10), 30), np.repeat(np.arange(10), 12)
+    return Dataset("tiny", images(300), y_train, images(120), y_test, 10)
+
+
+def finished(specs, kept, stops=(), checkpoints=None):
+    """Runs computed from checkpoints on, stopped once one of ``stops`` is reached; the learners' final states."""
+    terms = Terms("cpu", checkpoints=checkpoints)
+    run = _Run(specs, kept, terms)
+    outcomes = run.finish(lambda seen, total: None, lambda: any(run.seen >= stop for stop in stops))
+    return [o.accuracy for o in outcomes], [learner.state_dict() for learner in run.learners], outcomes
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_stopped_anywhere_and_resumed(method, tmp_path):
+    specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]
+    accuracy, states, _ = finished(specs, [None, None])
+    checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
+    for stops in ({10}, {43}, {86, 129}, set(range(216))):
+        remaining, times = set(stops), 0
+        while True:
+            kept = [checkpoints.load(spec) for spec in specs]
+            if kept[0]:
+                remaining -= {seen for seen in remaining if seen <= kept[0].seen}
+            try:
+                found, found_states, outcomes = finished(specs, kept, remaining, checkpoints)
+                break
+            except Interrupted:
+                times += 1
+        assert times > 0
+        assert found == accuracy
+        assert all(same(a, b) for a, b in zip(states, found_states, strict=True))
+        assert "resumed at example" in outcomes[0].environment
+        for spec in specs:
+            checkpoints.discard(spec)
+    assert not (tmp_path / "unfinished").exists()
+
+
+@settings(max_examples=20)
+@given(st.sets(st.integers(1, 214), max_size=4))
+def test_whenever_it_is_stopped(tmp_path_factory, stops):
+    specs = [RunSpec.make("split-mnist", "mir+gmed", 3)]
+    checkpoints = Checkpoints(tmp_path_factory.mktemp("kept") / "unfinished", every=3600)
+    reference = finished(specs, [None])
+    for stop in sorted(stops):
+        with suppress(Interrupted):
+            finished(specs, [checkpoints.load(specs[0])], {stop}, checkpoints)
+    found = finished(specs, [checkpoints.load(specs[0])], (), checkpoints)
+    assert found[0] == reference[0]
+    assert same(found[1][0], reference[1][0])
+
+
+def test_runs_at_different_points_are_finished_too(tmp_path):
+    """One seed has a checkpoint, another none: each goes on from where it is."""
+    specs = [RunSpec.make("split-mnist", "er", seed) for seed in (0, 1, 2)]
+    checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
+    with pytest.raises(Interrupted):
+        finished([specs[1]], [None], {50}, checkpoints)
+    outcomes = run_together(specs, Terms("cpu", checkpoints=checkpoints))
+    assert [o.accuracy for o in outcomes] == finished(specs, [None] * 3)[0]
+    assert ["resumed at example" in o.environment for o in outcomes] == [False, True, False]
+
+
+def test_checkpoints_come_as_often_as_asked(tmp_path):
+    specs = [RunSpec.make("split-mnist", "er", 0)]
+    saved = []
+
+    class Counting(Checkpoints):
+        def save(self, spec, checkpoint):
+            saved.append(checkpoint.seen)
+            super().save(spec, checkpoint)
+
+    run_together(specs, Terms("cpu", checkpoints=Counting(tmp_path / "often", every=1e-9)))
+    assert len(saved) > 5
+    assert saved == sorted(set(saved))
+    saved.clear()
+    run_together([RunSpec.make("split-mnist", "er", 1)], Terms("cpu", checkpoints=Counting(tmp_path / "x", every=3600)))
+    assert saved == []
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "another run's", "another version's"])
+def test_a_checkpoint_that_is_not_sound_is_as_good_as_none(tmp_path, damage):
+    spec, other = (RunSpec.make("split-mnist", "er", seed) for seed in (0, 1))
+    checkpoints = Checkpoints(tmp_path, every=1)
+    checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))
+    path = checkpoints._path(spec)
+    raw = path.read_bytes()
+    if damage == "another run's":
+        path.rename(checkpoints._path(other))
+        spec = other
+    else:
+        changed = {
+            "truncated": raw[: len(raw) // 2],
+            "flipped": raw[:9] + bytes([raw[9] ^ 4]) + raw[10:],
+            "empty": b"",
+            "another version's": raw.replace(b"gmed-state/1", b"gmed-state/9"),
+        }
+        path.write_bytes(changed[damage])
+    assert checkpoints.load(spec) is None
