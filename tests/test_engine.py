@@ -2,8 +2,7 @@ import pytest
 import torch
 
 import gmed
-from gmed.engine import Failed, Finished, Progress, RunSpec, execute, executor, run_one
-from gmed.engine.run import Terms
+from gmed.engine import Failed, Finished, Progress, RunSpec, Terms, execute, executor, run_one
 from gmed.errors import UsageError
 
 CPU = Terms(device="cpu")

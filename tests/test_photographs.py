@@ -9,8 +9,8 @@ import torch
 from gmed.data import Dataset
 from gmed.data.catalogue import CATALOGUE
 from gmed.editing import GMED
-from gmed.engine import BENCHMARKS, METHODS, RunSpec, run_one
-from gmed.engine.run import Terms, _stream
+from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, run_one
+from gmed.engine.run import _stream
 from gmed.learners import ER
 from gmed.memory import Reservoir
 

@@ -32,7 +32,7 @@ def small_benchmark():
     BENCHMARKS["split-mnist"] = replace(
         benchmark, stream=partial(split, per_task=43), model=partial(MLP, inputs=16, hidden=8)
     )
-    rows, together.ROWS = together.ROWS, 3  # stretches so short that a run can be stopped almost anywhere
+    rows, together.ROWS = together.ROWS, {"cpu": 3}  # stretches so short that a run can be stopped almost anywhere
     _stream.cache_clear()
     yield
     CATALOGUE["mnist"], BENCHMARKS["split-mnist"], together.ROWS = entry, benchmark, rows
@@ -145,3 +145,13 @@ def test_a_checkpoint_that_is_not_sound_is_as_good_as_none(tmp_path, damage):
         }
         path.write_bytes(changed[damage])
     assert checkpoints.load(spec) is None
+
+
+def test_a_checkpoint_that_does_not_fit_is_discarded_with_a_reason(tmp_path):
+    spec = RunSpec.make("split-mnist", "er", 0)
+    checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
+    checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))
+    (outcome,) = run_together([spec], Terms("cpu", checkpoints=checkpoints))
+    assert "did not fit and was discarded" in str(outcome)
+    (again,) = run_together([spec], Terms("cpu", checkpoints=checkpoints))
+    assert again.accuracy == finished([spec], [None])[0][0]

@@ -1,21 +1,23 @@
 """Learners that advance together come out as each would alone, bit for bit."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from gmed.editing import GMED
-from gmed.engine import RunSpec, run_one
+from gmed.engine import RunSpec, Terms, run, run_one
 from gmed.engine.executor import computed_together
-from gmed.engine.run import Terms, run_together
+from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, ER, MIR, ERAug, FineTune
 from gmed.memory import Reservoir
+from gmed.models import ResNet18
 from gmed.streams import Stream
 
 CPU = Terms(device="cpu")
@@ -52,10 +54,11 @@ def alone(learner, stream, batch_size, cuts):
     return learner.state_dict()
 
 
-def together(learners, streams, batch_size, cuts):
+def together(learners, streams, batch_size, cuts, ends=True):
     group = Together(learners, streams, batch_size)
     for start, stop in pairwise(cuts):
-        assert list(group.learn(start, stop))[-1:] == ([stop] if stop > start else [])
+        reached = list(group.learn(start, stop))
+        assert not ends or reached[-1:] == ([stop] if stop > start else [])
     return group
 
 
@@ -74,6 +77,7 @@ def test_each_equals_the_same_seed_alone(name):
 
 
 @settings(max_examples=25)
+@example("er", 10, [5, 60])  # the first task is shorter than a batch
 @given(st.sampled_from(sorted(FORESEEN)), st.integers(1, 12), st.lists(st.integers(0, 90), min_size=1, max_size=4))
 def test_however_the_stream_is_cut(name, batch_size, lengths):
     cuts = [0]
@@ -86,16 +90,18 @@ def test_however_the_stream_is_cut(name, batch_size, lengths):
 
 
 def test_one_that_diverges_does_not_stop_the_others():
+    """One fails in its first steps, one in a stretch that was decided ahead, at a known step."""
     learners = [FORESEEN["er+gmed"](model(seed), seed) for seed in range(3)]
-    learners[1].lr = 1e30
+    streams = [stream(seed, 800) for seed in range(3)]
     with torch.no_grad():
-        learners[2].model[4].weight.fill_(1e18)  # fails later than the first step
-    group = together(learners, [stream(seed, 400) for seed in range(3)], 10, [0, 400])
-    assert 1 in group.failures
-    assert isinstance(group.failures[1], DivergedError)
-    assert "step" in str(group.failures[1])
-    assert 0 not in group.failures
-    assert same(learners[0].state_dict(), alone(FORESEEN["er+gmed"](model(0), 0), stream(0, 400), 10, [0, 400]))
+        learners[1].model[4].weight.fill_(torch.nan)
+    streams[2] = replace(streams[2], x=streams[2].x.float() / 255)
+    streams[2].x[430] = torch.inf  # in the batch of step 43
+    group = together(learners, streams, 10, [0, 800], ends=False)
+    assert set(group.failures) == {1, 2}
+    assert all(isinstance(error, DivergedError) for error in group.failures.values())
+    assert "at step 43 " in str(group.failures[2])
+    assert same(learners[0].state_dict(), alone(FORESEEN["er+gmed"](model(0), 0), stream(0, 800), 10, [0, 800]))
 
 
 class Unplanned(ER):
@@ -106,16 +112,58 @@ class Unplanned(ER):
         super().step(x, y)
 
 
-class StepOfItsOwn(ER):
+class Twice(ER):
+    foreseeable = True
+
     def step(self, x, y):
+        self.draw()
         super().step(x, y)
 
 
-def test_a_step_of_ones_own_is_not_foreseeable_unless_it_says_so():
-    assert not StepOfItsOwn(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
-    declared = Unplanned(model(0), lr=0.1, memory=Reservoir(5))
-    with pytest.raises(UsageError, match=r"Unplanned .* draws 'something' unplanned"):
-        together([declared], [stream(0, 200)], 10, [0, 200])
+class Schedule(ER):
+    @property
+    def step_size(self):
+        return self.lr / (1 + self.steps)
+
+
+def test_what_is_foreseeable_is_declared_and_not_inherited():
+    assert ER(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
+    assert not Schedule(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
+    assert not ER(
+        model(0), lr=0.1, memory=Reservoir(5), editing=GMED(alpha=1.0, beta=0.0, extra=2)
+    ).can_be_decided_ahead()
+    dropping = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 4))
+    assert not ER(dropping, lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
+    assert ER(ResNet18(), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"), [(Unplanned, "draws 'something' unplanned"), (Twice, "twice for 'replay'")]
+)
+def test_a_false_declaration_is_found_out(kind, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        together([kind(model(0), lr=0.1, memory=Reservoir(5))], [stream(0, 200)], 10, [0, 200])
+
+
+@pytest.mark.parametrize("learners", [5, 1])
+def test_too_little_memory_for_all_at_once(monkeypatch, learners):
+    """A device with room for two learners at a time, and one with room for none."""
+    room = 2 if learners > 1 else 0
+    real = run._Run.finish
+
+    def finish(self, *how):
+        if len(self.specs) > room:
+            raise torch.OutOfMemoryError("no room")
+        return real(self, *how)
+
+    specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(learners)]
+    expected = [outcome.accuracy for outcome in run_together(specs, CPU)]
+    monkeypatch.setattr(run._Run, "finish", finish)
+    outcomes = run_together(specs, CPU)
+    if room:
+        assert [outcome.accuracy for outcome in outcomes] == expected
+    else:
+        assert isinstance(outcomes[0], torch.OutOfMemoryError)
 
 
 def test_runs_together_are_the_runs_alone():

@@ -19,7 +19,7 @@ from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
 from gmed.errors import GmedError, whole_number
-from gmed.experiment import Experiment, default_store, seed_list, stored_results
+from gmed.experiment import Experiment, default_store, stored_results
 from gmed.results import Results
 from gmed.terminal import (
     BAD_USAGE,
@@ -99,7 +99,8 @@ def run(
             results = experiment.run(rerun=rerun, watcher=progress)
     except KeyboardInterrupt:
         progress.console.print(
-            f"Stopped. Runs are kept in {experiment.store}; the same command goes on from there.",
+            f"Stopped. Finished runs are kept in {experiment.store}, others from their last checkpoint on; "
+            "the same command goes on from there.",
         )
         raise typer.Exit(INTERRUPTED) from None
     _print(results, as_json)
@@ -126,12 +127,12 @@ def bench(
     benchmark: Annotated[str, typer.Argument(help="A benchmark; random images in its shape are used")],
     methods: Annotated[list[str], typer.Argument(help="Methods: er, er+gmed")],
     replicas: Annotated[str, typer.Option(help="Learners that advance together: 1,20")] = "1",
-    steps: Annotated[int, typer.Option(help="Steps measured, after as many to warm up")] = 400,
+    steps: Annotated[int, typer.Option(help="Steps measured, after 200 to warm up")] = 400,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Measure how fast methods step here, alone in a plain loop and several together."""
-    counts = seed_list(replicas if "," in replicas else f"{replicas},")
+    counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in replicas.split(",")]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     for method in methods:

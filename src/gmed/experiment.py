@@ -24,7 +24,7 @@ from gmed.engine import (
     resolve,
 )
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.run import Terms, pick_device
+from gmed.engine.terms import Terms, pick_device
 from gmed.errors import UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
 from gmed.results import Failure, Results, Store

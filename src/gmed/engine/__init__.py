@@ -3,8 +3,9 @@
 from gmed.engine.benchmarks import BENCHMARKS, FUZZY, Benchmark, get_benchmark
 from gmed.engine.executor import Event, Failed, Finished, Progress, execute
 from gmed.engine.methods import EDITS, METHODS, Method, resolve
-from gmed.engine.run import RunResult, Terms, run_one
+from gmed.engine.run import RunResult, run_one
 from gmed.engine.spec import RunSpec
+from gmed.engine.terms import Terms
 
 __all__ = [
     "BENCHMARKS",

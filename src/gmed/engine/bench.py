@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from gmed.engine.benchmarks import Benchmark, get_benchmark
-from gmed.engine.run import environment, make_learner, pick_device
+from gmed.engine.run import environment, make_learner
 from gmed.engine.spec import RunSpec
-from gmed.engine.together import ROWS, Together
+from gmed.engine.terms import pick_device
+from gmed.engine.together import Together
 from gmed.streams import Stream, pixels
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mini-imagenet": (3, 84, 84)}
 """The images of each data set; speed does not depend on what they show."""
 
-WARM_UP = 2 * ROWS
+WARM_UP = 200
 """Steps before the clock starts: memory fills and libraries set themselves up."""
 
 
@@ -59,7 +60,6 @@ def bench(
     replicas: Sequence[int] = (1,),
     steps: int = 400,
     device: str = "auto",
-    on_measured: Callable[[Speed], None] = lambda speed: None,
 ) -> list[Speed]:
     """Measure a method on random images in the shape of a benchmark's, first in a plain loop, then together.
 
@@ -75,7 +75,6 @@ def bench(
         each = 1000 * seconds / steps / max(count, 1)
         ratio = speeds[0].milliseconds / each if speeds else 1.0
         speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured))
-        on_measured(speeds[-1])
     return speeds
 
 
@@ -88,23 +87,25 @@ def _seconds(spec: RunSpec, replicas: int, stream: Stream, steps: int, where: to
     size = spec.benchmark.batch_size
     learners = [make_learner(RunSpec(spec.benchmark, spec.method, seed), where) for seed in range(max(replicas, 1))]
     group = Together(learners, [stream] * len(learners), size)
-    task = (0,) if learners[0].task_aware else ()
 
-    def learn(start: int, stop: int) -> None:
+    def learn(start: int, stop: int, number: int) -> None:
+        task = (number,) if learners[0].task_aware else ()
         if replicas:
             for _ in group.learn(start * size, stop * size, *task):
                 pass
+            for failure in group.failures.values():
+                raise failure
             return
         for step in range(start, stop):
             rows = slice(step * size, (step + 1) * size)
             learners[0].observe(pixels(stream.x[rows]), stream.y[rows], *task)
 
-    learn(0, WARM_UP)
+    learn(0, WARM_UP, 0)
     _wait(where)
     start = time.perf_counter()
-    learn(WARM_UP, WARM_UP + steps)
+    learn(WARM_UP, WARM_UP + steps, 1)
     _wait(where)
-    return time.perf_counter() - start, group.graph is not None
+    return time.perf_counter() - start, group.captured
 
 
 def _random_stream(benchmark: Benchmark, steps: int, where: torch.device) -> Stream:

@@ -61,7 +61,10 @@ class Checkpoints:
 
     def save(self, spec: RunSpec, checkpoint: Checkpoint) -> None:
         """Replace the run's checkpoint, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.folder}: cannot be made ({error.strerror}); checkpoints go there") from None
         progress = {
             "seen": checkpoint.seen,
             "accuracy": checkpoint.accuracy,
@@ -82,8 +85,8 @@ class Checkpoints:
 
     def discard(self, spec: RunSpec) -> None:
         """Remove the run's checkpoint; with the last one the folder goes too."""
-        self._path(spec).unlink(missing_ok=True)
         with suppress(OSError):
+            self._path(spec).unlink(missing_ok=True)
             self.folder.rmdir()
 
     def _path(self, spec: RunSpec) -> Path:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from threading import Lock, Thread
 
 import torch
 
-from gmed.engine.run import USUAL, RunResult, Terms, explain, pick_device, run_together
+from gmed.engine.run import Outcome, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
+from gmed.engine.terms import USUAL, Terms, pick_device
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ Group = tuple[RunSpec, ...]
 MOST_TOGETHER = 20
 
 PATIENCE = 10.0
-"""Seconds a worker that is told to stop has for its checkpoints."""
+"""Seconds that workers have for their checkpoints when they are told to stop."""
 
 
 def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Iterator[Event]:
@@ -91,8 +93,9 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
     finally:
         for worker in crew:
             worker.stop()
+        deadline = time.monotonic() + PATIENCE
         for worker in crew:
-            worker.wait_or_kill()
+            worker.wait_until(deadline)
 
 
 def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
@@ -102,7 +105,7 @@ def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
         alike.setdefault((spec.benchmark.name, spec.method.name), []).append(spec)
     groups: list[Group] = []
     for same in alike.values():
-        size = MOST_TOGETHER if same[0].method.can_be_decided_ahead() else 1
+        size = MOST_TOGETHER if same[0].can_be_decided_ahead() else 1
         groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
     return groups
 
@@ -112,10 +115,7 @@ def _here(groups: Sequence[Group], terms: Terms) -> Iterator[Event]:
     torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
     try:
         for group in groups:
-            try:
-                outcomes: Sequence[RunResult | Exception] = run_together(group, terms)
-            except Exception as error:
-                outcomes = [error] * len(group)
+            outcomes: Sequence[Outcome] = run_together(group, terms)
             for spec, outcome in zip(group, outcomes, strict=True):
                 if isinstance(outcome, RunResult):
                     yield Finished(spec, outcome)
@@ -183,7 +183,7 @@ class _Worker(Thread):
         with self.lock:
             if self.stopped:
                 return
-            if self.process is None:
+            if self.process is None or self.process.poll() is not None:
                 self.process = self._launch()
         assert self.process.stdin is not None and self.process.stdout is not None
         job = {
@@ -213,9 +213,10 @@ class _Worker(Thread):
             if self.process is not None and self.process.poll() is None:
                 self.process.terminate()
 
-    def wait_or_kill(self) -> None:
-        if self.process is not None:
+    def wait_until(self, deadline: float) -> None:
+        process = self.process
+        if process is not None:
             try:
-                self.process.wait(PATIENCE)
+                process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                self.process.kill()
+                process.kill()

@@ -105,10 +105,6 @@ class Method:
             parts["editing"] = EDITS[self.edit.name](**self.edit.parameters)
         return recipe.learner(model, seed=seed, **parts)
 
-    def can_be_decided_ahead(self) -> bool:
-        """Whether runs of it can advance together, deciding what chance decides for many steps ahead."""
-        return self.make_learner(nn.Linear(1, 1), seed=0).can_be_decided_ahead()
-
     def config(self) -> dict[str, Any]:
         parts = {"base": {"name": self.base.name, **self.base.parameters}}
         return parts | ({"edit": {"name": self.edit.name, **self.edit.parameters}} if self.edit else {})

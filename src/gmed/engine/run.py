@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import platform
 import time
 import traceback
@@ -14,8 +15,9 @@ import numpy as np
 import torch
 
 from gmed.engine.benchmarks import get_benchmark
-from gmed.engine.checkpoint import Checkpoint, Checkpoints
+from gmed.engine.checkpoint import Checkpoint
 from gmed.engine.spec import RunSpec
+from gmed.engine.terms import USUAL, Terms, pick_device
 from gmed.engine.together import Together
 from gmed.errors import GmedError, UsageError
 from gmed.learners import Learner
@@ -60,48 +62,12 @@ class RunResult:
         return asdict(self)
 
 
+Outcome = RunResult | Exception
+"""What became of a run."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run was told to stop; if checkpoints are kept, it goes on from here another time."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How runs are computed; what they find does not depend on it.
-
-    Attributes
-    ----------
-    device
-        ``auto``, ``cpu`` or ``cuda``.
-    data_dir
-        Where the data set is, unless where it is by default.
-    checkpoints
-        Where half-finished runs are kept, if they are.
-    """
-
-    device: str = "auto"
-    data_dir: Path | None = None
-    checkpoints: Checkpoints | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it to another process."""
-        kept = self.checkpoints
-        return {
-            "device": self.device,
-            "data_dir": str(self.data_dir) if self.data_dir else None,
-            "checkpoints": {"folder": str(kept.folder), "every": kept.every} if kept else None,
-        }
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Terms:
-        kept = content["checkpoints"]
-        return cls(
-            device=content["device"],
-            data_dir=Path(content["data_dir"]) if content["data_dir"] else None,
-            checkpoints=Checkpoints(Path(kept["folder"]), kept["every"]) if kept else None,
-        )
-
-
-USUAL = Terms()
 
 
 def run_one(spec: RunSpec, terms: Terms = USUAL) -> RunResult:
@@ -112,7 +78,7 @@ def run_one(spec: RunSpec, terms: Terms = USUAL) -> RunResult:
     ([5, 5, 5, 5, 5], 500)
     """
     (outcome,) = run_together([spec], terms)
-    if isinstance(outcome, GmedError):
+    if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
@@ -122,10 +88,10 @@ def run_together(
     terms: Terms,
     on_progress: OnProgress = lambda seen, total: None,
     stopping: Callable[[], bool] = lambda: False,
-) -> list[RunResult | GmedError]:
+) -> list[Outcome]:
     """Compute runs of one method on one benchmark at several seeds in this process, all advancing together.
 
-    Each comes out as it would alone; one that fails does not stop the others.
+    Each comes out as it would alone (on a GPU: with the same kernels); one that diverges does not stop the others.
 
     Parameters
     ----------
@@ -139,21 +105,39 @@ def run_together(
     [0, 1]
     """
     kept = {spec.key: terms.checkpoints.load(spec) if terms.checkpoints else None for spec in specs}
-    outcomes: dict[str, RunResult | GmedError] = {}
+    outcomes: dict[str, Outcome] = {}
     for part in _at_one_point(specs, kept):
-        run = _Run(part, [kept[spec.key] for spec in part], terms)
-        try:
-            with _default_dtype(torch.float32):
-                found = run.finish(on_progress, stopping)
-        except torch.OutOfMemoryError:
-            if len(part) == 1:
-                raise
-            del run
-            torch.cuda.empty_cache()
-            halves = part[: len(part) // 2], part[len(part) // 2 :]
-            found = [o for half in halves for o in run_together(half, terms, on_progress, stopping)]
+        found = _computed(part, [kept[spec.key] for spec in part], terms, on_progress, stopping)
         outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
     return [outcomes[spec.key] for spec in specs]
+
+
+def _computed(
+    specs: Sequence[RunSpec],
+    kept: Sequence[Checkpoint | None],
+    terms: Terms,
+    on_progress: OnProgress,
+    stopping: Callable[[], bool],
+) -> list[Outcome]:
+    """The outcome of each: in two halves where the device has no room for all, and an error for all it happened to."""
+    try:
+        with _default_dtype(torch.float32):
+            return _Run(specs, kept, terms).finish(on_progress, stopping)
+    except Exception as error:
+        if len(specs) == 1 or not _out_of_memory(error):
+            return [error] * len(specs)
+    gc.collect()  # the failed try is gone only now that its error is
+    torch.cuda.empty_cache()
+    half = len(specs) // 2
+    return [
+        outcome
+        for part in (slice(None, half), slice(half, None))
+        for outcome in _computed(specs[part], kept[part], terms, on_progress, stopping)
+    ]
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, torch.OutOfMemoryError) or _out_of_memory(error.__context__))
 
 
 class _Run:
@@ -171,18 +155,27 @@ class _Run:
         self.resumed_at: list[int] = []
         for replica, checkpoint in enumerate(kept):
             if checkpoint is not None:
-                self.learners[replica].load_state_dict(checkpoint.state)
-                self.accuracy[replica] = checkpoint.accuracy
-                self.seen, self.resumed_at = checkpoint.seen, [*checkpoint.resumed_at, checkpoint.seen]
-        if kept[0] is not None:
-            self.clock.seconds = {n: s + self.clock.seconds.get(n, 0.0) for n, s in kept[0].seconds.items()}
+                self._resume(replica, checkpoint)
         self.together = Together(self.learners, self.streams, specs[0].benchmark.batch_size)
+
+    def _resume(self, replica: int, checkpoint: Checkpoint) -> None:
+        spec = self.specs[replica]
+        try:
+            self.learners[replica].load_state_dict(checkpoint.state)
+        except (GmedError, KeyError, RuntimeError) as error:
+            assert self.terms.checkpoints is not None
+            self.terms.checkpoints.discard(spec)
+            raise UsageError(f"{spec}: its checkpoint did not fit and was discarded; run it again ({error})") from error
+        self.accuracy[replica] = checkpoint.accuracy
+        self.seen, self.resumed_at = checkpoint.seen, [*checkpoint.resumed_at, checkpoint.seen]
+        for stage, seconds in checkpoint.seconds.items():
+            self.clock.seconds[stage] = self.clock.seconds.get(stage, 0.0) + seconds
 
     def _stream(self, spec: RunSpec) -> Stream:
         made = _stream(spec.benchmark.name, spec.seed, self.terms.data_dir)
         return spec.method.make_stream(made, spec.seed).to(self.where)
 
-    def finish(self, on_progress: OnProgress, stopping: Callable[[], bool]) -> list[RunResult | GmedError]:
+    def finish(self, on_progress: OnProgress, stopping: Callable[[], bool]) -> list[Outcome]:
         start = 0
         for number, stop in enumerate(self.streams[0].evaluate_after):
             if number >= len(self.accuracy[0]):
@@ -213,7 +206,7 @@ class _Run:
                 for replica, spec in enumerate(self.specs):
                     if replica not in self.together.failures:
                         state = {k: t.cpu() for k, t in self.learners[replica].state_dict().items()}
-                        progress = self.seen, self.accuracy[replica], self.clock.seconds, self.resumed_at
+                        progress = self.seen, self.accuracy[replica], self._share(), self.resumed_at
                         checkpoints.save(spec, Checkpoint(*progress, state=state))
         if stopping:
             raise Interrupted
@@ -223,7 +216,7 @@ class _Run:
         conditions = environment(self.where)
         if self.where.type == "cuda":
             conditions["replicas"] = str(len(self.specs))
-            conditions["steps"] = "CUDA graph" if self.together.graph else "step by step"
+            conditions["steps"] = "CUDA graph" if self.together.captured else "step by step"
         if self.resumed_at:
             conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
         return RunResult(
@@ -234,9 +227,13 @@ class _Run:
             final_accuracy=float(np.mean(rows[-1])),
             pooled_accuracy=float(np.average(rows[-1], weights=[len(t.y) for t in self.streams[replica].tests])),
             steps=self.learners[replica].steps,
-            timings={name: round(s / len(self.specs), 4) for name, s in self.clock.seconds.items()},
+            timings=self._share(),
             environment=conditions,
         )
+
+    def _share(self) -> dict[str, float]:
+        """Each run's part of the time spent."""
+        return {stage: round(seconds / len(self.specs), 4) for stage, seconds in self.clock.seconds.items()}
 
 
 def _at_one_point(specs: Sequence[RunSpec], kept: Mapping[str, Checkpoint | None]) -> list[list[RunSpec]]:
@@ -268,15 +265,6 @@ def accuracy_on(learner: Learner, test: Examples, chunk: int = 1000) -> float:
         x, y = test.x[at : at + chunk], test.y[at : at + chunk]
         right += int((learner.predict(pixels(x)) == y).sum())
     return right / len(test.y)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def environment(device: torch.device) -> dict[str, str]:

@@ -53,5 +53,9 @@ class RunSpec:
         identity = {"config": self.config(), "versions": self.versions(), "seed": self.seed}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
+    def can_be_decided_ahead(self) -> bool:
+        """Whether runs like it can advance together, with what chance decides decided for many steps ahead."""
+        return self.method.make_learner(self.benchmark.model(), self.seed).can_be_decided_ahead()
+
     def __str__(self) -> str:
         return f"{self.benchmark.name} {self.method.name} seed {self.seed}"

@@ -20,14 +20,17 @@ from torch import Tensor
 
 from gmed.errors import DivergedError, GmedError
 from gmed.learners import Learner
-from gmed.learners.decisions import Ahead, AsTheyCome, all_finite
+from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
 from gmed.streams import Stream, pixels
 
 BRANCHES = 8
 """Streams that the branches of a graph are laid on: more do not run faster."""
 
-ROWS = 100
-"""Steps decided at a time."""
+ROWS = {"cuda": 100, "cpu": 20}
+"""Steps decided at a time. Between two stretches a run can be stopped and kept."""
+
+BATCH = "examples of the incoming batch"
+"""The table of what a step learns from."""
 
 WARM_UP = 2
 """Steps made before a graph is captured, in which libraries set themselves up."""
@@ -52,8 +55,8 @@ class Together:
     ----------
     failures
         Why a learner failed, by its number.
-    graph
-        The captured step, once there is one.
+    graph, captured
+        The step of all as a CUDA graph, and whether there has been one.
     """
 
     def __init__(self, learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
@@ -62,6 +65,8 @@ class Together:
         self.foreseeable = all(learner.can_be_decided_ahead() for learner in learners)
         self.failures: dict[int, GmedError] = {}
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.captured = False
+        self._rows = ROWS[self.device.type]
         self._sound = list(range(len(learners)))
         self._asked: dict[int, dict[str, Any]] = {}  # what the last whole step of each learner asked for
         self._ahead: dict[int, Ahead] = {}
@@ -90,7 +95,7 @@ class Together:
         whole = end - at == self.batch_size
         for replica in tuple(self._sound):
             learner, stream = self.learners[replica], self.streams[replica]
-            learner.decisions = decisions = AsTheyCome()
+            learner.decisions = decisions = Recorded()
             try:
                 learner.observe(pixels(stream.x[at:end]), stream.y[at:end], *task)
             except DivergedError as error:
@@ -114,7 +119,7 @@ class Together:
 
     def _stretch(self, at: int, stop: int) -> int:
         """Make the next steps of every learner, up to as many as tables have rows; where that leads."""
-        steps = min((stop - at) // self.batch_size, ROWS)
+        steps = min((stop - at) // self.batch_size, self._rows)
         after = at + steps * self.batch_size
         tables = self._decided[1] if self._decided and self._decided[0] == at else self._decide(at, steps)
         sound = [self.learners[replica] for replica in self._sound]
@@ -125,7 +130,7 @@ class Together:
             learner.steps = made + steps
             if learner.memory is not None:
                 learner.memory.seen = seen + steps * self.batch_size
-        following = min((stop - after) // self.batch_size, ROWS)
+        following = min((stop - after) // self.batch_size, self._rows)
         self._decided = (after, self._decide(after, following)) if following else None  # while the device computes
         self._note_failures(steps)
         return after
@@ -141,14 +146,14 @@ class Together:
                     for name, (decide, _) in asked.items():
                         rows[name].append(decide())
             table = {name: np.stack(values) for name, values in rows.items()}
-            table["batch"] = np.arange(at, at + steps * self.batch_size).reshape(steps, -1)
+            table[BATCH] = np.arange(at, at + steps * self.batch_size).reshape(steps, -1)
             tables[replica] = table
         return tables
 
     def _fill(self, tables: Tables) -> None:
         if not self._ahead:
             due = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self._ahead = {replica: Ahead(ROWS, tables[replica], due) for replica in self._sound}
+            self._ahead = {replica: Ahead(self._rows, tables[replica], due) for replica in self._sound}
         self._due.zero_()
         for replica, ahead in self._ahead.items():
             ahead.refill(tables[replica])
@@ -168,12 +173,19 @@ class Together:
                 self._every_step()
             steps -= min(WARM_UP, steps)
             if steps:
-                self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
-                    self._every_step()
+                self._capture()
         for _ in range(steps):
             assert self.graph is not None
             self.graph.replay()
+
+    def _capture(self) -> None:
+        graph, trunk = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph):
+                self._every_step()
+        finally:
+            torch.cuda.set_stream(trunk)  # whatever happened inside
+        self.graph, self.captured = graph, True
 
     def _every_step(self) -> None:
         """The next step of every learner, each on a branch of its own where there are branches."""
@@ -181,11 +193,13 @@ class Together:
             trunk = torch.cuda.current_stream()
             for branch in self._branches:
                 branch.wait_stream(trunk)
-            for place, replica in enumerate(self._sound):
-                with torch.cuda.stream(self._branches[place % BRANCHES]):
-                    self._step(replica)
-            for branch in self._branches:
-                trunk.wait_stream(branch)
+            try:
+                for place, replica in enumerate(self._sound):
+                    with torch.cuda.stream(self._branches[place % BRANCHES]):
+                        self._step(replica)
+            finally:
+                for branch in self._branches:
+                    trunk.wait_stream(branch)
         else:
             for replica in self._sound:
                 self._step(replica)
@@ -194,7 +208,7 @@ class Together:
     @torch.enable_grad()
     def _step(self, replica: int) -> None:
         self._ahead[replica].begin()
-        stream, rows = self.streams[replica], self._ahead[replica].row("batch")
+        stream, rows = self.streams[replica], self._ahead[replica].row(BATCH)
         self.learners[replica].step(pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows))
 
     def _note_failures(self, steps: int) -> None:

@@ -1,8 +1,8 @@
 """A worker process: runs to compute together come in on standard input, one JSON object a line; what happens goes out
 likewise.
 
-It ends when its input does, so it never outlives the process that started it by more than one progress report. Told to
-terminate, it writes checkpoints of what it is computing first.
+It ends when its input does, and soon after nobody reads its reports. Then, and when it is told to terminate, it writes
+checkpoints of what it is computing first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
-from gmed.engine.run import Interrupted, RunResult, Terms, explain, run_together
+from gmed.engine.run import Interrupted, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
+from gmed.engine.terms import Terms
+from gmed.errors import GmedError
 
 REPORT_EVERY = 0.2  # seconds
 
@@ -31,7 +33,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
 
     def report(kind: str, **content: Any) -> None:
-        out.write(json.dumps({"kind": kind, **content}) + "\n")
+        try:
+            out.write(json.dumps({"kind": kind, **content}) + "\n")
+        except BrokenPipeError:  # nobody is waiting for it any more
+            told_to_stop.set()
 
     for line in sys.stdin:
         job = json.loads(line)
@@ -43,18 +48,16 @@ def main() -> None:
                 last = time.monotonic()
                 report("progress", seen=seen, total=total)
 
+        specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
         try:
-            specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
-            terms = Terms.from_dict(job["terms"])
-            for outcome in run_together(specs, terms, on_progress, told_to_stop.is_set):
-                if isinstance(outcome, RunResult):
-                    report("finished", result=outcome.to_dict())
-                else:
-                    report("failed", error=explain(outcome))
-        except (BrokenPipeError, Interrupted):
+            outcomes = run_together(specs, Terms.from_dict(job["terms"]), on_progress, told_to_stop.is_set)
+        except Interrupted:
             return
-        except Exception as error:
-            for _ in job["seeds"]:
-                report("failed", error=explain(error))
-        if told_to_stop.is_set():
-            return
+        for outcome in outcomes:
+            if isinstance(outcome, RunResult):
+                report("finished", result=outcome.to_dict())
+            else:
+                report("failed", error=explain(outcome))
+        unexpected = any(isinstance(o, Exception) and not isinstance(o, GmedError) for o in outcomes)
+        if told_to_stop.is_set() or (unexpected and torch.cuda.is_available()):
+            return  # after an error on a GPU nothing there can be relied on

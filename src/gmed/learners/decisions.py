@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import get_total_norm
+
+from gmed.errors import UsageError
 
 Decide = Callable[[], NDArray[Any]]
 """What chance and counters decide in the step under way; nothing that a batch or the model computes may enter."""
@@ -32,26 +34,35 @@ class Decisions(Protocol):
 
 
 class AsTheyCome:
-    """Each decision is made when a step asks for it, and a step that must not be taken is known at once.
+    """Each decision is made when a step asks for it, and a step that must not be taken is known at once."""
+
+    live = True
+
+    def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
+        return torch.from_numpy(decide()).to(device)
+
+    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
+        return all_finite([loss, *slope.values()])
+
+
+class Recorded(AsTheyCome):
+    """Decisions as they come, and a record of what a step asked for.
 
     Attributes
     ----------
     asked
-        What the last step asked for, by name, and the shape of what it was given.
+        What was asked for, by name, and the shape of what was given.
     """
-
-    live = True
 
     def __init__(self) -> None:
         self.asked: dict[str, tuple[Decide, tuple[int, ...]]] = {}
 
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
+        if name in self.asked:
+            raise UsageError(f"a step asks twice for {name!r}; give the two decisions different names")
         decided = decide()
         self.asked[name] = decide, decided.shape
         return torch.from_numpy(decided).to(device)
-
-    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
-        return bool(torch.isfinite(loss + get_total_norm(slope.values())))
 
 
 class Ahead:
@@ -122,4 +133,4 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     >>> all_finite([torch.ones(2), torch.tensor([1.0, float("nan")])])
     False
     """
-    return bool(torch.isfinite(get_total_norm(tensors)))
+    return bool(torch.isfinite(get_total_norm(tensors, norm_type=inf)))

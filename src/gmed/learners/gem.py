@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.editing import Edit
-from gmed.errors import UsageError, finite_number
+from gmed.errors import DivergedError, UsageError, finite_number
 from gmed.learners.replay import Replay
 from gmed.learners.task_aware import TaskAware
 from gmed.memory import TaskRing
@@ -87,7 +87,10 @@ def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
     P = (G @ G.T).cpu().numpy()
     P += 1e-3 * np.eye(len(P))  # keeps parallel constraints solvable, as in the method's own code
     q = (G @ g.double()).cpu().numpy() + P @ np.full(len(P), margin)
-    L = np.linalg.cholesky(P)
+    try:
+        L = np.linalg.cholesky(P)
+    except np.linalg.LinAlgError:
+        raise DivergedError("the gradients of the stored examples are too large to project on; lower lr") from None
     u, _ = nnls(L.T, -np.linalg.solve(L, q))
     return np.asarray(u) + margin
 

@@ -77,7 +77,7 @@ class GSS(ER):
         if full and float((stored @ direction(self.model, x, y)).max()) >= 0:
             return torch.full((len(y),), torch.inf, dtype=torch.float64, device=x.device)
         each = torch.stack([direction(self.model, x[i : i + 1], y[i : i + 1]) for i in range(len(y))])
-        return 1 + (each @ stored.T).amax(1).double()
+        return 1 + (each @ stored.T).amax(1).double().nan_to_num(nan=1.0)  # unknown counts as redundant
 
     def stored_directions(self) -> Tensor:
         """Directions of random batches of stored examples, one a row."""

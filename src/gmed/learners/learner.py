@@ -52,8 +52,8 @@ class Learner(ABC):
     task_aware
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
     foreseeable
-        Whether :meth:`step` asks the host for nothing but what is :meth:`planned`. Declared by the class that
-        defines the step; memory and edit have a say of their own.
+        Whether :meth:`step` asks the host for nothing but what is :meth:`planned`. It is not inherited: a subclass
+        declares it for itself, and so do memories and edits.
     """
 
     version = 1
@@ -115,9 +115,9 @@ class Learner(ABC):
 
     def can_be_decided_ahead(self) -> bool:
         """Whether every step of this learner, as it is put together, is foreseeable."""
-        defines_step = next(c for c in type(self).__mro__ if "step" in vars(c))
-        parts = [self.memory, getattr(self, "editing", None)]
-        return bool(vars(defines_step).get("foreseeable")) and all(p is None or p.foreseeable for p in parts)
+        parts = [part for part in (self, self.memory, getattr(self, "editing", None)) if part is not None]
+        declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
+        return declared and leaves_nothing_to_chance(self.model)
 
     def torch_random(self, purpose: str) -> torch.Generator:
         """The same for many numbers at once, drawn on the model's device."""
@@ -195,7 +195,7 @@ class Learner(ABC):
     def _learn(self, x: Any, y: Any, *task: int) -> None:
         if torch.is_inference_mode_enabled():
             raise InputError("learning needs gradients, which torch.inference_mode() rules out; leave it first")
-        x, y = self._checked(x, y)
+        x, y, classes = self._checked(x, y)
         try:
             with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness():
                 self.step(x, y, *task)
@@ -203,6 +203,7 @@ class Learner(ABC):
             if isinstance(error, GmedError):
                 raise
             raise InputError(f"the model cannot learn from a batch of shape {tuple(x.shape)}: {error}") from error
+        self._shape, self._classes = tuple(x.shape[1:]), classes
         self.steps += 1
 
     @torch.no_grad()
@@ -295,7 +296,7 @@ class Learner(ABC):
             )
         return x
 
-    def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor, int]:
         x = self._inputs(x)
         y = _tensor("y", y)
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -309,8 +310,7 @@ class Learner(ABC):
                 f"labels run from {int(y.min())} to {int(y.max())}; the model has {classes} outputs, "
                 f"so they must lie in 0 .. {classes - 1}"
             )
-        self._shape, self._classes = tuple(x.shape[1:]), classes
-        return x, y
+        return x, y, classes
 
     def _count_classes(self, x: Tensor) -> int:
         """Try the model on the first batch: do inputs of this shape fit, and how many classes come out?"""
@@ -344,8 +344,8 @@ class Learner(ABC):
             with self.memory.transaction():
                 yield
         else:
-            self.memory.lay_out(x, y)
             try:
+                self.memory.lay_out(x, y)
                 yield
             except BaseException:
                 self.memory.clear()

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from gmed.models.known_layers import leaves_nothing_to_chance
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def still_statistics(model: nn.Module) -> Iterator[set[str]]:
     norms = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+        if type(module) in _BATCH_NORMS and module.training and module.track_running_stats
     }
     for norm in norms.values():
         norm.track_running_stats = False

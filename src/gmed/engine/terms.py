@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gmed.engine.checkpoint import Checkpoints
+from gmed.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How runs are computed; what they find does not depend on it.
+
+    Attributes
+    ----------
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    data_dir
+        Where the data set is, unless where it is by default.
+    checkpoints
+        Where half-finished runs are kept, if they are.
+    """
+
+    device: str = "auto"
+    data_dir: Path | None = None
+    checkpoints: Checkpoints | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can carry it to another process."""
+        kept = self.checkpoints
+        return {
+            "device": self.device,
+            "data_dir": str(self.data_dir) if self.data_dir else None,
+            "checkpoints": {"folder": str(kept.folder), "every": kept.every} if kept else None,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Terms:
+        kept = content["checkpoints"]
+        return cls(
+            device=content["device"],
+            data_dir=Path(content["data_dir"]) if content["data_dir"] else None,
+            checkpoints=Checkpoints(Path(kept["folder"]), kept["every"]) if kept else None,
+        )
+
+
+USUAL = Terms()
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
