@@ -5,7 +5,7 @@ shifts what another draws, so two methods at one seed share weights, data, strea
 and replay draws, and a run resumes at any step by knowing only the step.
 
 Purposes in use: ``weights``, ``data``, ``order``, ``permutation``, ``rotation``, ``replay``, ``reservoir``,
-``editing``, ``model`` (dropout inside a model).
+``editing``, ``model`` (dropout inside a model), and the names that steps ask for decisions by (``augmentation``, ...).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from gmed.data.archive import unpack
@@ -8,7 +9,7 @@ from gmed.data.download import download
 from gmed.data.places import cache_folder
 from gmed.data.progress import Progress, unwatched
 from gmed.data.records import read_records, record_bytes
-from gmed.data.writing import exclusive, made_whole
+from gmed.data.writing import exclusive, made_whole, writing
 from gmed.errors import DataError
 
 MARK = ".fetched"
@@ -33,8 +34,10 @@ def fetch(cifar: Cifar, progress: Progress = unwatched) -> Path:
             unpack(archive, sizes, making)
             for file in cifar.files:
                 read_records(making, file, cifar.classes)
-            (making / MARK).write_text(f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n")
-        archive.unlink()
+            with writing(folder):
+                (making / MARK).write_text(f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n")
+        with suppress(OSError):
+            archive.unlink()
     return folder
 
 

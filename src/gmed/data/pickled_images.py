@@ -63,7 +63,8 @@ def read_classes(path: Path) -> tuple[NDArray[np.uint8], Mapping[str, list[int]]
     if images.dtype != np.uint8 or images.ndim != 4:
         raise refuse(f"its images are {images.dtype} of shape {images.shape}, not uint8 (n, height, width, 3)")
     for name, indices in classes.items():
-        if indices.ndim != 1 or np.any((indices < 0) | (indices >= len(images))):
+        wrong_kind = indices.ndim != 1 or indices.dtype.kind not in "iu"
+        if wrong_kind or np.any((indices < 0) | (indices >= len(images))):
             raise refuse(f"class {name} lists images it does not hold")
     return images, {name: indices.tolist() for name, indices in classes.items()}
 
