@@ -3,7 +3,7 @@
     GMED_DATA=FOLDER python benchmarks/running_statistics.py [--seeds 1] [--device cuda]
 
 Trains iid-online on Split CIFAR-10 and, at some of the last steps, evaluates it twice: with the running statistics of
-the last batches of ten images, and with statistics estimated anew on 2,000 training images. Only the evaluation differs.
+the last batches of ten images, and with statistics estimated anew on 2,000 training images. Only evaluation differs.
 """
 
 from __future__ import annotations
