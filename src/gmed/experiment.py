@@ -23,7 +23,7 @@ from gmed.engine import (
     get_benchmark,
     resolve,
 )
-from gmed.engine.checkpoint import Checkpoints
+from gmed.engine.checkpoint import Checkpoints, checkpointed
 from gmed.engine.terms import Terms, pick_device
 from gmed.errors import UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
@@ -120,7 +120,7 @@ class Experiment:
         """A folder beside the store; nothing is kept where there is no store, or where results are to be made anew."""
         if self.store is None or rerun:
             return None
-        return Checkpoints(Path(f"{self.store}.unfinished").resolve(), self.checkpoint_every)
+        return Checkpoints(unfinished_folder(self.store), self.checkpoint_every)
 
     def _stored(self, specs: Sequence[RunSpec]) -> dict[str, RunResult]:
         if self.store is None or not Path(self.store).exists():
@@ -229,6 +229,17 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         failures = [f for f in failures if f.method in named]
     runs.sort(key=_place)
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
+
+
+def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:
+    """The benchmark and method of every run that has a checkpoint beside a store."""
+    folder = unfinished_folder(store)
+    return [name for path in sorted(folder.glob("*.safetensors")) if (name := checkpointed(path))]
+
+
+def unfinished_folder(store: str | Path) -> Path:
+    """Where the checkpoints of a store's runs are."""
+    return Path(f"{store}.unfinished").resolve()
 
 
 def _place(run: RunResult) -> tuple[int, int, int, str, int]:

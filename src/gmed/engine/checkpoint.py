@@ -71,7 +71,12 @@ class Checkpoints:
             "seconds": checkpoint.seconds,
             "resumed_at": checkpoint.resumed_at,
         }
-        labels = {"run": spec.key, "name": str(spec), "progress": json.dumps(progress)}
+        labels = {
+            "run": spec.key,
+            "benchmark": spec.benchmark.name,
+            "method": spec.method.name,
+            "progress": json.dumps(progress),
+        }
         write_state(self._path(spec), checkpoint.state, labels)
         self._last = time.monotonic()
 
@@ -91,3 +96,12 @@ class Checkpoints:
 
     def _path(self, spec: RunSpec) -> Path:
         return self.folder / f"{spec.key}.safetensors"
+
+
+def checkpointed(path: Path) -> tuple[str, str] | None:
+    """The benchmark and method of the run a checkpoint is of, if it is one."""
+    try:
+        _, labels = read_state(path, {})
+        return labels["benchmark"], labels["method"]
+    except (UsageError, KeyError):
+        return None

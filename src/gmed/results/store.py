@@ -4,11 +4,12 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import GmedError, StoreError
@@ -37,6 +38,22 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE INDEX runs_by_method ON runs (benchmark, method, seed);
 """
+
+
+class Merged(NamedTuple):
+    """What became of the runs of another store.
+
+    Attributes
+    ----------
+    added, known
+        How many were new here, and how many were here already.
+    conflicts
+        Those that are here with another result, which was kept.
+    """
+
+    added: int
+    known: int
+    conflicts: list[str]
 
 
 class Store:
@@ -152,6 +169,33 @@ class Store:
             for row in self._rows("failed", benchmark)
             if _current(row)
         ]
+
+    def remove(self, benchmark: str, methods: Sequence[str] = (), *, failed: bool = False) -> int:
+        """Remove the runs of a benchmark: all, or of these methods as they are stored, or the failed ones; how many."""
+        names = tuple(methods)
+        query = "DELETE FROM runs WHERE benchmark = ?"
+        query += f" AND method IN ({', '.join('?' * len(names))})" if names else ""
+        query += " AND status = 'failed'" if failed else ""
+        with self._explained("could not be changed"), self._transaction():
+            return self._db.execute(query, (benchmark, *names)).rowcount
+
+    def merge(self, other: Store) -> Merged:
+        """Take in the runs of another store. One that is here with another result stays as it is."""
+        with other._explained("cannot be read"):
+            rows = [dict(row) for row in other._db.execute("SELECT * FROM runs ORDER BY rowid")]
+        added, known, conflicts = 0, 0, []
+        with self._explained("could not be changed"), self._transaction():
+            for row in rows:
+                here = self._db.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
+                if here is None or (here["status"] == "failed" and row["status"] == "finished"):
+                    names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+                    self._db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+                    added += 1
+                elif row["status"] == "failed" or json.loads(here["accuracy"]) == json.loads(row["accuracy"]):
+                    known += 1
+                else:
+                    conflicts.append(f"{row['benchmark']} {row['method']} seed {row['seed']}")
+        return Merged(added, known, conflicts)
 
     def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
         query = "SELECT * FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"

@@ -1,0 +1,106 @@
+"""The command line of stored runs: gmed runs, rm, export, merge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from gmed.engine import get_benchmark, resolve
+from gmed.errors import UsageError
+from gmed.experiment import default_store, stored_results, unfinished_runs
+from gmed.results import Store
+from gmed.results.export import export as write_export
+from gmed.terminal import DONE, RUN_FAILED, make_console
+
+StorePath = Annotated[
+    str | None, typer.Option("--store", help="SQLite file of results [$GMED_STORE, else gmed.db here]")
+]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Make them commands of the program."""
+    for command in (runs, rm, export, merge):
+        app.command()(command)
+
+
+def runs(
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Each failed run with the reason")] = False,
+    store: StorePath = None,
+) -> None:
+    """List stored runs: how many of each method are finished, failed or half-finished."""
+    path = store or default_store()
+    results, outdated = stored_results(path, benchmark)
+    console = make_console()
+    if failed:
+        for failure in results.failures:
+            console.print(f"{failure.benchmark} {failure.method} seed {failure.seed}:")
+            console.print(f"  {failure.error.splitlines()[0]}")
+        console.print(f"{len(results.failures)} failed")
+        return
+    half = unfinished_runs(path)
+    counts = {
+        "finished": Counter((run.benchmark, run.method) for run in results.runs),
+        "failed": Counter((failure.benchmark, failure.method) for failure in results.failures),
+        "half-finished": Counter(name for name in half if benchmark in (None, name[0])),
+    }
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("benchmark", "method", *counts):
+        shown.add_column(heading, justify="right" if heading in counts else "left", overflow="fold")
+    for name in dict.fromkeys(name for found in counts.values() for name in found):
+        shown.add_row(*name, *(str(found[name] or "-") for found in counts.values()))
+    console.print(shown)
+    if outdated:
+        console.print(f"{outdated} more were computed by other versions of their parts")
+
+
+def rm(
+    benchmark: Annotated[str, typer.Argument(help="The benchmark whose runs are removed")],
+    methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed runs")] = False,
+    store: StorePath = None,
+) -> None:
+    """Remove runs from the store; they are computed again when they are asked for."""
+    found = get_benchmark(benchmark)
+    names = [resolve(found, method).name for method in methods or []]
+    with Store(_existing(store)) as opened:
+        removed = opened.remove(benchmark, names, failed=failed)
+    make_console().print(f"removed {removed} run{'' if removed == 1 else 's'}")
+
+
+def export(
+    file: Annotated[str, typer.Argument(help="Where to: a name ending in .csv, .json or .parquet")],
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    store: StorePath = None,
+) -> None:
+    """Write stored runs to a file, one row each."""
+    results, _ = stored_results(store or default_store(), benchmark)
+    written = write_export(results, Path(file))
+    make_console().print(f"{written} runs in {Path(file).resolve()}", soft_wrap=True)
+
+
+def merge(
+    other: Annotated[str, typer.Argument(help="The store whose runs are taken in")],
+    store: StorePath = None,
+) -> None:
+    """Take in the runs of another store. A run that is here with another result stays as it is."""
+    if not Path(other).exists():
+        raise UsageError(f"{other}: no such file")
+    with Store(other) as source, Store(store or default_store()) as target:
+        merged = target.merge(source)
+    console = make_console()
+    console.print(f"{merged.added} added, {merged.known} already here")
+    for conflict in merged.conflicts:
+        console.print(f"another result is here and was kept: {conflict}")
+    raise typer.Exit(RUN_FAILED if merged.conflicts else DONE)
+
+
+def _existing(store: str | None) -> str:
+    path = store or default_store()
+    if not Path(path).exists():
+        raise UsageError(f"{path}: no results there yet; gmed run makes some")
+    return path

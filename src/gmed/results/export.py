@@ -1,0 +1,68 @@
+"""Runs as a table for other programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gmed.errors import UsageError
+from gmed.results.results import Results
+
+COLUMNS = ("benchmark", "method", "seed", "status", "final_accuracy", "pooled_accuracy", "steps", "accuracy", "error")
+
+
+def export(results: Results, path: Path) -> int:
+    """Write one row per run, finished or failed, in the format the file's name ends in: .csv, .json or .parquet.
+
+    The file appears whole or not at all. The JSON is the documented document of ``gmed run --json``. How many rows.
+    """
+    if path.suffix not in WRITERS:
+        raise UsageError(f"{path}: the name must end in {', '.join(WRITERS)}")
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        WRITERS[path.suffix](results, temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(results.runs) + len(results.failures)
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
+    """The runs as plain rows; accuracies in 0 .. 1, the matrix as JSON."""
+    finished = [
+        {**run.to_dict(), "status": "finished", "accuracy": json.dumps(run.accuracy), "error": None}
+        for run in results.runs
+    ]
+    failed = [{**vars(failure), "status": "failed"} for failure in results.failures]
+    return [{name: row.get(name) for name in COLUMNS} for row in (*finished, *failed)]
+
+
+def _write_csv(results: Results, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows(results))
+
+
+def _write_json(results: Results, path: Path) -> None:
+    path.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+def _write_parquet(results: Results, path: Path) -> None:
+    try:
+        from pyarrow import Table, parquet
+    except ImportError:
+        raise UsageError("writing Parquet needs pyarrow (pip install 'gmed[parquet]'), or use .csv") from None
+    parquet.write_table(Table.from_pylist(rows(results)), path)
+
+
+WRITERS: dict[str, Callable[[Results, Path], None]] = {
+    ".csv": _write_csv,
+    ".json": _write_json,
+    ".parquet": _write_parquet,
+}
