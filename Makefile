@@ -11,7 +11,7 @@ demo: .venv/ready
 	$(BIN)/gmed run split-mnist finetune er er+gmed --seeds 20
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: .venv/ready
 	$(BIN)/ruff check .

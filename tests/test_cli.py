@@ -143,7 +143,12 @@ def test_list_names_everything(gmed):
 def test_ctrl_c_keeps_finished_runs(tmp_path):
     store = tmp_path / "gmed.db"
     words = ["run", "split-mnist", "finetune", "--seeds", "50", "--workers", "1", "--device", "cpu"]
-    process = subprocess.Popen([sys.executable, "-m", "gmed.cli", *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gmed.cli", *words],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
+    )
     deadline = time.monotonic() + 120
     while finished(store) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
