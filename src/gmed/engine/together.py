@@ -26,7 +26,7 @@ from gmed.streams import Stream, pixels
 BRANCHES = 8
 """Streams that the branches of a graph are laid on: more do not run faster."""
 
-ROWS = {"cuda": 100, "cpu": 20}
+ROWS = {"cuda": 100, "cpu": 5}
 """Steps decided at a time. Between two stretches a run can be stopped and kept."""
 
 BATCH = "examples of the incoming batch"
