@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gmed.engine.spec import RunSpec
 from gmed.errors import UsageError
-from gmed.learners.state import read_state, write_state
+from gmed.learners.state import read_labels, read_state, write_state
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Checkpoints:
 def checkpointed(path: Path) -> tuple[str, str] | None:
     """The benchmark and method of the run a checkpoint is of, if it is one."""
     try:
-        _, labels = read_state(path, {})
+        labels = read_labels(path)
         return labels["benchmark"], labels["method"]
     except (UsageError, KeyError):
         return None

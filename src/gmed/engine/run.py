@@ -196,8 +196,9 @@ class _Run:
 
     def _evaluate(self) -> None:
         with self.clock("evaluate"):
-            for rows, learner, stream in zip(self.accuracy, self.learners, self.streams, strict=True):
-                rows.append([accuracy_on(learner, test) for test in stream.tests])
+            for replica, (learner, stream) in enumerate(zip(self.learners, self.streams, strict=True)):
+                if replica not in self.together.failures:
+                    self.accuracy[replica].append([accuracy_on(learner, test) for test in stream.tests])
 
     def _keep(self, stopping: bool) -> None:
         checkpoints = self.terms.checkpoints

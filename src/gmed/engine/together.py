@@ -81,7 +81,8 @@ class Together:
         at = start
         while at < stop and self._sound:
             steps = (stop - at) // self.batch_size
-            if steps > 1 and self._settled(steps):
+            decided = self._decided is not None and self._decided[0] == at
+            if decided or (steps > 1 and self._settled(steps)):
                 at = self._stretch(at, stop)
             else:
                 end = min(at + self.batch_size, stop)

@@ -32,18 +32,23 @@ def write_state(path: Path, state: dict[str, Tensor], labels: dict[str, str]) ->
             temporary.unlink(missing_ok=True)
 
 
-def read_state(path: Path, labels: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and all labels of a file that was written with these."""
+def read_labels(path: Path) -> dict[str, str]:
+    """The labels of a file, without its tensors."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return file.metadata() or {}
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except SafetensorError as error:
         raise UsageError(f"{path}: not a sound state file ({error})") from None
+
+
+def read_state(path: Path, labels: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and all labels of a file that was written with these."""
+    metadata = read_labels(path)
     expected = {"format": FORMAT, **labels}
     wrong = [f"{k} is {metadata.get(k)!r}, not {v!r}" for k, v in expected.items() if metadata.get(k) != v]
     if wrong:
         raise UsageError(f"{path}: {'; '.join(wrong)}")
-    return state, metadata
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
