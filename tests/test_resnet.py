@@ -12,6 +12,7 @@ from gmed.errors import UsageError
 from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.models import LookAhead, ResNet18, forward, trainable
+from gmed.models.batch_norm import BatchNorm
 from gmed.retrieval import interference
 
 
@@ -92,6 +93,28 @@ def test_predicting_changes_nothing_and_uses_kept_statistics():
     assert learner.model.training
 
 
+def counting(model):
+    """The same model with torch's own batch-norm, which counts the batches it keeps statistics of."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, BatchNorm):
+                setattr(module, name, nn.BatchNorm2d(child.num_features))
+    return model
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("keeping", [True, False])
+def test_batch_norm_is_torchs_but_for_the_counter(training, keeping):
+    ours, torchs = BatchNorm(3), nn.BatchNorm2d(3)
+    for norm in (ours, torchs):
+        norm(batch()[0])
+        norm.train(training)
+        norm.track_running_stats = keeping
+    x = batch(seed=1)[0]
+    assert torch.equal(ours(x), torchs(x))
+    assert torch.equal(ours.running_mean, torchs.running_mean) and torch.equal(ours.running_var, torchs.running_var)
+
+
 LEARNERS = {
     "finetune": lambda m: FineTune(m, lr=0.1),
     "er": lambda m: ER(m, lr=0.1, memory=Reservoir(8)),
@@ -112,7 +135,7 @@ LEARNERS = {
 @pytest.mark.parametrize("name", LEARNERS)
 def test_one_update_keeps_the_statistics_of_one_batch(name):
     """Whatever else a step computes, running statistics move once, by the pass the update is made with."""
-    learner = LEARNERS[name](small())
+    learner = LEARNERS[name](counting(small()))
     for step in range(4):
         learner.observe(*batch(seed=step), *((step // 2,) if learner.task_aware else ()))
     counted = {int(b) for n, b in learner.model.named_buffers() if n.endswith("num_batches_tracked")}

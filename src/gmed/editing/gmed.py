@@ -95,7 +95,7 @@ class GMED(Edit):
     @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         original, ahead = x_m, moment.ahead
-        stride = self.alpha * self.gamma ** age.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
+        stride = self._stride(age, x_m)
         share = len(x_m) / moment.batch_size  # turns a mean over these examples into their sum / batch_size
         for _ in range(self.steps):
             x_m = x_m.detach().requires_grad_()
@@ -106,6 +106,12 @@ class GMED(Edit):
             x_m = x_m.detach() + stride * direction
         x_m = x_m if self.clamp is None else x_m.clamp(*self.clamp)
         return keep_finite(x_m, original)
+
+    def _stride(self, age: Tensor, x_m: Tensor) -> float | Tensor:
+        """γ^k α, for each example."""
+        if self.gamma == 1:
+            return self.alpha
+        return self.alpha * self.gamma ** age.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
 
 
 def edit_examples(

@@ -71,8 +71,9 @@ class LookAhead:
     @cached_property
     def parameters(self) -> Parameters:
         """θ'. No gradient flows through it back to θ."""
-        slope = self.stream_gradient
-        return {name: p.detach() - self.lr * slope[name] for name, p in self.current.items()}
+        before = [p.detach() for p in self.current.values()]
+        stride = torch._foreach_mul([self.stream_gradient[name] for name in self.current], self.lr)
+        return dict(zip(self.current, torch._foreach_sub(before, stride), strict=True))
 
     @property
     def taken(self) -> bool:

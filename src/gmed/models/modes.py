@@ -8,9 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from gmed.models.batch_norm import BatchNorm
 from gmed.models.known_layers import leaves_nothing_to_chance
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, relu
 
 from gmed.errors import UsageError
+from gmed.models.batch_norm import BatchNorm
 
 
 class ResNet18(nn.Module):
@@ -38,7 +39,7 @@ class ResNet18(nn.Module):
     def __init__(self, classes: int = 10, size: int = 32, width: int = 20) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
+        self.norm = BatchNorm(width)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         blocks = []
         for before, after in pairwise(widths):
@@ -62,12 +63,12 @@ class Block(nn.Module):
     def __init__(self, before: int, after: int, stride: int = 1) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(after)
+        self.norm1 = BatchNorm(after)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(after)
+        self.norm2 = BatchNorm(after)
         self.around = nn.Sequential()
         if stride != 1 or before != after:
-            self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.BatchNorm2d(after))
+            self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), BatchNorm(after))
 
     def forward(self, x: Tensor) -> Tensor:
         inside = relu(self.norm1(self.conv1(x)))
