@@ -14,7 +14,7 @@ from gmed.data import Dataset
 from gmed.data.catalogue import CATALOGUE
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, together
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
-from gmed.engine.run import Interrupted, _Run, _stream, run_together
+from gmed.engine.run import Interrupted, _Run, _same_every_time, _stream, run_together
 from gmed.models import MLP
 from gmed.streams import split
 
@@ -46,11 +46,12 @@ def tiny_images():
     return Dataset("tiny", images(300), y_train, images(120), y_test, 10)
 
 
-def finished(specs, kept, stops=(), checkpoints=None):
+def finished(specs, kept, stops=(), checkpoints=None, device="cpu"):
     """Runs computed from checkpoints on, stopped once one of ``stops`` is reached; the learners' final states."""
-    terms = Terms("cpu", checkpoints=checkpoints)
-    run = _Run(specs, kept, terms)
-    outcomes = run.finish(lambda seen, total: None, lambda: any(run.seen >= stop for stop in stops))
+    terms = Terms(device, checkpoints=checkpoints, deterministic=True)
+    with _same_every_time(terms.deterministic):
+        run = _Run(specs, kept, terms)
+        outcomes = run.finish(lambda seen, total: None, lambda: any(run.seen >= stop for stop in stops))
     return [o.accuracy for o in outcomes], [learner.state_dict() for learner in run.learners], outcomes
 
 
@@ -58,10 +59,14 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
+ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
 @pytest.mark.parametrize("method", EVERY)
-def test_stopped_anywhere_and_resumed(method, tmp_path):
+def test_stopped_anywhere_and_resumed(method, device, tmp_path):
     specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]
-    accuracy, states, _ = finished(specs, [None, None])
+    accuracy, states, _ = finished(specs, [None, None], device=device)
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
     for stops in ({10}, {43}, {86, 129}, set(range(216))):
         remaining, times = set(stops), 0
@@ -70,7 +75,7 @@ def test_stopped_anywhere_and_resumed(method, tmp_path):
             if kept[0]:
                 remaining -= {seen for seen in remaining if seen <= kept[0].seen}
             try:
-                found, found_states, outcomes = finished(specs, kept, remaining, checkpoints)
+                found, found_states, outcomes = finished(specs, kept, remaining, checkpoints, device)
                 break
             except Interrupted:
                 times += 1

@@ -74,6 +74,9 @@ def run(
     store: Store = None,
     checkpoint_every: Annotated[float | None, typer.Option(help="Seconds between checkpoints of a run [60]")] = None,
     fuzzy: Annotated[bool, typer.Option("--fuzzy", help="Let tasks fade into each other")] = False,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="On a GPU: the same bits every time, more slowly")
+    ] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
 ) -> None:
@@ -87,6 +90,7 @@ def run(
         "data_dir": data_dir,
         "store": store,
         "fuzzy": fuzzy or None,
+        "deterministic": deterministic or None,
         "checkpoint_every": checkpoint_every,
     }
     if benchmark.endswith((".toml", ".yaml", ".yml")):

@@ -60,6 +60,7 @@ class Experiment:
     store: str | Path | None = field(default_factory=lambda: default_store())
     fuzzy: bool = False
     checkpoint_every: float = 60.0
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -77,8 +78,9 @@ class Experiment:
         for method in self.methods:
             if not isinstance(method, str):
                 raise UsageError(f"methods must be names such as 'er+gmed', not {method!r}")
-        if not isinstance(self.fuzzy, bool):
-            raise UsageError(f"fuzzy must be true or false, not {self.fuzzy!r}")
+        for name in ("fuzzy", "deterministic"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
         finite_number("checkpoint_every", self.checkpoint_every, above=0)
         if self.workers is not None:
             whole_number("workers", self.workers, least=0)
@@ -143,7 +145,8 @@ class Experiment:
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
             checkpoints = self._checkpoints(rerun)
-            for event in execute(todo, Terms(self.device, data_dir, checkpoints), workers=self.workers):
+            terms = Terms(self.device, data_dir, checkpoints, self.deterministic)
+            for event in execute(todo, terms, workers=self.workers):
                 if isinstance(event, Finished):
                     store.add(event.spec, event.result)
                     results.runs.append(event.result)
@@ -169,6 +172,7 @@ def run(
     data_dir: str | Path | None = None,
     store: str | Path | None = "",
     fuzzy: bool = False,
+    deterministic: bool = False,
     rerun: bool = False,
 ) -> Results:
     """Run methods on a benchmark over seeds, and return the results as data.
@@ -195,6 +199,8 @@ def run(
         ``None`` keeps nothing.
     fuzzy
         Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
+    deterministic
+        Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
     rerun
         Compute anew what the store already has.
 
@@ -210,7 +216,9 @@ def run(
     """
     methods = [methods] if isinstance(methods, str) else list(methods)
     store = default_store() if store == "" else store
-    experiment = Experiment(benchmark, methods, seeds, memory, device, workers, data_dir, store, fuzzy)
+    experiment = Experiment(
+        benchmark, methods, seeds, memory, device, workers, data_dir, store, fuzzy, deterministic=deterministic
+    )
     return experiment.run(rerun=rerun)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import time
 import traceback
@@ -121,7 +122,7 @@ def _computed(
 ) -> list[Outcome]:
     """The outcome of each: in two halves where the device has no room for all, and an error for all it happened to."""
     try:
-        with _default_dtype(torch.float32):
+        with _default_dtype(torch.float32), _same_every_time(terms.deterministic):
             return _Run(specs, kept, terms).finish(on_progress, stopping)
     except Exception as error:
         if len(specs) == 1 or not _out_of_memory(error):
@@ -218,6 +219,7 @@ class _Run:
         if self.where.type == "cuda":
             conditions["replicas"] = str(len(self.specs))
             conditions["steps"] = "CUDA graph" if self.together.captured else "step by step"
+            conditions["kernels"] = "deterministic" if self.terms.deterministic else "fastest"
         if self.resumed_at:
             conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
         return RunResult(
@@ -294,6 +296,19 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def _same_every_time(wanted: bool) -> Iterator[None]:
+    """Inside, if wanted, cuDNN and cuBLAS compute the same bits from the same numbers every time."""
+    before = torch.backends.cudnn.deterministic
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+        torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 class _Clock:

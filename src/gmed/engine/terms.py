@@ -22,11 +22,14 @@ class Terms:
         Where the data set is, unless where it is by default.
     checkpoints
         Where half-finished runs are kept, if they are.
+    deterministic
+        Whether a GPU may use only kernels whose results are the same every time, which are slower. A CPU always does.
     """
 
     device: str = "auto"
     data_dir: Path | None = None
     checkpoints: Checkpoints | None = None
+    deterministic: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can carry it to another process."""
@@ -35,6 +38,7 @@ class Terms:
             "device": self.device,
             "data_dir": str(self.data_dir) if self.data_dir else None,
             "checkpoints": {"folder": str(kept.folder), "every": kept.every} if kept else None,
+            "deterministic": self.deterministic,
         }
 
     @classmethod
@@ -44,6 +48,7 @@ class Terms:
             device=content["device"],
             data_dir=Path(content["data_dir"]) if content["data_dir"] else None,
             checkpoints=Checkpoints(Path(kept["folder"]), kept["every"]) if kept else None,
+            deterministic=content["deterministic"],
         )
 
 
