@@ -23,7 +23,7 @@ from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
 from gmed.streams import Stream, pixels
 
-BRANCHES = 8
+BRANCHES = 20
 """Streams that the branches of a graph are laid on: more do not run faster."""
 
 ROWS = {"cuda": 100, "cpu": 5}

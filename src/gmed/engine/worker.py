@@ -26,6 +26,7 @@ REPORT_EVERY = 0.2  # seconds
 
 
 def main() -> None:
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # read when CUDA starts; branches of a graph need them
     torch.set_num_threads(1)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a model prints must not mix with the reports
