@@ -28,8 +28,8 @@ def test_what_goes_in_comes_out(tmp_path):
         assert store.find(SPEC) == result()
         assert store.runs() == [result()]
         assert store.runs("rotated-mnist") == []
-        assert store._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-        row = store._db.execute("SELECT * FROM runs").fetchone()
+        assert store.database.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        row = store.database.execute("SELECT * FROM runs").fetchone()
     assert '"alpha": 5.0' in row["config"]
     assert '"GMED": 1' in row["versions"]
 
@@ -95,10 +95,10 @@ def test_a_damaged_store_is_reported_not_a_traceback(tmp_path):
     path = tmp_path / "r.db"
     with Store(path) as store:
         store.add(SPEC, result())
-        store._db.execute("UPDATE runs SET accuracy = '[[0.5'")
+        store.database.execute("UPDATE runs SET accuracy = '[[0.5'")
         with pytest.raises(StoreError, match="cannot be read"):
             store.find(SPEC)
-        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        store.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     raw = bytearray(path.read_bytes())
     raw[4096:] = b"\xff" * (len(raw) - 4096)
     path.write_bytes(raw)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,13 @@ from gmed.engine.checkpoint import Checkpoints, checkpointed
 from gmed.engine.terms import Terms, pick_device
 from gmed.errors import UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
-from gmed.results import Failure, Results, Store
+from gmed.results import Failure, Results, Store, Sweep
 from gmed.results.results import in_order
 
 MOST_SEEDS = 100_000
+
+LOOK_AGAIN = 0.5
+"""Seconds between two looks at what another sweep is computing."""
 
 
 class Watcher:
@@ -44,6 +49,9 @@ class Watcher:
 
     def event(self, event: Event) -> None:
         """Whenever something happened."""
+
+    def waiting(self, runs: int) -> None:
+        """While nothing is left to do but wait for runs that another sweep is computing."""
 
 
 @dataclass(frozen=True)
@@ -144,21 +152,48 @@ class Experiment:
             todo[0].benchmark.dataset(data_dir, watcher.preparing)
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
-            checkpoints = self._checkpoints(rerun)
-            terms = Terms(self.device, data_dir, checkpoints, self.deterministic)
-            for event in execute(todo, terms, workers=self.workers):
-                if isinstance(event, Finished):
-                    store.add(event.spec, event.result)
-                    results.runs.append(event.result)
-                    if checkpoints is not None:
-                        checkpoints.discard(event.spec)
-                elif isinstance(event, Failed):
-                    store.add(event.spec, event.error)
-                    spec = event.spec
-                    results.failures.append(Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error))
-                watcher.event(event)
+            if todo:
+                terms = Terms(self.device, data_dir, self._checkpoints(rerun), self.deterministic)
+                with Sweep(store) as sweep, closing(self._events(todo, sweep, terms, rerun, watcher)) as events:
+                    for event in events:
+                        if isinstance(event, Finished):
+                            results.runs.append(event.result)
+                        elif isinstance(event, Failed):
+                            spec = event.spec
+                            failure = Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error)
+                            results.failures.append(failure)
+                        watcher.event(event)
         results.runs = in_order(results.runs, [spec.method.name for spec in specs])
         return results
+
+    def _events(
+        self, todo: Sequence[RunSpec], sweep: Sweep, terms: Terms, rerun: bool, watcher: Watcher
+    ) -> Generator[Event, None, None]:
+        """What happens to the runs until each has ended: computed here, or by another sweep that was there first."""
+        store, began = sweep.store, time.time()
+        waiting, theirs = list(todo), list[RunSpec]()
+        while waiting:
+            ended: dict[RunSpec, RunResult | str] = {}
+            if not rerun:
+                ended |= {spec: outcome for spec in theirs if (outcome := store.outcome(spec, began))}
+            ours = sweep.claim([spec for spec in waiting if spec not in ended])
+            if not rerun:  # somebody may have finished one of them since the store was looked at
+                ended |= {spec: found for spec in ours if (found := store.find(spec))}
+            for spec, outcome in ended.items():
+                yield Failed(spec, outcome) if isinstance(outcome, str) else Finished(spec, outcome)
+            ours = [spec for spec in ours if spec not in ended]
+            with closing(execute(ours, terms, workers=self.workers)) as events:
+                for event in events:
+                    if isinstance(event, Finished | Failed):
+                        store.add(event.spec, event.result if isinstance(event, Finished) else event.error)
+                        if isinstance(event, Finished) and terms.checkpoints is not None:
+                            terms.checkpoints.discard(event.spec)
+                    yield event
+            settled = {*ended, *ours}
+            waiting = theirs = [spec for spec in waiting if spec not in settled]
+            if waiting and not ours:
+                watcher.waiting(len(waiting))
+                time.sleep(LOOK_AGAIN)
 
 
 def run(

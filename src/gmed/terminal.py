@@ -81,6 +81,7 @@ class LiveProgress(Watcher):
         self.planned: dict[str, int] = {}
         self.under_way: dict[str, float] = {}
         self.finished = 0
+        self.waited = False
         self.started = self.said = time.monotonic()
 
     def preparing(self, done: int, total: int | None) -> None:
@@ -103,6 +104,11 @@ class LiveProgress(Watcher):
             self.live.start()
         else:
             self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}")
+
+    def waiting(self, runs: int) -> None:
+        if not self.waited:
+            self.console.print(f"another sweep is computing {_runs(runs)} of these; waiting for it")
+        self.waited = True
 
     def event(self, event: Event) -> None:
         if isinstance(event, engine.Progress):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -51,6 +51,9 @@ class Failed:
 
 
 Event = Progress | Finished | Failed
+Events = Generator[Event, None, None]
+"""What happens to runs, as it happens; closing it stops them."""
+
 Group = tuple[RunSpec, ...]
 """Runs that are computed together."""
 
@@ -60,7 +63,7 @@ PATIENCE = 10.0
 """Seconds that workers have for their checkpoints when they are told to stop."""
 
 
-def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Iterator[Event]:
+def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Events:
     """Compute runs, in any order, and tell what happens as it happens.
 
     Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given a moment to

@@ -53,6 +53,12 @@ class RunSpec:
         identity = {"config": self.config(), "versions": self.versions(), "seed": self.seed}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunSpec) and self.key == other.key
+
     def can_be_decided_ahead(self) -> bool:
         """Whether runs like it can advance together, with what chance decides decided for many steps ahead."""
         return self.method.make_learner(self.benchmark.model(), self.seed).can_be_decided_ahead()

@@ -4,6 +4,7 @@ from gmed.results.markdown import markdown
 from gmed.results.results import Failure, Published, Results, Row
 from gmed.results.statistics import Difference, Gain, difference, paired_gain
 from gmed.results.store import Store
+from gmed.results.sweep import Sweep
 
 __all__ = [
     "Difference",
@@ -13,6 +14,7 @@ __all__ = [
     "Results",
     "Row",
     "Store",
+    "Sweep",
     "difference",
     "markdown",
     "paired_gain",

@@ -9,16 +9,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import GmedError, StoreError
 from gmed.results.results import Failure
 
-SCHEMA_VERSION = 1
 APPLICATION_ID = 0x474D4544  # "GMED": tells a store from other SQLite files
 
-_SCHEMA = """
+_RUNS = """
 CREATE TABLE runs (
     key              TEXT PRIMARY KEY,      -- hash of config, versions and seed
     benchmark        TEXT NOT NULL,
@@ -38,6 +37,25 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE INDEX runs_by_method ON runs (benchmark, method, seed);
 """
+_CLAIMS = """
+CREATE TABLE sweeps (
+    id               INTEGER PRIMARY KEY,
+    host             TEXT NOT NULL,
+    process          TEXT NOT NULL,         -- its number, and when it started
+    seen             REAL NOT NULL          -- when it last said that it is alive, in seconds since 1970
+) STRICT;
+CREATE TABLE claims (
+    key              TEXT PRIMARY KEY,      -- of a run that a sweep is computing
+    sweep            INTEGER NOT NULL REFERENCES sweeps (id) ON DELETE CASCADE
+) STRICT;
+"""
+MIGRATIONS = [_RUNS, _CLAIMS]
+"""What leads from one version of the schema to the next; an empty file has version 0."""
+
+SCHEMA_VERSION = len(MIGRATIONS)
+
+Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
+"""Runs, each with its result or with the error it ended in."""
 
 
 class Merged(NamedTuple):
@@ -70,30 +88,41 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         with self._explained("cannot be used as a results store"):
-            self._db = _connect(self.path)
-            self._db.row_factory = sqlite3.Row
+            self.database = _connect(self.path)
+            self.database.row_factory = sqlite3.Row
+            self.database.execute("PRAGMA foreign_keys = ON")
+            self.database.execute("PRAGMA synchronous = FULL")
+            self._recognise()
             if _writable(self.path):
-                self._create()
-                _switch_to_wal(self._db)
-            (found,) = self._db.execute("PRAGMA user_version").fetchone()
-            if found > SCHEMA_VERSION:
-                raise StoreError(
-                    f"{self.path}: written by a newer gmed (schema {found}, this one knows {SCHEMA_VERSION}). "
-                    "Upgrade gmed, or choose another --store."
-                )
-            if self._db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-                raise StoreError(f"{self.path}: an SQLite file of something else; choose another --store.")
+                self._migrate()
+                _switch_to_wal(self.database)
 
-    def _create(self) -> None:
-        """Lay the tables out, if the file is still empty."""
-        if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    def _recognise(self) -> None:
+        """Make sure that the file is a store, or empty, before anything is written to it."""
+        found = self._schema()
+        if found > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path}: written by a newer gmed (schema {found}, this one knows {SCHEMA_VERSION}). "
+                "Upgrade gmed, or choose another --store."
+            )
+        holds_tables = self.database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+        if holds_tables and self.database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise StoreError(f"{self.path}: an SQLite file of something else; choose another --store.")
+
+    def _migrate(self) -> None:
+        """Bring the tables to this version, all or none of the way."""
+        if self._schema() == SCHEMA_VERSION:
             return
-        with self._transaction():
-            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:  # nobody was quicker
-                for statement in _SCHEMA.split(";"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        with self.transaction():
+            for migration in MIGRATIONS[self._schema() :]:  # nothing, if somebody was quicker
+                for statement in migration.split(";"):
+                    self.database.execute(statement)
+            self.database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self.database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _schema(self) -> int:
+        (found,) = self.database.execute("PRAGMA user_version").fetchone()
+        return int(found)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -107,52 +136,47 @@ class Store:
             ) from error
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+    def transaction(self) -> Iterator[None]:
+        """Inside, everything is written or nothing."""
+        self.database.execute("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            self.database.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
+        self.database.execute("COMMIT")
 
     def find(self, spec: RunSpec) -> RunResult | None:
         """The finished run of this specification, if there is one."""
         with self._explained("cannot be read"):
             query = "SELECT * FROM runs WHERE key = ? AND status = 'finished'"
-            row = self._db.execute(query, (spec.key,)).fetchone()
+            row = self.database.execute(query, (spec.key,)).fetchone()
             return None if row is None else _result(row)
+
+    def outcome(self, spec: RunSpec, since: float) -> RunResult | str | None:
+        """The finished run of this specification, or the error of one that failed after that time."""
+        with self._explained("cannot be read"):
+            row = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
+            if row is None or row["status"] == "finished":
+                return None if row is None else _result(row)
+            return str(row["error"]) if datetime.fromisoformat(row["recorded"]).timestamp() >= int(since) else None
 
     def add(self, spec: RunSpec, outcome: RunResult | str) -> None:
         """Keep a finished run, or the error of a failed one. A failure never replaces a finished run."""
-        row = {
-            "key": spec.key,
-            "benchmark": spec.benchmark.name,
-            "method": spec.method.name,
-            "seed": spec.seed,
-            "config": json.dumps(spec.config()),
-            "versions": json.dumps(spec.versions()),
-            "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        if isinstance(outcome, str):
-            row |= {"status": "failed", "error": outcome}
-        else:
-            row |= {
-                "status": "finished",
-                "steps": outcome.steps,
-                "final_accuracy": outcome.final_accuracy,
-                "pooled_accuracy": outcome.pooled_accuracy,
-                "accuracy": json.dumps(outcome.accuracy),
-                "timings": json.dumps(outcome.timings),
-                "environment": json.dumps(outcome.environment),
-            }
-        names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-        with self._explained("a result could not be written"), self._transaction():
-            if row["status"] == "failed":
-                self._db.execute("DELETE FROM runs WHERE key = :key AND status = 'failed'", row)
-                self._db.execute(f"INSERT OR IGNORE INTO runs ({names}) VALUES ({marks})", row)
-            else:
-                self._db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+        self.add_all([(spec, outcome)])
+
+    def add_all(self, outcomes: Outcomes) -> None:
+        """The same for many at once, written together: all of them or none. Nobody needs to claim them any more."""
+        with self._explained("a result could not be written"), self.transaction():
+            for spec, outcome in outcomes:
+                row = _row(spec, outcome)
+                names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+                if row["status"] == "failed":
+                    self.database.execute("DELETE FROM runs WHERE key = :key AND status = 'failed'", row)
+                    self.database.execute(f"INSERT OR IGNORE INTO runs ({names}) VALUES ({marks})", row)
+                else:
+                    self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+                self.database.execute("DELETE FROM claims WHERE key = :key", row)
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
@@ -176,20 +200,20 @@ class Store:
         query = "DELETE FROM runs WHERE benchmark = ?"
         query += f" AND method IN ({', '.join('?' * len(names))})" if names else ""
         query += " AND status = 'failed'" if failed else ""
-        with self._explained("could not be changed"), self._transaction():
-            return self._db.execute(query, (benchmark, *names)).rowcount
+        with self._explained("could not be changed"), self.transaction():
+            return self.database.execute(query, (benchmark, *names)).rowcount
 
     def merge(self, other: Store) -> Merged:
         """Take in the runs of another store. One that is here with another result stays as it is."""
         with other._explained("cannot be read"):
-            rows = [dict(row) for row in other._db.execute("SELECT * FROM runs ORDER BY rowid")]
+            rows = [dict(row) for row in other.database.execute("SELECT * FROM runs ORDER BY rowid")]
         added, known, conflicts = 0, 0, []
-        with self._explained("could not be changed"), self._transaction():
+        with self._explained("could not be changed"), self.transaction():
             for row in rows:
-                here = self._db.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
+                here = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
                 if here is None or (here["status"] == "failed" and row["status"] == "finished"):
                     names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-                    self._db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+                    self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
                     added += 1
                 elif row["status"] == "failed" or json.loads(here["accuracy"]) == json.loads(row["accuracy"]):
                     known += 1
@@ -200,10 +224,10 @@ class Store:
     def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
         query = "SELECT * FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
         with self._explained("cannot be read"):
-            return self._db.execute(query, (status, benchmark)).fetchall()
+            return self.database.execute(query, (status, benchmark)).fetchall()
 
     def close(self) -> None:
-        self._db.close()
+        self.database.close()
 
     def __enter__(self) -> Store:
         return self
@@ -239,6 +263,29 @@ def _switch_to_wal(db: sqlite3.Connection) -> None:
             if attempt == 99:
                 raise
             time.sleep(0.05)
+
+
+def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "key": spec.key,
+        "benchmark": spec.benchmark.name,
+        "method": spec.method.name,
+        "seed": spec.seed,
+        "config": json.dumps(spec.config()),
+        "versions": json.dumps(spec.versions()),
+        "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if isinstance(outcome, str):
+        return row | {"status": "failed", "error": outcome}
+    return row | {
+        "status": "finished",
+        "steps": outcome.steps,
+        "final_accuracy": outcome.final_accuracy,
+        "pooled_accuracy": outcome.pooled_accuracy,
+        "accuracy": json.dumps(outcome.accuracy),
+        "timings": json.dumps(outcome.timings),
+        "environment": json.dumps(outcome.environment),
+    }
 
 
 def _result(row: sqlite3.Row) -> RunResult:

@@ -1,0 +1,180 @@
+"""Two sweeps on one store compute nothing twice and lose nothing, whatever becomes of either."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gmed
+from gmed import experiment
+from gmed.engine import RunSpec
+from gmed.engine.executor import execute
+from gmed.errors import StoreError
+from gmed.results import Store, Sweep
+from gmed.results.sweep import GIVEN_UP, alive, started, this_process
+
+SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
+FILES = Path(__file__).parent / "files"
+
+
+def test_claims_are_exclusive_and_given_back(tmp_path):
+    with Store(tmp_path / "a.db") as one, Store(tmp_path / "a.db") as two:
+        with Sweep(one) as first:
+            assert first.claim(SPECS[:3]) == SPECS[:3]
+            with Sweep(two) as second:
+                assert second.claim(SPECS) == SPECS[3:]
+                assert first.claim(SPECS) == SPECS[:3]
+        with Sweep(two) as third:
+            assert third.claim(SPECS) == SPECS
+
+
+def test_a_kept_result_ends_its_claim(tmp_path):
+    with Store(tmp_path / "a.db") as store, Sweep(store) as sweep:
+        sweep.claim(SPECS)
+        store.add_all([(SPECS[0], "boom"), (SPECS[1], "bang")])
+        assert [key for (key,) in store.database.execute("SELECT key FROM claims ORDER BY rowid")] == [
+            SPECS[2].key,
+            SPECS[3].key,
+        ]
+
+
+def test_a_dead_sweep_loses_its_claims(tmp_path):
+    claiming = (
+        "import sys, time; from gmed.engine import RunSpec; from gmed.results import Store, Sweep\n"
+        "with Store(sys.argv[1]) as store, Sweep(store) as sweep:\n"
+        "    sweep.claim([RunSpec.make('split-mnist', 'finetune', 0)]); print('ready', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", claiming, str(tmp_path / "a.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        with Store(tmp_path / "a.db") as store, Sweep(store) as sweep:
+            assert sweep.claim(SPECS) == SPECS[1:]
+            process.kill()
+            deadline = time.monotonic() + 10
+            while sweep.claim(SPECS) != SPECS:  # it may still be dying
+                assert time.monotonic() < deadline
+
+
+def test_who_is_alive():
+    here, now = socket.gethostname(), time.time()
+    assert alive(here, this_process(), 0.0) or not sys.platform.startswith("linux")
+    assert not alive(here, f"{os.getpid()} 1", now)  # another process that had this number
+    assert alive("elsewhere", "1 1", now)
+    assert not alive("elsewhere", "1 1", now - GIVEN_UP - 1)
+    assert started(2**22 + 1) == ""
+
+
+def start(store, *words):
+    command = [sys.executable, "-m", "gmed.cli", "run", "split-mnist", *words, "--device", "cpu", "--workers", "1"]
+    return subprocess.Popen(
+        [*command, "--json", "--store", str(store)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_two_sweeps_at_once(tmp_path):
+    """They overlap; each ends with all that it was asked for, and every run was computed by one of them."""
+    store = tmp_path / "shared.db"
+    sweeps = [start(store, "er", "er+gmed", "--seeds", "3"), start(store, "er+gmed", "finetune", "--seeds", "4")]
+    documents = []
+    for sweep in sweeps:
+        out, err = sweep.communicate(timeout=300)
+        assert sweep.returncode == 0, err
+        documents.append(json.loads(out))
+    assert [len(document["runs"]) for document in documents] == [6, 8]
+    shared = [
+        {(r["method"], r["seed"]): r["timings"] for r in d["runs"] if r["method"] == "er+gmed" and r["seed"] < 3}
+        for d in documents
+    ]
+    assert len(shared[0]) == 3
+    assert shared[0] == shared[1]  # the same computation, to the microsecond: none was made twice
+    with sqlite3.connect(store) as db:
+        assert db.execute("SELECT count(*), count(DISTINCT key) FROM runs").fetchone() == (11, 11)
+        assert db.execute("SELECT count(*) FROM claims").fetchone() == (0,)
+        assert db.execute("SELECT count(*) FROM sweeps").fetchone() == (0,)
+
+
+def test_one_of_two_is_killed_and_the_other_finishes_its_work(tmp_path):
+    store = tmp_path / "shared.db"
+    first = start(store, "er+gmed", "--seeds", "3")
+    while not claims(store):
+        assert first.poll() is None
+    second = start(store, "er+gmed", "--seeds", "3")
+    time.sleep(2.0)
+    children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    first.kill()
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    first.communicate()
+    out, err = second.communicate(timeout=300)
+    assert second.returncode == 0, err
+    assert len(json.loads(out)["runs"]) == 3
+
+
+def claims(store):
+    try:
+        with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as db:
+            return db.execute("SELECT count(*) FROM claims").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_what_another_sweep_fails_at_is_a_failure_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "LOOK_AGAIN", 0.01)
+    with Store(tmp_path / "a.db") as store, Sweep(store) as other:
+        other.claim(SPECS[:1])
+        monkeypatch.setattr(time, "sleep", lambda seconds: store.add(SPECS[0], "it diverged there"))
+        results = gmed.run("split-mnist", "finetune", seeds=1, device="cpu", workers=0, store=tmp_path / "a.db")
+    assert [failure.error for failure in results.failures] == ["it diverged there"]
+    again = gmed.run("split-mnist", "finetune", seeds=1, device="cpu", workers=0, store=tmp_path / "a.db")
+    assert len(again.runs) == 1 and not again.failures  # but it is tried again when asked for again
+
+
+def test_a_store_of_the_first_schema_is_brought_up_to_date(tmp_path):
+    old = tmp_path / "old.db"
+    shutil.copy(FILES / "store-schema-1.db", old)
+    with Store(old) as store:
+        assert store.database.execute("PRAGMA user_version").fetchone()[0] == 2
+        rows = store.database.execute("SELECT method, seed, status FROM runs ORDER BY method, seed").fetchall()
+        assert [tuple(row) for row in rows] == [
+            ("er", 0, "failed"),
+            ("er+gmed", 0, "finished"),
+            ("er+gmed", 1, "finished"),
+        ]
+        with Sweep(store) as sweep:
+            assert sweep.claim(SPECS) == SPECS
+
+
+def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path, monkeypatch):
+    old = tmp_path / "old.db"
+    shutil.copy(FILES / "store-schema-1.db", old)
+    before = old.read_bytes()
+    monkeypatch.setattr("gmed.results.store.MIGRATIONS", ["", "CREATE TABLE sweeps (id INTEGER); NONSENSE"])
+    with pytest.raises(StoreError, match=r"old\.db"):
+        Store(old)
+    assert old.read_bytes() == before
+
+
+def test_closing_an_executor_stops_its_workers():
+    events = execute([RunSpec.make("split-mnist", "er+gmed", 0)], workers=1)
+    next(events)
+    events.close()
+    assert not [p for p in Path("/proc/self/task").glob("*/children") if _workers(p)]
+
+
+def _workers(children):
+    return [c for c in children.read_text().split() if "gmed.engine.worker" in _command(c)]
+
+
+def _command(process):
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
