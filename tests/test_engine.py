@@ -1,3 +1,5 @@
+from itertools import chain
+
 import pytest
 import torch
 
@@ -48,7 +50,7 @@ def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
     monkeypatch.setattr(executor._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(2)]
     outcomes = {}
-    for event in execute(specs, CPU, workers=1):
+    for event in chain.from_iterable(execute(specs, CPU, workers=1)):
         if isinstance(event, Progress) and len(launched) == 1:
             launched[0].kill()
         if not isinstance(event, Progress):
@@ -72,7 +74,7 @@ def test_stopping_early_stops_the_workers(monkeypatch):
 def test_workers_that_cannot_start_fail_their_runs_and_do_not_hang(monkeypatch):
     monkeypatch.setattr("sys.executable", "/no/such/python")
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
-    outcomes = list(execute(specs, CPU, workers=2))
+    outcomes = [*chain.from_iterable(execute(specs, CPU, workers=2))]
     assert len(outcomes) == 3
     assert all("no worker process could be started" in o.error for o in outcomes)
 
@@ -81,9 +83,8 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
     for name in ("random.py", "queue.py", "gmed.py"):
         (tmp_path / name).write_text("raise SystemExit('imported from the current folder')")
     monkeypatch.chdir(tmp_path)
-    (outcome,) = (
-        e for e in execute([RunSpec.make("split-mnist", "finetune", 0)], CPU, workers=1) if not isinstance(e, Progress)
-    )
+    events = chain.from_iterable(execute([RunSpec.make("split-mnist", "finetune", 0)], CPU, workers=1))
+    (outcome,) = (event for event in events if not isinstance(event, Progress))
     assert isinstance(outcome, Finished), outcome
 
 

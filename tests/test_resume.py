@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gmed.data import Dataset
 from gmed.data.catalogue import CATALOGUE
-from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, together
+from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, checkpoint, together
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.run import Interrupted, _Run, _same_every_time, _stream, run_together
 from gmed.models import MLP
@@ -88,6 +88,19 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path):
     assert not (tmp_path / "unfinished").exists()
 
 
+def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    often, written = Checkpoints(tmp_path, every=5.0), 0.0
+    for _ in range(1000):
+        now += 1.0
+        if often.due():
+            now += 0.4
+            written += 0.4
+            often.written(0.4)
+    assert 0.015 < written / now <= 0.02
+
+
 @settings(max_examples=20)
 @given(st.sets(st.integers(1, 214), max_size=4))
 def test_whenever_it_is_stopped(tmp_path_factory, stops):
@@ -113,7 +126,8 @@ def test_runs_at_different_points_are_finished_too(tmp_path):
     assert ["resumed at example" in o.environment for o in outcomes] == [False, True, False]
 
 
-def test_checkpoints_come_as_often_as_asked(tmp_path):
+def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LEAST_BETWEEN", 0.0)
     specs = [RunSpec.make("split-mnist", "er", 0)]
     saved = []
 

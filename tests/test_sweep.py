@@ -16,7 +16,6 @@ import pytest
 import gmed
 from gmed import experiment
 from gmed.engine import RunSpec
-from gmed.engine.executor import execute
 from gmed.errors import StoreError
 from gmed.results import Store, Sweep
 from gmed.results.sweep import GIVEN_UP, alive, started, this_process
@@ -160,21 +159,3 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path, monkeypatch
     with pytest.raises(StoreError, match=r"old\.db"):
         Store(old)
     assert old.read_bytes() == before
-
-
-def test_closing_an_executor_stops_its_workers():
-    events = execute([RunSpec.make("split-mnist", "er+gmed", 0)], workers=1)
-    next(events)
-    events.close()
-    assert not [p for p in Path("/proc/self/task").glob("*/children") if _workers(p)]
-
-
-def _workers(children):
-    return [c for c in children.read_text().split() if "gmed.engine.worker" in _command(c)]
-
-
-def _command(process):
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text()
-    except OSError:
-        return ""

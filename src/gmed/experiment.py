@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from gmed.engine import (
     resolve,
 )
 from gmed.engine.checkpoint import Checkpoints, checkpointed
+from gmed.engine.cluster import Cluster
+from gmed.engine.executor import Executor, Progress
 from gmed.engine.terms import Terms, pick_device
 from gmed.errors import UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
@@ -69,6 +72,7 @@ class Experiment:
     fuzzy: bool = False
     checkpoint_every: float = 60.0
     deterministic: bool = False
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -79,6 +83,7 @@ class Experiment:
             "workers": ((int, type(None)), "a whole number"),
             "data_dir": ((str, Path, type(None)), "a folder"),
             "store": ((str, Path, type(None)), "a file"),
+            "cluster": ((str, type(None)), "the address of a Dask scheduler"),
         }
         for name, (kind, wanted) in kinds.items():
             if not isinstance(getattr(self, name), kind) or isinstance(getattr(self, name), bool):
@@ -126,6 +131,12 @@ class Experiment:
         )
         return list({spec.key: spec for spec in made}.values())
 
+    def _executor(self) -> Executor:
+        if self.cluster is not None:
+            return Cluster(self.cluster)
+        pick_device(self.device)
+        return partial(execute, workers=self.workers)
+
     def _checkpoints(self, rerun: bool) -> Checkpoints | None:
         """A folder beside the store; nothing is kept where there is no store, or where results are to be made anew."""
         if self.store is None or rerun:
@@ -138,11 +149,11 @@ class Experiment:
         with Store(self.store) as store:
             return {spec.key: run for spec in specs if (run := store.find(spec))}
 
-    def run(self, *, rerun: bool = False, watcher: Watcher | None = None) -> Results:
+    def run(self, *, rerun: bool = False, watcher: Watcher | None = None, executor: Executor | None = None) -> Results:
         """Compute what the store does not have yet, keep each run as it finishes, return them all."""
         watcher = watcher or Watcher()
         specs = self.specs()
-        pick_device(self.device)
+        executor = executor or self._executor()
         data_dir = None if self.data_dir is None else Path(self.data_dir)
         results = Results(store=None if self.store is None else str(self.store), published=published)
         stored = {} if rerun else self._stored(specs)
@@ -154,7 +165,10 @@ class Experiment:
             watcher.start(todo, len(stored))
             if todo:
                 terms = Terms(self.device, data_dir, self._checkpoints(rerun), self.deterministic)
-                with Sweep(store) as sweep, closing(self._events(todo, sweep, terms, rerun, watcher)) as events:
+                with (
+                    Sweep(store) as sweep,
+                    closing(self._events(todo, sweep, terms, executor, rerun, watcher)) as events,
+                ):
                     for event in events:
                         if isinstance(event, Finished):
                             results.runs.append(event.result)
@@ -167,7 +181,13 @@ class Experiment:
         return results
 
     def _events(
-        self, todo: Sequence[RunSpec], sweep: Sweep, terms: Terms, rerun: bool, watcher: Watcher
+        self,
+        todo: Sequence[RunSpec],
+        sweep: Sweep,
+        terms: Terms,
+        executor: Executor,
+        rerun: bool,
+        watcher: Watcher,
     ) -> Generator[Event, None, None]:
         """What happens to the runs until each has ended: computed here, or by another sweep that was there first."""
         store, began = sweep.store, time.time()
@@ -182,18 +202,23 @@ class Experiment:
             for spec, outcome in ended.items():
                 yield Failed(spec, outcome) if isinstance(outcome, str) else Finished(spec, outcome)
             ours = [spec for spec in ours if spec not in ended]
-            with closing(execute(ours, terms, workers=self.workers)) as events:
-                for event in events:
-                    if isinstance(event, Finished | Failed):
-                        store.add(event.spec, event.result if isinstance(event, Finished) else event.error)
-                        if isinstance(event, Finished) and terms.checkpoints is not None:
-                            terms.checkpoints.discard(event.spec)
-                    yield event
+            with closing(executor(ours, terms)) as events:
+                for news in events:
+                    store.add_all([(event.spec, _outcome(event)) for event in news if not isinstance(event, Progress)])
+                    if terms.checkpoints is not None:
+                        for event in news:
+                            if isinstance(event, Finished):
+                                terms.checkpoints.discard(event.spec)
+                    yield from news
             settled = {*ended, *ours}
             waiting = theirs = [spec for spec in waiting if spec not in settled]
             if waiting and not ours:
                 watcher.waiting(len(waiting))
                 time.sleep(LOOK_AGAIN)
+
+
+def _outcome(event: Finished | Failed) -> RunResult | str:
+    return event.result if isinstance(event, Finished) else event.error
 
 
 def run(
@@ -209,6 +234,7 @@ def run(
     fuzzy: bool = False,
     deterministic: bool = False,
     rerun: bool = False,
+    executor: Executor | None = None,
 ) -> Results:
     """Run methods on a benchmark over seeds, and return the results as data.
 
@@ -238,6 +264,8 @@ def run(
         Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
     rerun
         Compute anew what the store already has.
+    executor
+        Who computes: by default worker processes on this machine, or a :class:`gmed.engine.cluster.Cluster`.
 
     Examples
     --------
@@ -254,7 +282,7 @@ def run(
     experiment = Experiment(
         benchmark, methods, seeds, memory, device, workers, data_dir, store, fuzzy, deterministic=deterministic
     )
-    return experiment.run(rerun=rerun)
+    return experiment.run(rerun=rerun, executor=executor)
 
 
 def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gmed.engine.spec import RunSpec
 from gmed.errors import UsageError
-from gmed.learners.state import read_labels, read_state, write_state
+from gmed.learners.state import read_labels, read_state, write_bytes, write_state
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class Checkpoint:
     state: dict[str, Tensor]
 
 
+LEAST_BETWEEN = 50.0
+"""Time between checkpoints, in times what writing them takes."""
+
+
 class Checkpoints:
     """A folder with a file for every run under way.
 
@@ -48,23 +52,24 @@ class Checkpoints:
     folder
         Made when it is first needed.
     every
-        Seconds between checkpoints of a run.
+        Seconds between checkpoints of a run; longer where writing them would take more than a fiftieth of the time.
     """
 
     def __init__(self, folder: Path, every: float) -> None:
         self.folder, self.every = folder, every
-        self._last = time.monotonic()
+        self._due = time.monotonic() + every
 
     def due(self) -> bool:
         """Whether it is time for another."""
-        return time.monotonic() - self._last >= self.every
+        return time.monotonic() >= self._due
+
+    def written(self, seconds: float) -> None:
+        """They have just been written, in so much time: when the next ones are due."""
+        self._due = time.monotonic() + max(self.every, LEAST_BETWEEN * seconds)
 
     def save(self, spec: RunSpec, checkpoint: Checkpoint) -> None:
         """Replace the run's checkpoint, whole or not at all."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{self.folder}: cannot be made ({error.strerror}); checkpoints go there") from None
+        self._make_folder()
         progress = {
             "seen": checkpoint.seen,
             "accuracy": checkpoint.accuracy,
@@ -78,7 +83,6 @@ class Checkpoints:
             "progress": json.dumps(progress),
         }
         write_state(self._path(spec), checkpoint.state, labels)
-        self._last = time.monotonic()
 
     def load(self, spec: RunSpec) -> Checkpoint | None:
         """The run's checkpoint, if there is a sound one."""
@@ -87,6 +91,24 @@ class Checkpoints:
             return Checkpoint(**json.loads(labels["progress"]), state=state)
         except (UsageError, KeyError, TypeError, ValueError):
             return None
+
+    def file(self, spec: RunSpec) -> bytes | None:
+        """The run's checkpoint as it is kept, if there is one: to be taken elsewhere."""
+        try:
+            return self._path(spec).read_bytes()
+        except OSError:
+            return None
+
+    def keep_file(self, spec: RunSpec, content: bytes) -> None:
+        """Keep a checkpoint that comes from elsewhere."""
+        self._make_folder()
+        write_bytes(self._path(spec), content)
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.folder}: cannot be made ({error.strerror}); checkpoints go there") from None
 
     def discard(self, spec: RunSpec) -> None:
         """Remove the run's checkpoint; with the last one the folder goes too."""

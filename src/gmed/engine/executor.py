@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -51,16 +51,19 @@ class Failed:
 
 
 Event = Progress | Finished | Failed
-Events = Generator[Event, None, None]
-"""What happens to runs, as it happens; closing it stops them."""
+Events = Generator[list[Event], None, None]
+"""What has happened to runs since the last look, again and again; closing it stops them."""
+
+Executor = Callable[[Sequence[RunSpec], Terms], Events]
+"""Who computes runs, and tells what happens."""
 
 Group = tuple[RunSpec, ...]
 """Runs that are computed together."""
 
 MOST_TOGETHER = 20
 
-PATIENCE = 10.0
-"""Seconds that workers have for their checkpoints when they are told to stop."""
+PATIENCE = 60.0
+"""Seconds that workers have for their checkpoints when they are told to stop, unless they are told twice."""
 
 
 def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Events:
@@ -90,15 +93,21 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
     try:
         left = len(specs)
         while left:
-            event = events.get()
-            left -= not isinstance(event, Progress)
-            yield event
+            news = [events.get()]
+            while not events.empty():
+                news.append(events.get())
+            left -= sum(not isinstance(event, Progress) for event in news)
+            yield news
     finally:
         for worker in crew:
             worker.stop()
         deadline = time.monotonic() + PATIENCE
-        for worker in crew:
-            worker.wait_until(deadline)
+        try:
+            for worker in crew:
+                worker.wait_until(deadline)
+        finally:  # told to stop again while waiting
+            for worker in crew:
+                worker.wait_until(0.0)
 
 
 def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
@@ -113,17 +122,16 @@ def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
     return groups
 
 
-def _here(groups: Sequence[Group], terms: Terms) -> Iterator[Event]:
+def _here(groups: Sequence[Group], terms: Terms) -> Events:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
     try:
         for group in groups:
             outcomes: Sequence[Outcome] = run_together(group, terms)
-            for spec, outcome in zip(group, outcomes, strict=True):
-                if isinstance(outcome, RunResult):
-                    yield Finished(spec, outcome)
-                else:
-                    yield Failed(spec, explain(outcome))
+            yield [
+                Finished(spec, outcome) if isinstance(outcome, RunResult) else Failed(spec, explain(outcome))
+                for spec, outcome in zip(group, outcomes, strict=True)
+            ]
     finally:
         torch.set_num_threads(threads)
 

@@ -204,12 +204,14 @@ class _Run:
     def _keep(self, stopping: bool) -> None:
         checkpoints = self.terms.checkpoints
         if checkpoints is not None and (stopping or checkpoints.due()):
+            start = time.perf_counter()
             with self.clock("checkpoints"):
                 for replica, spec in enumerate(self.specs):
                     if replica not in self.together.failures:
                         state = {k: t.cpu() for k, t in self.learners[replica].state_dict().items()}
                         progress = self.seen, self.accuracy[replica], self._share(), self.resumed_at
                         checkpoints.save(spec, Checkpoint(*progress, state=state))
+            checkpoints.written(time.perf_counter() - start)
         if stopping:
             raise Interrupted
 

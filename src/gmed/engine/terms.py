@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,13 @@ class Terms:
 
 
 USUAL = Terms()
+
+
+def use_many_connections() -> None:
+    """Have a GPU run more branches of a graph at once, if it is not in use yet and not shared by NVIDIA's MPS, whose
+    clients have few connections between them."""
+    shared = "CUDA_MPS_PIPE_DIRECTORY" in os.environ or Path("/tmp/nvidia-mps").exists()
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8" if shared else "32")
 
 
 def pick_device(name: str) -> torch.device:

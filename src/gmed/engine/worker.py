@@ -19,14 +19,14 @@ import torch
 
 from gmed.engine.run import Interrupted, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import Terms
+from gmed.engine.terms import Terms, use_many_connections
 from gmed.errors import GmedError
 
 REPORT_EVERY = 0.2  # seconds
 
 
 def main() -> None:
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # read when CUDA starts; branches of a graph need them
+    use_many_connections()
     torch.set_num_threads(1)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a model prints must not mix with the reports

@@ -16,8 +16,12 @@ FORMAT = "gmed-state/1"
 
 
 def write_state(path: Path, state: dict[str, Tensor], labels: dict[str, str]) -> None:
+    """Write a file of them, whole or not at all."""
+    write_bytes(path, save({k: v.contiguous() for k, v in state.items()}, {"format": FORMAT, **labels}))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write to a temporary name beside ``path``, sync, then rename."""
-    data = save({k: v.contiguous() for k, v in state.items()}, {"format": FORMAT, **labels})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -167,6 +167,8 @@ class Store:
 
     def add_all(self, outcomes: Outcomes) -> None:
         """The same for many at once, written together: all of them or none. Nobody needs to claim them any more."""
+        if not outcomes:
+            return
         with self._explained("a result could not be written"), self.transaction():
             for spec, outcome in outcomes:
                 row = _row(spec, outcome)

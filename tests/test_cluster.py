@@ -1,0 +1,156 @@
+"""A Dask cluster computes what this machine does, bit for bit, also when a worker is lost in the middle."""
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import contextmanager
+
+import pytest
+
+import gmed
+from gmed.engine import RunSpec, Terms, cluster
+from gmed.engine.cluster import Cluster, compare_versions, go_on, versions
+from gmed.engine.executor import Failed, Progress
+from gmed.errors import UsageError
+
+distributed = pytest.importorskip("distributed")
+
+METHODS = ["er+gmed", "mir"]
+
+
+@contextmanager
+def dask(folder, workers=2):
+    """A scheduler and workers in processes of their own; nothing restarts a worker that dies."""
+    about = folder / "scheduler.json"
+    local = ["--host", "127.0.0.1", "--no-dashboard"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(program, *words):
+        command = [sys.executable, "-m", f"distributed.cli.{program}", *local, "--scheduler-file", str(about), *words]
+        return subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL)
+
+    processes = [start("dask_scheduler", "--port", "0")]
+    try:
+        while not about.exists():
+            time.sleep(0.05)
+        processes += [start("dask_worker", "--nthreads", "1", "--no-nanny") for _ in range(workers)]
+        with distributed.Client(scheduler_file=str(about), set_as_default=False) as client:
+            if workers:
+                client.wait_for_workers(workers, timeout=60)
+            yield client, processes[1:]
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def here():
+    return gmed.run("split-mnist", METHODS, seeds=2, device="cpu", store=None)
+
+
+def accuracies(results):
+    return {(run.method, run.seed): run.accuracy for run in results.runs}
+
+
+def test_a_worker_is_killed_in_the_middle_of_a_sweep(tmp_path, here):
+    with dask(tmp_path) as (client, workers):
+        executor = Killing(client, workers[0])
+        experiment = gmed.experiment.Experiment(
+            "split-mnist", METHODS, 2, store=tmp_path / "r.db", checkpoint_every=0.3
+        )
+        results = experiment.run(executor=executor)
+        assert executor.killed
+        assert workers[0].poll() is not None
+        assert accuracies(results) == accuracies(here)
+        resumed = [at for run in results.runs for at in run.environment["resumed at example"].split(", ")]
+        assert all(int(at) > 0 for at in resumed)
+        assert len(resumed) >= 8
+        assert not (tmp_path / "r.db.unfinished").exists()
+
+        again = gmed.run("split-mnist", METHODS, seeds=2, store=tmp_path / "r.db", executor=no_executor)
+        assert accuracies(again) == accuracies(here)
+
+        data = gmed.engine.get_benchmark("split-mnist").dataset()
+        keys = {client.scatter(data, hash=True).key for _ in range(2)}
+        assert len(keys) == 1  # by content: nothing travels twice
+
+
+class Killing(Cluster):
+    """Kills a worker once every run has a checkpoint here."""
+
+    def __init__(self, client, worker):
+        super().__init__(client)
+        self.worker, self.killed, self.under_way = worker, False, set()
+
+    def __call__(self, specs, terms):
+        for news in super().__call__(specs, terms):
+            self.under_way |= {event.spec for event in news if isinstance(event, Progress)}
+            if not self.killed and len(self.under_way) == 2:
+                self.worker.kill()
+                self.killed = True
+            yield news
+
+
+def no_executor(specs, terms):
+    assert not specs
+    yield from ()
+
+
+def test_without_a_cluster():
+    with pytest.raises(UsageError, match="no Dask scheduler answers at tcp://127"):
+        list(Cluster("tcp://127.0.0.1:9", patience=0.5)([RunSpec.make("split-mnist", "er", 0)], Terms("cpu")))
+    assert list(Cluster("tcp://127.0.0.1:9")([], Terms("cpu"))) == []
+
+
+def test_without_workers_and_without_gpus(tmp_path):
+    spec = RunSpec.make("split-mnist", "finetune", 0)
+    for name in ("empty", "one"):
+        (tmp_path / name).mkdir()
+    with dask(tmp_path / "empty", workers=0) as (client, _), pytest.raises(UsageError, match="no worker"):
+        list(Cluster(client, patience=0.2)([spec], Terms("cpu")))
+    with dask(tmp_path / "one", workers=1) as (client, _), pytest.raises(UsageError, match="GPU=1"):
+        list(Cluster(client)([spec], Terms("cuda")))
+
+
+def test_versions_are_compared():
+    ours = versions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compare_versions({"tcp://a": ours})
+    with pytest.warns(UserWarning, match="tcp://a has torch 0.1"):
+        compare_versions({"tcp://a": {**ours, "torch": "0.1"}})
+    with pytest.raises(UsageError, match=r"tcp://a has gmed 99"):
+        compare_versions({"tcp://a": {**ours, "gmed": "99"}})
+    with pytest.raises(UsageError, match="the client 99"):
+        go_on({"gmed": "99"}, None, {})
+
+
+def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
+    """The chain of tasks of one run, without a cluster."""
+    monkeypatch.setattr(cluster, "AT_HAND", {})
+    spec = RunSpec.make("split-mnist", "er", 0)
+    data = spec.benchmark.dataset()
+    job = {"gmed": gmed.__version__, "benchmark": "split-mnist", "method": "er", "seeds": [0], "device": "cpu"}
+    job |= {"deterministic": False, "seconds": 0.0}
+    kept, seen = {}, []
+    for _ in range(3):
+        found = go_on(job, data, kept)
+        kept = found["checkpoints"]
+        seen.append(found["seen"])
+    assert 0 < seen[0] < seen[1] < seen[2] < found["total"]
+    ended = go_on({**job, "seconds": 1e9}, data, kept)
+    assert ended["outcomes"][0]["result"]["accuracy"] == gmed.engine.run_one(spec, Terms("cpu")).accuracy
+
+
+def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_path):
+    with dask(tmp_path, workers=1) as (client, _):
+        specs = [RunSpec.make("split-mnist", f"finetune(lr={lr})", 0) for lr in ("1e20", "0.01")]
+        events = [e for news in Cluster(client)(specs, Terms("cpu")) for e in news if not isinstance(e, Progress)]
+        assert len(events) == 2
+        failed = next(e for e in events if isinstance(e, Failed))
+        assert failed.spec == specs[0]
+        assert "DivergedError" in failed.error
