@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 A_WHILE = 60.0
-"""Seconds that a task goes on for, unless checkpoints are asked for more often."""
+"""Seconds that a task goes on for, where no checkpoints are kept that would say how often."""
 
 SETS_OUT_AGAIN = 3
 """How often a run is sent out again after the cluster lost what it was computed from."""
@@ -143,7 +143,7 @@ class _Sweep:
             "seeds": [spec.seed for spec in group],
             "device": self.device,
             "deterministic": self.terms.deterministic,
-            "seconds": min(checkpoints.every, A_WHILE) if checkpoints else A_WHILE,
+            "seconds": checkpoints.every if checkpoints else A_WHILE,
         }
         resources = {"GPU": 1} if self.device == "cuda" else None
         with warnings.catch_warnings():
