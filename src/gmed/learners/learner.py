@@ -144,9 +144,9 @@ class Learner(ABC):
             slope = gradient(loss, parameters)
         elif ahead.taken and self._sums_exactly:
             replay_loss = cross_entropy(self.model(x_m), y_m)
-            replay = gradient(replay_loss, parameters)
+            slope = gradient(replay_loss, parameters)  # of known layers: each has a tensor of its own
             loss = ahead.stream_loss.detach() + replay_loss.detach()
-            slope = {name: ahead.stream_gradient[name] + replay[name] for name in parameters}
+            torch._foreach_add_(list(slope.values()), [ahead.stream_gradient[name] for name in slope])
         else:
             stream, replayed = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
             loss = cross_entropy(stream, ahead.y) + cross_entropy(replayed, y_m)

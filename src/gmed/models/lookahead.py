@@ -71,9 +71,9 @@ class LookAhead:
     @cached_property
     def parameters(self) -> Parameters:
         """θ'. No gradient flows through it back to θ."""
-        before = [p.detach() for p in self.current.values()]
-        stride = torch._foreach_mul([self.stream_gradient[name] for name in self.current], self.lr)
-        return dict(zip(self.current, torch._foreach_sub(before, stride), strict=True))
+        ahead = torch._foreach_mul([self.stream_gradient[name] for name in self.current], -self.lr)
+        torch._foreach_add_(ahead, [p.detach() for p in self.current.values()])
+        return dict(zip(self.current, ahead, strict=True))
 
     @property
     def taken(self) -> bool:
