@@ -1,4 +1,5 @@
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gmed.results import difference, paired_gain
+from gmed.results.statistics import holm, permutation_p
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=2, max_size=30))
@@ -39,3 +41,42 @@ def test_difference_from_published():
     assert apart.within
     assert difference([1.0], mean=0.0, std=2.0, n=4).within is None
     assert not difference([10.0, 10.1], mean=0.0, std=2.0, n=4).within
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_the_permutation_test_counts_every_way_of_turning_pairs_around(n):
+    rng = np.random.default_rng(n)
+    better, base = rng.normal(0.5, 1, n), rng.normal(0, 1, n)
+    apart = better - base
+    ways = [np.dot(signs, apart) for signs in product([1, -1], repeat=n)]
+    assert permutation_p(better, base) == pytest.approx(np.mean([way >= apart.sum() - 1e-9 for way in ways]))
+
+
+def test_the_permutation_test_agrees_with_the_t_test_on_normal_differences():
+    rng = np.random.default_rng(0)
+    for n in (15, 40):
+        better, base = rng.normal(0.4, 1, n), rng.normal(0, 1, n)
+        assert permutation_p(better, base) == pytest.approx(paired_gain(better, base).p, abs=0.03)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_by_its_definition(ps):
+    """A hypothesis is rejected at a level if it and all with smaller p pass p <= level / how many are left."""
+    corrected = holm(ps)
+    for level in (0.001, 0.01, 0.05, 0.2):
+        rejected, left = set(), len(ps)
+        for p, place in sorted((p, place) for place, p in enumerate(ps)):
+            if p * left > level:
+                break
+            rejected.add(place)
+            left -= 1
+        assert {place for place, p in enumerate(corrected) if p <= level - 1e-11} <= rejected
+        assert rejected <= {place for place, p in enumerate(corrected) if p <= level + 1e-11}
+
+
+def test_the_interval_of_a_difference_is_welchs():
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(80, 3, 12), rng.normal(81, 1, 20)
+    found = difference(ours, theirs.mean(), theirs.std(ddof=1), 20)
+    reference = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high))

@@ -1,5 +1,5 @@
-"""The published numbers."""
+"""The paper: its published numbers."""
 
-from gmed.paper.numbers import published
+from gmed.paper.numbers import PREVIOUS_BEST, Cell, Quantity, cells, published, quantities, table
 
-__all__ = ["published"]
+__all__ = ["PREVIOUS_BEST", "Cell", "Quantity", "cells", "published", "quantities", "table"]

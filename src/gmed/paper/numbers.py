@@ -1,10 +1,49 @@
+"""The published numbers, each with where it stands in the paper."""
+
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
 from gmed.results import Published
+
+PREVIOUS_BEST = "previous best"
+"""A row of Table 1 that is not a method: the best published result without editing."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An accuracy in a table of the paper.
+
+    Attributes
+    ----------
+    row
+        What the paper calls the row.
+    benchmark, method
+        What they are called here.
+    published
+        The number; its marks are the paper's, whose meaning differs from table to table.
+    """
+
+    row: str
+    benchmark: str
+    method: str
+    published: Published
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of the paper that is not the accuracy of a method here: a hyper-parameter, a time, a rate."""
+
+    where: str
+    row: str
+    benchmark: str
+    quantity: str
+    value: float
+    std: float | None
+    n: int | None
 
 
 def published(benchmark: str, method: str) -> Published | None:
@@ -13,18 +52,70 @@ def published(benchmark: str, method: str) -> Published | None:
     Some cells have two values in different tables; both are in ``published.csv``, and this is the first table's.
 
     >>> published("split-mnist", "er")
-    Published(mean=81.07, std=2.5, n=20, table='Table 1')
+    Published(mean=81.07, std=2.5, n=20, table='Table 1', marks='')
     >>> published("split-mnist", "er(memory=50)") is None
     True
     """
-    return _numbers().get((benchmark, method))
+    return _first().get((benchmark, method))
+
+
+def table(name: str) -> list[Cell]:
+    """The cells of a table, in its order.
+
+    >>> [(cell.method, cell.published.mean, cell.published.marks) for cell in table("Table 12")][:2]
+    [('er', 86.61, ''), ('er+gmed', 88.48, '**')]
+    """
+    return [cell for cell in cells() if cell.published.table == name]
 
 
 @lru_cache(maxsize=1)
-def _numbers() -> dict[tuple[str, str], Published]:
-    text = (files("gmed.paper") / "published.csv").read_text()
+def cells() -> tuple[Cell, ...]:
+    """All accuracies of the paper's tables."""
+    return tuple(
+        Cell(
+            row["row"],
+            row["benchmark"],
+            row["method"],
+            Published(
+                mean=float(row["mean"]),
+                std=float(row["std"]) if row["std"] else None,
+                n=int(row["n"] or 0),
+                table=row["table"],
+                marks=row["marks"],
+            ),
+        )
+        for row in _read("published.csv")
+    )
+
+
+@lru_cache(maxsize=1)
+def quantities() -> tuple[Quantity, ...]:
+    """All other numbers.
+
+    >>> [q.value for q in quantities() if q.quantity.startswith("cosine")]
+    [0.523, 0.035]
+    """
+    return tuple(
+        Quantity(
+            row["where"],
+            row["row"],
+            row["benchmark"],
+            row["quantity"],
+            float(row["value"]),
+            float(row["std"]) if row["std"] else None,
+            int(row["n"]) if row["n"] else None,
+        )
+        for row in _read("quantities.csv")
+    )
+
+
+@lru_cache(maxsize=1)
+def _first() -> dict[tuple[str, str], Published]:
     found: dict[tuple[str, str], Published] = {}
-    for row in csv.DictReader(text.splitlines()):
-        number = Published(float(row["mean"]), float(row["std"]), int(row["n"]), row["table"])
-        found.setdefault((row["benchmark"], row["method"]), number)
+    for cell in cells():
+        found.setdefault((cell.benchmark, cell.method), cell.published)
     return found
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((files("gmed.paper") / name).read_text().splitlines()))

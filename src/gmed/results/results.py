@@ -27,12 +27,23 @@ class Failure:
 
 @dataclass(frozen=True)
 class Published:
-    """A number of the paper, in percent, with where it stands."""
+    """A number of the paper, in percent, with where it stands.
+
+    Attributes
+    ----------
+    std
+        Its standard deviation, if it is given.
+    n
+        Over how many runs, 0 where that is not given.
+    marks
+        The paper's marks of significance.
+    """
 
     mean: float
     std: float | None
     n: int
     table: str
+    marks: str = ""
 
 
 @dataclass(frozen=True)
