@@ -26,7 +26,8 @@ from gmed.data import progress as data
 from gmed.engine import Event, RunSpec
 from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
-from gmed.results import Gain, Results
+from gmed.reproduce import Reproduction
+from gmed.results import Failure, Gain, Results
 from gmed.results.wording import apart, p_value, spread
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -176,8 +177,48 @@ def show_results(console: Console, results: Results) -> None:
         if gained:
             console.print("(gains are paired by seed; p of the one-tailed paired t-test)")
     for failure in results.failures:
-        reason = failure.error.splitlines()[0]
-        console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}")
+        _show_failure(console, failure)
+
+
+def show_reproduction(console: Console, found: Reproduction) -> None:
+    """A table of the paper beside ours, column by column, then its comparisons."""
+    target = found.target
+    note = " A SMALL VERSION: it shows that everything runs, and says nothing about the paper." if found.quick else ""
+    console.print(f"{target.table}: {target.title}.{note}")
+    for benchmark in dict.fromkeys(row.cell.benchmark for row in found.rows):
+        table = Table(title=f"{benchmark}: accuracy %", title_justify="left")
+        table.add_column("method", overflow="fold")
+        for heading in ("n", "ours", "paper", "difference [95 %]"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in found.rows:
+            if row.cell.benchmark == benchmark:
+                paper, apart = row.cell.published, row.difference
+                interval = "" if math.isnan(apart.low) else f" [{apart.low:+.2f}, {apart.high:+.2f}]"
+                printed = spread(paper.mean, paper.std) + paper.marks
+                table.add_row(
+                    row.cell.method, str(row.n), spread(row.mean, row.std), printed, f"{apart.mean:+.2f}{interval}"
+                )
+        console.print(table)
+    for c in found.comparisons:
+        theirs = "" if c.published_gain is None else f" (paper {c.published_gain:+.2f}{c.published_marks or ''})"
+        console.print(f"{c.benchmark}: {c.method} over {c.rival}{c.marks}: {describe_gain(c.gain)}{theirs}")
+        if not math.isnan(c.gain.p):
+            console.print(
+                f"  permutation test p {p_value(c.permutation)}; p {p_value(c.corrected)} corrected for "
+                f"{len(found.comparisons)} comparison{'s' if len(found.comparisons) > 1 else ''}"
+            )
+    levels = ", ".join(f"{'*' * (place + 1)} p < {level:g}" for place, level in enumerate(target.levels))
+    if found.comparisons:
+        console.print(f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {levels})")
+    for benchmark, why in found.missing.items():
+        console.print(f"left out: {benchmark}: {why}")
+    for failure in found.results.failures:
+        _show_failure(console, failure)
+
+
+def _show_failure(console: Console, failure: Failure) -> None:
+    reason = failure.error.splitlines()[0]
+    console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}")
 
 
 def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ def spread(mean: float, std: float | None) -> str:
 def apart(difference: Difference | None) -> str:
     """Ours minus the published mean, and its standard error.
 
-    >>> apart(Difference(mean=-1.7, error=1.31)), apart(Difference(mean=-1.7, error=math.nan)), apart(None)
+    >>> apart(Difference(-1.7, 1.31, -4.3, 0.9)), apart(Difference(-1.7, math.nan, math.nan, math.nan)), apart(None)
     ('-1.70 ± 1.31', '-1.70', '-')
     """
     if difference is None:

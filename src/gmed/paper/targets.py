@@ -1,0 +1,86 @@
+"""What of the paper can be reproduced by name: its tables of accuracies, and what each compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gmed.engine import get_benchmark, resolve
+from gmed.errors import unknown
+from gmed.paper.numbers import PREVIOUS_BEST, Cell, table
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table of the paper.
+
+    Attributes
+    ----------
+    name, title
+        What it is called here, and what it shows.
+    table
+        What it is called there.
+    levels
+        The p-values below which the paper marks an improvement, the weakest first.
+    against
+        The edit that GMED is compared with; by default every edit is compared with none.
+    best
+        Whether the best edited method is compared with the best that is not edited.
+    """
+
+    name: str
+    title: str
+    table: str
+    levels: tuple[float, ...] = (0.05,)
+    against: str | None = None
+    best: bool = False
+
+    def cells(self) -> list[Cell]:
+        """Its cells that a method here can fill, methods under the names that results have."""
+        found = []
+        for cell in table(self.table):
+            if cell.method != PREVIOUS_BEST:
+                name = resolve(get_benchmark(cell.benchmark), cell.method).name
+                found.append(Cell(cell.row, cell.benchmark, name, cell.published))
+        return found
+
+    def rival(self, benchmark: str, method: str) -> str | None:
+        """The method that this one is compared with, if it is."""
+        made = resolve(get_benchmark(benchmark), method)
+        if made.edit is None or (self.against is not None and made.edit.name != "gmed"):
+            return None
+        return made.base_name if self.against is None else f"{made.base_name}+{self.against}"
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("main", "final accuracy of every method on six data sets", "Table 1", (0.1, 0.05), best=True),
+        Target("equal-memory", "replay with the memory that model expansion takes", "Table 2"),
+        Target("fuzzy-short", "fuzzy task boundaries, three data sets", "Table 3"),
+        Target("ablation", "other edits, and more replay", "Table 4", against="adv-edit"),
+        Target("steps", "several steps of editing", "Table 5"),
+        Target("gamma", "decay of the stride", "Table 7"),
+        Target("er-t", "GMED on ER with tricks", "Table 8"),
+        Target("fuzzy", "fuzzy task boundaries, six data sets", "Table 9"),
+        Target("task-aware", "methods that know the task", "Table 10"),
+        Target("write-back", "edits that are not written back", "Table 11"),
+        Target("full-mnist", "Split MNIST with all examples", "Table 12", (0.1, 0.01)),
+        Target("memory", "sizes of memory", "Table 13"),
+        Target("optimal", "edits that see the past", "Table 14"),
+        Target("extra", "further examples edited", "Table 15"),
+        Target("gss", "GMED on another memory", "Table 17"),
+    )
+}
+
+
+def get_target(name: str) -> Target:
+    """The target of this name.
+
+    >>> get_target("gamma").rival("split-mnist", "mir+gmed(gamma=0.9)"), get_target("gamma").rival("split-mnist", "er")
+    ('mir', None)
+    >>> get_target("ablation").rival("rotated-mnist", "er+gmed")
+    'er+adv-edit'
+    """
+    if name not in TARGETS:
+        raise unknown("target", name, TARGETS)
+    return TARGETS[name]

@@ -1,0 +1,249 @@
+"""A table of the paper, computed anew: ours beside the published numbers, with the comparisons the paper makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gmed.engine import BENCHMARKS, RunSpec
+from gmed.errors import UsageError, unknown
+from gmed.experiment import Experiment, Watcher, default_store, stored_results
+from gmed.paper import Cell
+from gmed.paper.targets import Target, get_target
+from gmed.results import Difference, Gain, Results, difference
+from gmed.results.statistics import holm, permutation_p
+
+QUICK_SEEDS = 3
+QUICK_BENCHMARKS = ("split-mnist", "split-mnist-fuzzy", "split-mnist-full", "rotated-mnist")
+"""Where a small version looks first; the whole column follows from none of it."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A cell of the paper, and what came out here; accuracies in percent."""
+
+    cell: Cell
+    n: int
+    mean: float
+    std: float
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method against another at the same seeds.
+
+    Attributes
+    ----------
+    gain
+        The paired effect with its interval and the paper's test.
+    permutation
+        P of the permutation test of the same question.
+    corrected
+        P of the paper's test, corrected for all comparisons of the table (Holm).
+    marks
+        What the paper would have printed: an asterisk for every one of its levels that the uncorrected p is below.
+    published_gain, published_marks
+        The difference of the means that the paper reports for both in this table, and its marks; ``None`` where it
+        makes no such comparison.
+    """
+
+    benchmark: str
+    method: str
+    rival: str
+    gain: Gain
+    permutation: float
+    corrected: float
+    marks: str
+    published_gain: float | None
+    published_marks: str | None
+
+
+@dataclass
+class Reproduction:
+    """A table of the paper beside ours.
+
+    Attributes
+    ----------
+    missing
+        Benchmarks of the table that were left out, and why.
+    quick
+        Whether it is the small version, which decides nothing.
+    """
+
+    target: Target
+    rows: list[Ours]
+    comparisons: list[Comparison]
+    results: Results
+    missing: dict[str, str] = field(default_factory=dict)
+    quick: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can carry it."""
+        return {
+            "schema": "gmed-reproduction/1",
+            "target": asdict(self.target),
+            "quick": self.quick,
+            "missing": self.missing,
+            "rows": [_plain(asdict(row)) for row in self.rows],
+            "comparisons": [_plain(asdict(comparison)) for comparison in self.comparisons],
+            "failures": [asdict(failure) for failure in self.results.failures],
+        }
+
+
+def reproduce(
+    target: str,
+    *,
+    benchmarks: Sequence[str] = (),
+    seeds: int | None = None,
+    quick: bool = False,
+    watcher: Callable[[], Watcher] = Watcher,
+    **how: Any,
+) -> Reproduction:
+    """Compute what a table of the paper needs and the store lacks, and set it beside the published numbers.
+
+    Parameters
+    ----------
+    target
+        Its name, as ``gmed reproduce --list`` shows it.
+    benchmarks
+        Only these columns; by default all whose data are here.
+    seeds
+        How many; by default as many as the paper's.
+    quick
+        The small version: three seeds, one column. It shows that all runs, and says nothing about the paper.
+    watcher
+        Makes what is told of the progress on each benchmark.
+    how
+        ``store``, ``device``, ``workers``, ``data_dir`` and so on, as in :func:`gmed.run`.
+
+    Examples
+    --------
+    >>> found = reproduce("gss", benchmarks=["split-mnist"], seeds=1, store=None, workers=0)
+    >>> [(row.cell.method, row.n) for row in found.rows]
+    [('gss', 1), ('gss+gmed', 1)]
+    """
+    made = get_target(target)
+    columns, missing = _columns(made, benchmarks, quick, how.get("data_dir"))
+    results = Results(store=None)
+    for benchmark, cells in columns.items():
+        for count in sorted({_seeds(cell, seeds, quick) for cell in cells}, reverse=True):
+            methods = list(dict.fromkeys(cell.method for cell in cells if _seeds(cell, seeds, quick) == count))
+            found = Experiment(benchmark, methods, count, **how).run(watcher=watcher())
+            results.runs += found.runs
+            results.failures += found.failures
+            results.store = found.store
+    return assemble(made, columns, results, missing, quick)
+
+
+def assemble(
+    target: Target,
+    columns: dict[str, list[Cell]],
+    results: Results,
+    missing: dict[str, str] | None = None,
+    quick: bool = False,
+) -> Reproduction:
+    """The table and its comparisons, from results that are there."""
+    rows: list[Ours] = []
+    compared: dict[tuple[str, str, str], str | None] = {}
+    for benchmark, cells in columns.items():
+        for cell in cells:
+            percent = _percent(results, benchmark, cell.method)
+            if percent:
+                rows.append(_ours(cell, list(percent.values())))
+                rival = target.rival(benchmark, cell.method)
+                if rival and _percent(results, benchmark, rival):
+                    compared[benchmark, cell.method, rival] = cell.published.marks
+        if target.best and (pair := _best(benchmark, cells, results)):
+            compared.setdefault((benchmark, *pair), None)
+    comparisons = [c for pair, marks in compared.items() if (c := _compare(target, results, *pair, marks)) is not None]
+    corrected = holm([comparison.gain.p for comparison in comparisons])
+    comparisons = [Comparison(**{**vars(c), "corrected": p}) for c, p in zip(comparisons, corrected, strict=True)]
+    return Reproduction(target, rows, comparisons, results, missing or {}, quick)
+
+
+def in_store(target: Target, store: str | Path | None = None) -> tuple[int, int]:
+    """How many of the runs that a table needs are finished, and how many it needs."""
+    needed = {
+        RunSpec.make(cell.benchmark, cell.method, seed).key
+        for cell in target.cells()
+        for seed in range(_seeds(cell, None, False))
+    }
+    path = store or default_store()
+    if not Path(path).exists():
+        return 0, len(needed)
+    results, _ = stored_results(path)
+    kept = {RunSpec.make(run.benchmark, run.method, run.seed).key for run in results.runs}
+    return len(needed & kept), len(needed)
+
+
+def _columns(
+    target: Target, wanted: Sequence[str], quick: bool, data_dir: str | Path | None
+) -> tuple[dict[str, list[Cell]], dict[str, str]]:
+    columns: dict[str, list[Cell]] = {}
+    for cell in target.cells():
+        columns.setdefault(cell.benchmark, []).append(cell)
+    for name in wanted:
+        if name not in columns:
+            raise unknown(f"column of {target.table}:", name, columns)
+    folder = Path(data_dir) if data_dir else None
+    problems = {name: BENCHMARKS[name].data_problem(folder) for name in columns}
+    missing = {name: problem for name, problem in problems.items() if problem and (not wanted or name in wanted)}
+    if blocked := [missing[name] for name in wanted if name in missing]:
+        raise UsageError(blocked[0])
+    chosen = {n: c for n, c in columns.items() if not problems[n] and (not wanted or n in wanted)}
+    if not chosen:
+        raise UsageError(f"{target.table}: the data of none of its columns are here; gmed data says how to get them")
+    if quick and not wanted:
+        first = next((name for name in QUICK_BENCHMARKS if name in chosen), next(iter(chosen)))
+        chosen = {first: chosen[first]}
+        missing = {}
+    return chosen, missing
+
+
+def _seeds(cell: Cell, asked: int | None, quick: bool) -> int:
+    return asked or (QUICK_SEEDS if quick else cell.published.n or 20)
+
+
+def _percent(results: Results, benchmark: str, method: str) -> dict[int, float]:
+    return {seed: 100 * accuracy for seed, accuracy in results.accuracies(benchmark, method).items()}
+
+
+def _ours(cell: Cell, percent: list[float]) -> Ours:
+    mean, p = sum(percent) / len(percent), cell.published
+    spread = math.sqrt(sum((x - mean) ** 2 for x in percent) / (len(percent) - 1)) if len(percent) > 1 else math.nan
+    return Ours(cell, len(percent), mean, spread, difference(percent, p.mean, p.std, p.n))
+
+
+def _best(benchmark: str, cells: Sequence[Cell], results: Results) -> tuple[str, str] | None:
+    """The best edited method and the best that is neither edited nor given all data at once."""
+    means: dict[bool, list[tuple[float, str]]] = {True: [], False: []}
+    for cell in cells:
+        found = _percent(results, benchmark, cell.method)
+        if found and not cell.method.startswith("iid"):
+            means["+" in cell.method].append((sum(found.values()) / len(found), cell.method))
+    return (max(means[True])[1], max(means[False])[1]) if means[True] and means[False] else None
+
+
+def _compare(
+    target: Target, results: Results, benchmark: str, method: str, rival: str, published: str | None
+) -> Comparison | None:
+    gain = results.gain(benchmark, method, rival)
+    if gain is None:
+        return None
+    ours, theirs = _percent(results, benchmark, method), _percent(results, benchmark, rival)
+    seeds = sorted(ours.keys() & theirs.keys())
+    tossed = permutation_p([ours[s] for s in seeds], [theirs[s] for s in seeds])
+    marks = "*" * sum(gain.p < level for level in target.levels)
+    means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == benchmark}
+    apart = round(means[method] - means[rival], 2) if method in means and rival in means else None
+    return Comparison(benchmark, method, rival, gain, tossed, math.nan, marks, apart, published)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,146 @@
+"""Tables of the paper: what they need, how ours are set beside the published numbers, and what is compared."""
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from gmed.cli import app
+from gmed.engine import BENCHMARKS, RunResult
+from gmed.errors import UsageError
+from gmed.paper import table
+from gmed.paper.targets import TARGETS, get_target
+from gmed.reproduce import assemble, in_store, reproduce
+from gmed.results import Results, paired_gain
+from gmed.results.statistics import holm, permutation_p
+
+
+def run(benchmark, method, seed, percent):
+    accuracy = percent / 100
+    return RunResult(benchmark, method, seed, [[accuracy]], accuracy, accuracy, 1, {}, {})
+
+
+def results(benchmark, **accuracies):
+    runs = [run(benchmark, m, s, a) for m, found in accuracies.items() for s, a in enumerate(found)]
+    return Results(runs=runs)
+
+
+def columns(target, *benchmarks):
+    return {b: [cell for cell in target.cells() if cell.benchmark == b] for b in benchmarks}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_cell_of_every_table_can_be_run(name):
+    target = TARGETS[name]
+    cells = target.cells()
+    assert len(cells) == sum(cell.method != "previous best" for cell in table(target.table))
+    for cell in cells:
+        assert cell.benchmark in BENCHMARKS
+        rival = target.rival(cell.benchmark, cell.method)
+        assert (rival is not None) <= ("+" in cell.method)
+    compared = [target.rival(cell.benchmark, cell.method) for cell in cells]
+    assert any(compared)
+
+
+def test_ours_beside_the_published_number():
+    found = assemble(
+        get_target("full-mnist"),
+        columns(get_target("full-mnist"), "split-mnist-full"),
+        results("split-mnist-full", **{"er": [86.0, 88.0, 87.0], "er+gmed": [88.0, 90.0, 90.5]}),
+    )
+    assert [(row.cell.method, row.n, round(row.mean, 4)) for row in found.rows] == [
+        ("er", 3, 87.0),
+        ("er+gmed", 3, 89.5),
+    ]
+    assert found.rows[0].std == pytest.approx(1.0)
+    assert found.rows[0].difference.mean == pytest.approx(87.0 - 86.61)
+    (comparison,) = found.comparisons
+    gain = paired_gain([88.0, 90.0, 90.5], [86.0, 88.0, 87.0])
+    assert (comparison.method, comparison.rival) == ("er+gmed", "er")
+    assert comparison.gain.mean == pytest.approx(gain.mean)
+    assert comparison.gain.p == pytest.approx(gain.p)
+    assert comparison.corrected == pytest.approx(gain.p)  # one comparison
+    assert comparison.permutation == pytest.approx(1 / 8)
+    assert comparison.marks == "*" * sum(gain.p < level for level in (0.1, 0.01))
+    assert comparison.published_gain == pytest.approx(88.48 - 86.61)
+    assert comparison.published_marks == "**"
+
+
+def test_comparisons_are_corrected_for_all_of_the_table():
+    seeds = range(6)
+    accuracies = {
+        "er": [80.0 + s for s in seeds],
+        "er+gmed": [81.0 + s + 0.1 * (s % 3) for s in seeds],
+        "mir": [80.0 + s for s in seeds],
+        "mir+gmed": [80.2 + s + 0.5 * (s % 2) for s in seeds],
+        "finetune": [20.0] * 6,
+        "iid-offline": [99.0] * 6,
+    }
+    found = assemble(
+        get_target("main"), columns(get_target("main"), "rotated-mnist"), results("rotated-mnist", **accuracies)
+    )
+    pairs = [(c.method, c.rival) for c in found.comparisons]
+    assert pairs[:2] == [("er+gmed", "er"), ("mir+gmed", "mir")]
+    assert pairs[2:] == [("er+gmed", "mir")]  # the best edited against the best that is not; iid is no rival
+    assert [c.corrected for c in found.comparisons] == pytest.approx(holm([c.gain.p for c in found.comparisons]))
+    for c in found.comparisons:
+        assert c.permutation == permutation_p(accuracies[c.method], accuracies[c.rival])
+
+
+def test_gmed_is_compared_with_the_adversarial_edit_in_the_ablation():
+    accuracies = {"er+gmed": [1.0, 2.0], "er+adv-edit": [1.0, 1.5], "er+random-edit": [0.5, 0.1], "er": [1.0, 1.0]}
+    found = assemble(
+        get_target("ablation"), columns(get_target("ablation"), "rotated-mnist"), results("rotated-mnist", **accuracies)
+    )
+    assert {(c.method, c.rival) for c in found.comparisons} == {("er+gmed", "er+adv-edit")}
+
+
+def test_one_seed_has_no_tests():
+    found = assemble(
+        get_target("gss"),
+        columns(get_target("gss"), "split-mnist"),
+        results("split-mnist", **{"gss": [80.0], "gss+gmed": [81.0]}),
+    )
+    assert math.isnan(found.comparisons[0].gain.p)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_small_version_says_that_it_is_one(tmp_path):
+    words = [
+        "reproduce",
+        "full-mnist",
+        "--quick",
+        "--benchmarks",
+        "split-mnist-full",
+        "--store",
+        str(tmp_path / "r.db"),
+    ]
+    refused = CliRunner().invoke(app, [*words, "--seeds", "2"])
+    assert isinstance(refused.exception, UsageError)
+    with pytest.raises(UsageError, match="column of Table 12"):
+        reproduce("full-mnist", benchmarks=["split-mnist"], store=None)
+
+
+def test_a_table_from_the_command_line(tmp_path):
+    words = ["reproduce", "steps", "--benchmarks", "split-mnist", "--seeds", "1", "--device", "cpu", "--workers", "2"]
+    words += ["--store", str(tmp_path / "r.db")]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    assert "Table 5" in shown.stdout
+    assert "82.21 ± 2.9" in shown.stdout  # this table's, not Table 1's 82.67
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [row["cell"]["method"] for row in document["rows"]] == ["er+gmed", "er+gmed(steps=3)", "er+gmed(steps=5)"]
+    assert in_store(get_target("steps"), tmp_path / "r.db") == (3, 240)
+    listed = CliRunner().invoke(app, ["reproduce", "--list", "--store", str(tmp_path / "r.db")], env={"COLUMNS": "80"})
+    assert "3/240" in listed.stdout
+
+
+def test_columns_without_data_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    with pytest.raises(UsageError, match="cifar"):
+        reproduce("main", benchmarks=["split-cifar10"], store=None)
+    with pytest.raises(UsageError, match="unknown target"):
+        reproduce("mian", store=None)
