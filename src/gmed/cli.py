@@ -30,6 +30,7 @@ from gmed.terminal import (
     RUN_FAILED,
     LiveProgress,
     make_console,
+    show_metrics,
     show_results,
     show_speeds,
 )
@@ -121,6 +122,7 @@ def run(
 def table(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Forgetting, transfer and the like instead")] = False,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -129,7 +131,10 @@ def table(
     if outdated:
         note = f"{outdated} stored results are left out: a part that computed them has changed since"
         make_console(stderr=True).print(note)
-    _print(results, as_json)
+    if metrics:
+        show_metrics(make_console(), results)
+    else:
+        _print(results, as_json)
 
 
 @app.command()

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -28,6 +29,7 @@ from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
 from gmed.reproduce import Reproduction
 from gmed.results import Failure, Gain, Results
+from gmed.results.metrics import Metrics
 from gmed.results.wording import apart, p_value, spread
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -178,6 +180,21 @@ def show_results(console: Console, results: Results) -> None:
             console.print("(gains are paired by seed; p of the one-tailed paired t-test)")
     for failure in results.failures:
         _show_failure(console, failure)
+
+
+def show_metrics(console: Console, results: Results) -> None:
+    """Means over seeds of what the accuracy matrices say, in percent."""
+    names = [field.name for field in fields(Metrics)]
+    for benchmark in dict.fromkeys(run.benchmark for run in results.runs):
+        table = Table(title=f"{benchmark}: means in %", title_justify="left", box=None, padding=(0, 1, 0, 0))
+        table.add_column("method", overflow="fold")
+        for name in ("n", *names):
+            table.add_column(name.replace("_", " "), justify="right")
+        for method in dict.fromkeys(run.method for run in results.runs if run.benchmark == benchmark):
+            found = [Metrics.of(run) for run in results.runs if (run.benchmark, run.method) == (benchmark, method)]
+            means = [100 * sum(getattr(one, name) for one in found) / len(found) for name in names]
+            table.add_row(method, str(len(found)), *("-" if math.isnan(mean) else f"{mean:.2f}" for mean in means))
+        console.print(table)
 
 
 def show_reproduction(console: Console, found: Reproduction) -> None:

@@ -1,0 +1,94 @@
+"""What a matrix of accuracies says: accuracy[i][j] is that on task j at the i-th point of evaluation.
+
+Definitions and citations are in ``docs/metrics.md``. All are in 0 .. 1; points of evaluation are the ends of tasks, and
+where there is only one, what needs several is undefined (``nan``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gmed.engine import RunResult
+
+Matrix = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """All of them for one run."""
+
+    final: float
+    pooled: float
+    forgetting: float
+    backward_transfer: float
+    anytime: float
+    worst_case: float
+
+    @classmethod
+    def of(cls, run: RunResult) -> Metrics:
+        return cls(
+            final=run.final_accuracy,
+            pooled=run.pooled_accuracy,
+            forgetting=forgetting(run.accuracy),
+            backward_transfer=backward_transfer(run.accuracy),
+            anytime=anytime(run.accuracy),
+            worst_case=worst_case(run.accuracy),
+        )
+
+
+def forgetting(accuracy: Matrix) -> float:
+    """How far accuracy on each earlier task has fallen from the best it had been, on average.
+
+    >>> round(forgetting([[0.9, 0.1, 0.1], [0.6, 0.8, 0.1], [0.5, 0.9, 0.7]]), 4)  # 0.9 - 0.5 and 0.8 - 0.9
+    0.15
+    """
+    matrix = _square(accuracy)
+    if matrix is None:
+        return math.nan
+    best = np.array([matrix[task:-1, task].max() for task in range(len(matrix) - 1)])
+    return float(np.mean(best - matrix[-1, :-1]))
+
+
+def backward_transfer(accuracy: Matrix) -> float:
+    """How accuracy on each earlier task has changed since it was learned, on average.
+
+    >>> round(backward_transfer([[0.9, 0.1, 0.1], [0.6, 0.8, 0.1], [0.5, 0.9, 0.7]]), 4)  # 0.5 - 0.9 and 0.9 - 0.8
+    -0.15
+    """
+    matrix = _square(accuracy)
+    return math.nan if matrix is None else float(np.mean((matrix[-1] - np.diagonal(matrix))[:-1]))
+
+
+def anytime(accuracy: Matrix) -> float:
+    """Accuracy on the tasks met so far, averaged over the points of evaluation: the area under its curve.
+
+    >>> round(anytime([[0.9, 0.1], [0.6, 0.8]]), 4)  # 0.9, then 0.7
+    0.8
+    """
+    matrix = _square(accuracy)
+    if matrix is None:
+        return math.nan
+    return float(np.mean([matrix[point, : point + 1].mean() for point in range(len(matrix))]))
+
+
+def worst_case(accuracy: Matrix) -> float:
+    """The latest task's accuracy and, of every earlier one, the lowest since it was learned, averaged over tasks.
+
+    >>> round(worst_case([[0.9, 0.1, 0.1], [0.3, 0.8, 0.1], [0.5, 0.9, 0.7]]), 4)  # 0.3, 0.9 and 0.7
+    0.6333
+    """
+    matrix = _square(accuracy)
+    if matrix is None:
+        return math.nan
+    lowest = [matrix[task + 1 :, task].min() for task in range(len(matrix) - 1)]
+    return float(np.mean([*lowest, matrix[-1, -1]]))
+
+
+def _square(accuracy: Matrix) -> np.ndarray | None:
+    """The matrix, if there is a point of evaluation after each of several tasks."""
+    matrix = np.asarray(accuracy, float)
+    return matrix if len(matrix) > 1 and matrix.shape[0] == matrix.shape[1] else None
