@@ -1,0 +1,108 @@
+"""What the paper measures of edits besides accuracy: how they agree with the optimal edit, and what they change."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from gmed.editing import GMED
+from gmed.editing.edit import History, Moment
+from gmed.editing.optimal_edit import forgetting_gradient
+from gmed.engine import RunSpec
+from gmed.engine.run import make_learner
+from gmed.engine.together import Together
+from gmed.errors import UsageError
+from gmed.learners import Learner
+from gmed.learners.replay import Replay
+from gmed.streams import Stream, pixels
+
+
+@dataclass(frozen=True)
+class WatchedGMED(GMED):
+    """GMED, and at every step the cosine similarity of its edits to the optimal ones (Figure 3 of the paper).
+
+    The optimal direction is that in which the loss of earlier examples after the real update falls fastest; so many of
+    them, drawn anew at every step, stand for all.
+
+    Attributes
+    ----------
+    similarities
+        The mean over the edited examples, step by step.
+    """
+
+    oracle: ClassVar[bool] = True
+
+    examples: int = 500
+    similarities: list[float] = field(default_factory=list, compare=False)
+
+    @property
+    def foreseeable(self) -> bool:
+        return False
+
+    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+        edited = super().edit(x_m, y_m, age, moment)
+        assert moment.history is not None
+        count = len(moment.history.y)
+        if count:
+            some = torch.from_numpy(moment.random().choice(count, min(self.examples, count), replace=False))
+            earlier = History(*(part[some.to(y_m.device)] for part in moment.history))
+            optimal = -forgetting_gradient(moment.ahead, x_m, y_m, earlier)
+            found = cosine_similarity((edited - x_m).flatten(1), optimal.flatten(1), dim=1)
+            self.similarities.append(float(found.mean()))
+        return edited
+
+
+def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu") -> list[float]:
+    """The similarities over a run of a method that edits with GMED, step by step.
+
+    >>> found = similarity_to_the_optimal_edit(RunSpec.make("split-mnist", "er+gmed(alpha=1.0)", seed=0))
+    >>> len(found), all(-1 <= similarity <= 1 for similarity in found)
+    (499, True)
+    """
+    learner = _editing_learner(spec, device)
+    watched = WatchedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
+    learner.editing = watched
+    _train(learner, _stream(spec, device), spec)
+    return watched.similarities
+
+
+def prediction_change(spec: RunSpec, device: str = "cpu") -> float:
+    """The share of stored examples that the trained model classifies otherwise than their originals (Table 16).
+
+    >>> prediction_change(RunSpec.make("split-mnist", "er+gmed(alpha=0.0)", seed=0))
+    0.0
+    """
+    learner, stream = _editing_learner(spec, device), _stream(spec, device)
+    _train(learner, stream, spec)
+    memory = learner.memory
+    slots = torch.from_numpy(memory.filled())
+    originals = pixels(stream.x[memory.origin[slots]])
+    changed = learner.predict(memory.x[slots]) != learner.predict(originals)
+    return float(changed.float().mean())
+
+
+def _editing_learner(spec: RunSpec, device: str) -> Replay:
+    learner = make_learner(spec, torch.device(device))
+    if not isinstance(learner, Replay) or not isinstance(learner.editing, GMED):
+        raise UsageError(f"{spec.method.name}: only methods that edit with gmed can be analysed so")
+    return learner
+
+
+def _stream(spec: RunSpec, device: str) -> Stream:
+    made = spec.benchmark.make_stream(None, spec.seed)
+    return spec.method.make_stream(made, spec.seed).to(torch.device(device))
+
+
+def _train(learner: Learner, stream: Stream, spec: RunSpec) -> None:
+    together, start = Together([learner], [stream], spec.benchmark.batch_size), 0
+    for number, stop in enumerate(stream.evaluate_after):
+        task = (number,) if learner.task_aware else ()
+        for _ in together.learn(start, stop, *task):
+            pass
+        start = stop
+    for failure in together.failures.values():
+        raise failure
