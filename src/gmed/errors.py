@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Iterable
 from difflib import get_close_matches
+from reprlib import repr as short
 
 
 class GmedError(Exception):
@@ -45,7 +46,7 @@ def whole_number(name: str, value: object, least: int = 1) -> int:
     except TypeError:
         number = least - 1
     if number < least:
-        raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        raise UsageError(f"{name} must be a whole number of at least {least}, not {short(value)}")
     return number
 
 
@@ -63,7 +64,7 @@ def finite_number(name: str, value: object, *, above: float = -math.inf) -> floa
         number = math.nan
     if not (math.isfinite(number) and number > above):
         bound = "" if above == -math.inf else f" above {above:g}"
-        raise UsageError(f"{name} must be a finite number{bound}, not {value!r}")
+        raise UsageError(f"{name} must be a finite number{bound}, not {short(value)}")
     return number
 
 

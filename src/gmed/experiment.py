@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from gmed.engine import (
@@ -30,7 +31,7 @@ from gmed.engine.checkpoint import Checkpoints, checkpointed
 from gmed.engine.cluster import Cluster
 from gmed.engine.executor import Executor, Progress
 from gmed.engine.terms import Terms, pick_device
-from gmed.errors import UsageError, finite_number, unknown, whole_number
+from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
 from gmed.results import Failure, Results, Store, Sweep
 from gmed.results.results import in_order
@@ -87,13 +88,13 @@ class Experiment:
         }
         for name, (kind, wanted) in kinds.items():
             if not isinstance(getattr(self, name), kind) or isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
+                raise UsageError(f"{name} must be {wanted}, not {short(getattr(self, name))}")
         for method in self.methods:
             if not isinstance(method, str):
-                raise UsageError(f"methods must be names such as 'er+gmed', not {method!r}")
+                raise UsageError(f"methods must be names such as 'er+gmed', not {short(method)}")
         for name in ("fuzzy", "deterministic"):
             if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
+                raise UsageError(f"{name} must be true or false, not {short(getattr(self, name))}")
         finite_number("checkpoint_every", self.checkpoint_every, above=0)
         if self.workers is not None:
             whole_number("workers", self.workers, least=0)
@@ -341,7 +342,7 @@ def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
     if not found or len(set(found)) < len(found) or max(found) >= 2**63:
         raise UsageError(
             f"seeds must be a number of seeds (5, at most {MOST_SEEDS}) or different seeds from 0 on (3,7,11), "
-            f"not {seeds!r}"
+            f"not {short(seeds)}"
         )
     return found
 
@@ -353,11 +354,17 @@ def default_store() -> str:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text) if path.suffix == ".toml" else _yaml(path, text)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # text that is not UTF-8 or TOML, dates and numbers that are none
+        if isinstance(error, GmedError):
+            raise
         raise UsageError(f"{path}: cannot be read ({error})") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: must hold keys such as benchmark, methods and seeds")
@@ -371,5 +378,5 @@ def _yaml(path: Path, text: str) -> Any:
         raise UsageError(f"{path}: reading YAML needs PyYAML (pip install 'gmed[yaml]'), or use TOML") from None
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path}: not sound YAML ({error})") from None

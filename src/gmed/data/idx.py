@@ -49,4 +49,7 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[
         raise refuse(f"{kind}: {len(content)} bytes where its header {shape} calls for {expected}")
     if sha256 is not None and hashlib.sha256(raw).hexdigest() != sha256:
         raise refuse("altered: its SHA-256 checksum is not the published file's")
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    try:
+        return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    except ValueError:  # none of something larger than memory can be
+        raise refuse(f"its header calls for the impossible sizes {shape}") from None

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
 
 from gmed.editing.edit import Edit, Moment
 from gmed.errors import finite_number
+from gmed.memory import keep_finite
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class RandomEdit(Edit):
     ----------
     stride
         The length of the move (Euclidean, over all inputs of an example).
+
+    An example whose edit would not be finite stays as it was.
     """
 
     stride: float
@@ -27,4 +31,5 @@ class RandomEdit(Edit):
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         direction = torch.as_tensor(moment.random().standard_normal(x_m.shape)).to(x_m)
         length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
-        return torch.add(x_m, direction / length, alpha=self.stride)
+        stride = self.stride if abs(self.stride) <= torch.finfo(x_m.dtype).max else inf
+        return keep_finite(torch.add(x_m, direction / length, alpha=stride), x_m)

@@ -39,6 +39,16 @@ class Checkpoint:
     resumed_at: list[int]
     state: dict[str, Tensor]
 
+    def sound(self) -> bool:
+        """Whether everything is of its kind, as what is read from a file may not be."""
+        kinds = (self.seen, int), (self.accuracy, list), (self.seconds, dict), (self.resumed_at, list)
+        return (
+            all(type(value) is kind for value, kind in kinds)
+            and all(type(seen) is int and seen >= 0 for seen in (self.seen, *self.resumed_at))
+            and all(type(row) is list and all(type(share) is float for share in row) for row in self.accuracy)
+            and all(type(seconds) in (int, float) for seconds in self.seconds.values())
+        )
+
 
 LEAST_BETWEEN = 50.0
 """Time between checkpoints, in times what writing them takes."""
@@ -88,9 +98,10 @@ class Checkpoints:
         """The run's checkpoint, if there is a sound one."""
         try:
             state, labels = read_state(self._path(spec), {"run": spec.key})
-            return Checkpoint(**json.loads(labels["progress"]), state=state)
-        except (UsageError, KeyError, TypeError, ValueError):
+            checkpoint = Checkpoint(**json.loads(labels["progress"]), state=state)
+        except (UsageError, KeyError, TypeError, ValueError, RecursionError):
             return None
+        return checkpoint if checkpoint.sound() else None
 
     def file(self, spec: RunSpec) -> bytes | None:
         """The run's checkpoint as it is kept, if there is one: to be taken elsewhere."""

@@ -58,12 +58,13 @@ class BGD(Learner):
             for name, g in gradient(drawn_loss, theta).items():
                 slope[name] += g / self.samples
                 slope_times_noise[name] += g * noise[name] / self.samples
-        self.check_finite(loss, {**slope, **{f"{n} noise": g for n, g in slope_times_noise.items()}})
         with torch.no_grad():
+            half = {name: 0.5 * sigma * slope_times_noise[name] for name, sigma in self.std.items()}
+            std = {name: sigma * (torch.sqrt(1 + half[name] ** 2) - half[name]) for name, sigma in self.std.items()}
+            self.check_finite(loss, {**slope, **{f"{name} std": sigma for name, sigma in std.items()}})
             for name, mu in mean.items():
-                sigma, half = self.std[name], 0.5 * self.std[name] * slope_times_noise[name]
-                mu.sub_(sigma**2 * slope[name], alpha=self.lr)
-                self.std[name] = sigma * (torch.sqrt(1 + half**2) - half)
+                mu.sub_(self.std[name] ** 2 * slope[name], alpha=self.lr)
+            self.std = std
 
     def summed_loss(self, output: Tensor, y: Tensor) -> Tensor:
         """The negative log-likelihood of a batch."""

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import UsageError, finite_number, whole_number
+from gmed.errors import DivergedError, UsageError, finite_number, whole_number
+from gmed.learners.decisions import all_finite
 from gmed.learners.replay import Replay
 from gmed.learners.task_aware import TaskAware
 from gmed.memory import Memory
@@ -87,9 +88,14 @@ class HAL(Replay, TaskAware):
             pull = gradient(drift, parameters)
             slope = {name: slope[name] + pull[name] for name in parameters}
         embeddings = self.updated(embeddings, x, y)
+        if not all_finite(embeddings.values()):
+            raise DivergedError(
+                f"at step {self.steps} the mean embeddings are not finite; the step was not taken. "
+                f"Lower lr (now {self.lr:g}), or scale the inputs down."
+            )
         self.move(slope, loss.detach())
-        self.task, self.anchors, self.embeddings = task, anchors, embeddings
         self.remember(x, y)
+        self.task, self.anchors, self.embeddings = task, anchors, embeddings
 
     @staticmethod
     def loss(output: Tensor, y: Tensor, incoming: int) -> Tensor:

@@ -21,6 +21,7 @@ from gmed.models import (
     evaluating,
     gradient,
     leaves_nothing_to_chance,
+    running_statistics,
     trainable,
     treats_examples_independently,
 )
@@ -70,8 +71,15 @@ class Learner(ABC):
             memory.claim()
         self.model = model
         self.lr = finite_number("lr", lr, above=0)
+        like = next(model.parameters())
+        if not like.is_floating_point():
+            raise UsageError(f"the model's parameters must be floating-point numbers, not {like.dtype}")
+        if self.lr > (most := torch.finfo(like.dtype).max):
+            raise UsageError(f"lr must be at most {most:g}, which the model's parameters can hold, not {lr!r}")
         self.memory = memory
         self.seed = whole_number("seed", seed, least=0)
+        if self.seed >= 2**63:
+            raise UsageError(f"seed must be below 2**63, not {seed!r}")
         self.steps = 0
         self.decisions: Decisions = AsTheyCome()
         self._sums_exactly = treats_examples_independently(model)
@@ -162,10 +170,13 @@ class Learner(ABC):
 
     @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
-        if not self.decisions.sound(loss, slope):
+        statistics = running_statistics(self.model) if self.decisions.live else {}
+        if not self.decisions.sound(loss, {**slope, **statistics}):
+            what = f"the loss is {float(loss):g} and its gradient "
+            what += "finite" if all_finite(slope.values()) else "not finite"
+            what += "" if all_finite(statistics.values()) else ", and batch-norm statistics are not finite"
             raise DivergedError(
-                f"at step {self.steps} the loss is {float(loss):g} and its gradient "
-                f"{'finite' if all_finite(slope.values()) else 'not finite'}; the step was not taken. "
+                f"at step {self.steps} {what}; the step was not taken. "
                 f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
             )
 
@@ -195,6 +206,8 @@ class Learner(ABC):
     def _learn(self, x: Any, y: Any, *task: int) -> None:
         if torch.is_inference_mode_enabled():
             raise InputError("learning needs gradients, which torch.inference_mode() rules out; leave it first")
+        if not any(p.requires_grad for p in self.model.parameters()):
+            raise InputError("every parameter of the model is frozen; set requires_grad of those it shall learn")
         x, y, classes = self._checked(x, y)
         try:
             with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness():
@@ -214,10 +227,7 @@ class Learner(ABC):
     @torch.no_grad()
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
-        x = self._inputs(x)
-        with evaluating(self.model):
-            output: Tensor = self.model(x)
-        return output
+        return self._evaluated(self._inputs(x))
 
     # ------------------------------------------------------------------ state is data
 
@@ -234,17 +244,38 @@ class Learner(ABC):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the learner whose state this is, its seed included. A state that does not fit changes nothing."""
-        like = next(self.model.parameters())
-        own = {f"model.{name}": t.shape for name, t in self.model.state_dict().items()}
-        own |= {name: torch.Size() for name in ("steps", "seed", "classes")}
-        own |= {"memory.seen": torch.Size()} if self.memory is not None else {}
-        for name, shape in own.items():
+        self._check_fits(state)
+        before = self.state_dict()
+        try:
+            self._become(state)
+        except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+            self._become(before)
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"this state does not fit the learner: {error}") from error
+
+    def _check_fits(self, state: dict[str, Tensor]) -> None:
+        own = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        counters = ["steps", "seed", "classes", *(["memory.seen"] if self.memory is not None else [])]
+        own |= {name: torch.tensor(0) for name in counters}
+        for name, ours in own.items():
             if name not in state:
                 raise UsageError(f"this state has no {name}: it is another kind of learner's")
-            if state[name].shape != shape:
-                raise UsageError(f"{name} is {tuple(state[name].shape)} in this state, {tuple(shape)} here")
+            theirs = state[name]
+            if theirs.shape != ours.shape:
+                raise UsageError(f"{name} is {tuple(theirs.shape)} in this state, {tuple(ours.shape)} here")
+            if theirs.is_floating_point() != ours.is_floating_point():
+                raise UsageError(f"{name} is {theirs.dtype} in this state, {ours.dtype} here")
         if extra := sorted(name for name in state if name.startswith("model.") and name not in own):
             raise UsageError(f"this state has {extra[0]}: it is another model's")
+        if negative := [name for name in counters if int(state[name]) < 0]:
+            raise UsageError(f"{negative[0]} is {int(state[negative[0]])} in this state: it is damaged")
+        for name, theirs in state.items():
+            if not torch.isfinite(theirs).all() and torch.isfinite(own.get(name, torch.zeros(()))).all():
+                raise UsageError(f"{name} holds NaN or infinity in this state: it is damaged")
+
+    def _become(self, state: dict[str, Tensor]) -> None:
+        like = next(self.model.parameters())
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v.to(like.device) for k, v in state.items() if k.startswith(prefix)}
@@ -257,6 +288,19 @@ class Learner(ABC):
         self.steps, self.seed, self._classes = (int(state[name]) for name in ("steps", "seed", "classes"))
         self._shape = tuple(state["shape"].tolist()) or None
         self.load_own_state(part("own."))
+        if self._shape is not None:
+            self._check_stream(like.new_empty((1, *self._shape)))
+
+    def _check_stream(self, x: Tensor) -> None:
+        """Make sure that a state's examples and labels are such as this model takes."""
+        classes = self._evaluated(x).shape[1]
+        if self._classes != classes:
+            raise UsageError(f"this state is of {self._classes} classes, the model has {classes} outputs")
+        if self.memory is not None and self.memory.ready:
+            held = torch.from_numpy(self.memory.filled())
+            labels = self.memory.y.cpu()[held]
+            if self.memory.x.shape[1:] != x.shape[1:] or bool(((labels < 0) | (labels >= classes)).any()):
+                raise UsageError("the memory in this state holds examples of another stream: it is damaged")
 
     def own_state(self) -> dict[str, Tensor]:
         """What a learner knows besides its model, memory and counters."""
@@ -272,7 +316,10 @@ class Learner(ABC):
     def load(self, path: str | Path) -> None:
         """Become the learner saved in this file; this one must have been built alike. Reading runs no code."""
         state, _ = read_state(Path(path), {"learner": type(self).__name__})
-        self.load_state_dict(state)
+        try:
+            self.load_state_dict(state)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
 
     # ------------------------------------------------------------------ checks
 
@@ -287,6 +334,8 @@ class Learner(ABC):
         if self._shape is not None and x.shape[1:] != self._shape:
             raise InputError(f"examples of shape {tuple(x.shape[1:])} do not fit this stream's {tuple(self._shape)}")
         like = next(self.model.parameters())
+        if like.is_meta:
+            raise InputError("the model is on the meta device, without values; give it some first: model.to_empty(...)")
         x = x.detach().to(device=like.device, dtype=like.dtype)
         if not torch.isfinite(x).all():
             where = (~torch.isfinite(x).flatten(1).all(1)).nonzero().flatten().tolist()
@@ -314,13 +363,29 @@ class Learner(ABC):
 
     def _count_classes(self, x: Tensor) -> int:
         """Try the model on the first batch: do inputs of this shape fit, and how many classes come out?"""
-        try:
-            output = self.logits(x[:1])
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise InputError(f"the model does not take inputs of shape {tuple(x.shape)}: {error}") from error
-        if output.ndim != 2:
-            raise InputError(f"the model must return (batch, classes) logits, not shape {tuple(output.shape)}")
+        output = self._evaluated(x[:1])
+        if not output.requires_grad:
+            raise InputError("the model's output does not depend on any parameter it could learn; is it detached?")
         return int(output.shape[1])
+
+    def _evaluated(self, x: Tensor) -> Tensor:
+        """The model's output in evaluation mode, or the error that says why it is of no use."""
+        try:
+            with evaluating(self.model):
+                output = self.model(x)
+        except (RuntimeError, ValueError, TypeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise InputError(f"the model does not take inputs of shape {tuple(x.shape)}: {error}") from error
+        wanted = f"the model must return a ({len(x)}, classes) tensor of logits for {len(x)} inputs"
+        if not isinstance(output, Tensor):
+            raise InputError(f"{wanted}, not {type(output).__name__}")
+        if output.ndim != 2 or len(output) != len(x) or not output.shape[1]:
+            raise InputError(f"{wanted}, not one of shape {tuple(output.shape)}")
+        if not output.is_floating_point() or output.layout != torch.strided or output.device != x.device:
+            kind = f"{output.dtype} ({output.layout}) on {output.device}"
+            raise InputError(f"{wanted}: dense and floating-point on {x.device}, not {kind}")
+        return output
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -366,10 +431,17 @@ class Learner(ABC):
 
 
 def _tensor(name: str, given: Any) -> Tensor:
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise InputError(f"{name} has masked values; fill them in or drop their examples first")
     try:
         if isinstance(given, np.ndarray):
             given = np.ascontiguousarray(given)
         tensor: Tensor = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} cannot be read as a tensor: {error}") from error
+    if tensor.is_meta:
+        raise InputError(f"{name} is on the meta device, without values; give a tensor that holds some")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        kind = "nested" if tensor.is_nested else f"{tensor.layout}"
+        raise InputError(f"{name} is a {kind} tensor; give a plain one, such as {name}.to_dense()")
     return tensor

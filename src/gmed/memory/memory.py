@@ -74,7 +74,14 @@ class Memory(ABC):
         self, name: str, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...] = (), fill: float = 0
     ) -> None:
         """Keep something more of every example."""
-        self._hold(name, torch.full((self.capacity + 1, *shape), fill, dtype=dtype, device=device))
+        try:
+            rows = torch.full((self.capacity + 1, *shape), fill, dtype=dtype, device=device)
+        except (RuntimeError, TypeError, MemoryError) as error:  # how torch says that there is not so much room
+            raise UsageError(
+                f"there is no room for a memory of {self.capacity} examples of shape {shape} on {device}; "
+                "choose a smaller one"
+            ) from error
+        self._hold(name, rows)
 
     def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> None:
         """Offer a batch of examples, with what else the memory keeps of them. One that enters has age 0."""
@@ -138,13 +145,28 @@ class Memory(ABC):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the memory whose state this is; it must have the same number of slots."""
         held = {name: state[name] for name in self.columns if name in state}
+        seen = int(state["seen"])
+        if (held or seen) and (missing := [name for name in self.columns if name not in state]):
+            raise UsageError(f"the state's memory has no {missing[0]}: it is damaged, or of another kind of memory")
         for name, tensor in held.items():
-            if len(tensor) != self.capacity:
-                raise UsageError(f"the state's memory has {len(tensor)} slots ({name}), this one {self.capacity}")
+            slots = len(tensor) if tensor.ndim else 0
+            if slots != self.capacity:
+                raise UsageError(f"the state's memory has {slots} slots ({name}), this one {self.capacity}")
+            if (tensor.dtype == torch.int64) != (name in ("y", "age", "origin")) or (name != "x" and tensor.ndim != 1):
+                raise UsageError(f"{name} of the state's memory is {tensor.dtype} {tuple(tensor.shape)}: it is damaged")
+        if held and bool((held["age"] < 0).any() | (held["origin"] < -1).any() | (held["origin"] >= seen).any()):
+            raise UsageError("the state's memory counts what never was: it is damaged")
+        before = self._rows, self.seen
         self.clear()
         for name, tensor in held.items():
             self._hold(name, torch.cat([tensor, tensor[-1:]]))
-        self.seen = int(state["seen"])
+        self.seen = seen
+        if held and bool((self.origin.cpu()[torch.from_numpy(self.filled())] < 0).any()):
+            self.clear()
+            rows, self.seen = before
+            for name, tensor in rows.items():
+                self._hold(name, tensor)
+            raise UsageError("the state's memory lacks examples that it counts: it is damaged")
 
     def clear(self) -> None:
         """Forget everything, and the shape of examples too."""

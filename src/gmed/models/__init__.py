@@ -4,7 +4,7 @@ from gmed.models.functional import forward, gradient, trainable
 from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
-from gmed.models.modes import evaluating
+from gmed.models.modes import evaluating, running_statistics
 from gmed.models.resnet import ResNet18
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "forward",
     "gradient",
     "leaves_nothing_to_chance",
+    "running_statistics",
     "trainable",
     "treats_examples_independently",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gmed.models.batch_norm import BatchNorm
 from gmed.models.known_layers import leaves_nothing_to_chance
@@ -24,6 +24,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The means and variances that batch-norm layers keep."""
+    return {
+        f"{name}.{kept}": statistic
+        for name, module in model.named_modules()
+        if type(module) in _BATCH_NORMS
+        for kept, statistic in module.named_buffers(recurse=False)
+        if statistic.is_floating_point()
+    }
 
 
 @contextmanager

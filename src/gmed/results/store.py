@@ -89,13 +89,20 @@ class Store:
         self.path = str(path)
         with self._explained("cannot be used as a results store"):
             self.database = _connect(self.path)
-            self.database.row_factory = sqlite3.Row
-            self.database.execute("PRAGMA foreign_keys = ON")
-            self.database.execute("PRAGMA synchronous = FULL")
-            self._recognise()
-            if _writable(self.path):
-                self._migrate()
-                _switch_to_wal(self.database)
+            try:
+                self._open()
+            except BaseException:
+                self.database.close()
+                raise
+
+    def _open(self) -> None:
+        self.database.row_factory = sqlite3.Row
+        self.database.execute("PRAGMA foreign_keys = ON")
+        self.database.execute("PRAGMA synchronous = FULL")
+        self._recognise()
+        if _writable(self.path):
+            self._migrate()
+            _switch_to_wal(self.database)
 
     def _recognise(self) -> None:
         """Make sure that the file is a store, or empty, before anything is written to it."""
@@ -128,7 +135,7 @@ class Store:
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, ValueError, KeyError) as error:
+        except (sqlite3.Error, ValueError, LookupError, TypeError, RecursionError) as error:
             if isinstance(error, GmedError):
                 raise
             raise StoreError(
@@ -187,14 +194,16 @@ class Store:
 
     def outdated(self, benchmark: str | None = None) -> int:
         """How many finished runs were computed by other versions of their parts."""
-        return sum(not _current(row) for row in self._rows("finished", benchmark))
+        with self._explained("cannot be read"):
+            return sum(not _current(row) for row in self._rows("finished", benchmark))
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
-        return [
-            Failure(row["benchmark"], row["method"], row["seed"], row["error"])
-            for row in self._rows("failed", benchmark)
-            if _current(row)
-        ]
+        with self._explained("cannot be read"):
+            return [
+                Failure(row["benchmark"], row["method"], row["seed"], str(row["error"]))
+                for row in self._rows("failed", benchmark)
+                if _current(row)
+            ]
 
     def remove(self, benchmark: str, methods: Sequence[str] = (), *, failed: bool = False) -> int:
         """Remove the runs of a benchmark: all, or of these methods as they are stored, or the failed ones; how many."""
@@ -291,7 +300,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
 
 
 def _result(row: sqlite3.Row) -> RunResult:
-    return RunResult(
+    result = RunResult(
         benchmark=row["benchmark"],
         method=row["method"],
         seed=row["seed"],
@@ -302,6 +311,12 @@ def _result(row: sqlite3.Row) -> RunResult:
         timings=json.loads(row["timings"]),
         environment=json.loads(row["environment"]),
     )
+    shares = [result.final_accuracy, result.pooled_accuracy, *(share for points in result.accuracy for share in points)]
+    if not all(isinstance(share, (int, float)) and 0 <= share <= 1 for share in shares):
+        raise ValueError(f"the accuracies of {result.benchmark} {result.method} seed {result.seed} are not in 0 .. 1")
+    if not isinstance(result.steps, int) or not all(isinstance(d, dict) for d in (result.timings, result.environment)):
+        raise ValueError(f"the row of {result.benchmark} {result.method} seed {result.seed} is damaged")
+    return result
 
 
 def _current(row: sqlite3.Row) -> bool:

@@ -26,8 +26,8 @@ def fuzzy(stream: Stream, seed: int) -> Stream:
     """
     rng = generator(seed, "fuzzy")
     places = np.arange(len(stream))
-    starts = (0, *stream.evaluate_after[:-1])
-    middles = [start + (stop - start) // 2 for start, stop in zip(starts, stream.evaluate_after, strict=True)]
+    starts = (0, *stream.evaluate_after)
+    middles = [start + (stop - start) // 2 for start, stop in zip(starts, stream.evaluate_after, strict=False)]
     for leaving, boundary, settled in zip(middles, stream.evaluate_after, middles[1:], strict=False):
         before, after = boundary - leaving, settled - boundary
         exchanged = min(before, after) // 4

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gmed.errors import whole_number
+
 
 class Examples(NamedTuple):
     """Inputs and their labels."""
@@ -42,6 +44,7 @@ class Stream:
 
     def stretches(self, batch_size: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
         """The batches up to each point of evaluation, ready for a learner. No batch crosses such a point."""
+        whole_number("batch_size", batch_size)
         start = 0
         for stop in self.evaluate_after:
             yield self._batches(start, stop, batch_size)

@@ -20,7 +20,7 @@ def held_out(stream: Stream, seed: int, *, tasks: int = 3, share: float = 0.05) 
     (285, [5, 5, 5])
     """
     chooser = generator(seed, "validation")
-    kept, tests, start = [], [], 0
+    kept, tests, start = [torch.arange(0)], [], 0
     for stop in stream.evaluate_after[:tasks]:
         places = torch.arange(start, stop)
         order = torch.from_numpy(chooser.permutation(stop - start))
@@ -30,5 +30,5 @@ def held_out(stream: Stream, seed: int, *, tasks: int = 3, share: float = 0.05) 
         kept.append(stay)
         start = stop
     seen = torch.cat(kept)
-    lengths = ends([len(k) for k in kept])
+    lengths = ends([len(k) for k in kept[1:]])
     return replace(stream, x=stream.x[seen], y=stream.y[seen], tests=tuple(tests), evaluate_after=lengths)
