@@ -358,13 +358,9 @@ def _read(path: Path) -> Mapping[str, Any]:
         content = tomllib.loads(text) if path.suffix == ".toml" else _yaml(path, text)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # text that is not UTF-8 or TOML, dates and numbers that are none
-        if isinstance(error, GmedError):
-            raise
+    except GmedError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8 or TOML; dates and numbers that are none
         raise UsageError(f"{path}: cannot be read ({error})") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: must hold keys such as benchmark, methods and seeds")
