@@ -5,26 +5,19 @@
 
 5 % of the training examples of the first three tasks are held out; a candidate is trained on the rest of those three
 tasks and scored by its mean accuracy over them on what was held out. No later task and no test example is seen.
-The best mean over seeds wins.
+The best mean over seeds wins. (``gmed tune`` does the same for the edits' own grids; here are the augmentations and the
+variants as well.) Runs are kept in the store, so it can be stopped and started again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from gmed.engine import RunSpec, get_benchmark
-from gmed.engine.run import accuracy_on
-from gmed.randomness import torch_seeded
-from gmed.streams import Stream, held_out
+import gmed
+from gmed.engine import TUNING, get_benchmark, resolve
 
 ALPHAS = (0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 FAMILIES = {
@@ -49,49 +42,38 @@ FAMILIES = {
 }
 
 
-@lru_cache(maxsize=1)
-def small_stream(benchmark: str, seed: int) -> Stream:
-    return held_out(get_benchmark(benchmark).make_stream(None, seed), seed)
-
-
-def score(job: tuple[str, str, int, str]) -> float:
-    """Held-out accuracy of one candidate at one seed, in percent; 0 if it diverges."""
-    benchmark, method, seed, device = job
-    torch.set_num_threads(1)
-    spec, stream = RunSpec.make(benchmark, method, seed), small_stream(benchmark, seed).to(torch.device(device))
-    with torch_seeded(seed, "weights"):
-        learner = spec.method.make_learner(spec.benchmark.model().to(device), seed)
-    try:
-        for stretch in stream.stretches(spec.benchmark.batch_size):
-            for x, y in stretch:
-                learner.observe(x, y)
-    except ArithmeticError:
-        return 0.0
-    return 100 * float(np.mean([accuracy_on(learner, test) for test in stream.tests]))
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", type=int, default=10)
-    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--workers", type=int, default=None)
     options.add_argument("--benchmarks", nargs="+", default=["split-mnist", "rotated-mnist", "permuted-mnist"])
     options.add_argument("--families", nargs="+", default=[f for f in FAMILIES if "photographs" not in f])
     options.add_argument("--device", default="cpu")
+    options.add_argument("--store", type=Path, default=Path(__file__).parent / "tuning.db")
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     chosen = options.parse_args()
 
     found = {}
-    with ProcessPoolExecutor(chosen.workers, mp_context=get_context("spawn")) as pool:
-        for benchmark, family in product(chosen.benchmarks, chosen.families):
-            candidates = FAMILIES[family]
-            jobs = [(benchmark, method, seed, chosen.device) for seed in range(chosen.seeds) for method in candidates]
-            table = np.array(list(pool.map(score, jobs, chunksize=max(1, len(candidates) // 4))))
-            means = table.reshape(chosen.seeds, len(candidates)).mean(0)
-            found[f"{benchmark} {family}"] = dict(zip(candidates, means.round(3).tolist(), strict=True))
-            best = int(means.argmax())
-            print(f"{benchmark:15} {family:26} {candidates[best]}  {means[best]:.2f}", flush=True)
-            chosen.out.mkdir(parents=True, exist_ok=True)
-            (chosen.out / "tuning.json").write_text(json.dumps(found, indent=1) + "\n")
+    for benchmark, family in product(chosen.benchmarks, chosen.families):
+        made = get_benchmark(benchmark + TUNING)
+        names = {candidate: resolve(made, candidate).name for candidate in FAMILIES[family]}
+        results = gmed.run(
+            made.name,
+            list(names.values()),
+            seeds=chosen.seeds,
+            workers=chosen.workers,
+            device=chosen.device,
+            store=chosen.store,
+        )
+        means = {
+            candidate: 100 * sum(results.accuracies(made.name, name).values()) / chosen.seeds  # 0 where it diverged
+            for candidate, name in names.items()
+        }
+        found[f"{benchmark} {family}"] = {candidate: round(mean, 3) for candidate, mean in means.items()}
+        best = max(means, key=lambda candidate: means[candidate])
+        print(f"{benchmark:15} {family:26} {best}  {means[best]:.2f}", flush=True)
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / "tuning.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from rich.table import Table
 from gmed.cli_data import data_app
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
+from gmed.cli_tune import add_tune
 from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 add_commands(app)
 add_reproduce(app)
+add_tune(app)
 
 Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
@@ -169,7 +171,7 @@ def list_(
     shown = Table(title="Benchmarks", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "data", "stream"):
         shown.add_column(heading)
-    sharp = [b for b in BENCHMARKS.values() if not b.fuzzy]
+    sharp = [b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning]
     problems = {b.name: b.data_problem(folder) for b in sharp}
     for b in sharp:
         shown.add_row(b.name, "missing" if problems[b.name] else "present", b.summary)

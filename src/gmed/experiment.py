@@ -35,6 +35,7 @@ from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_num
 from gmed.paper import published
 from gmed.results import Failure, Results, Store, Sweep
 from gmed.results.results import in_order
+from gmed.results.tuning import TUNED, chosen
 
 MOST_SEEDS = 100_000
 
@@ -125,12 +126,20 @@ class Experiment:
             benchmark += FUZZY
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
+        methods = [self._settled(benchmark, method) for method in self.methods]
         made = (
-            RunSpec.make(benchmark, method, seed, self.memory)
-            for seed in seed_list(self.seeds)
-            for method in self.methods
+            RunSpec.make(benchmark, method, seed, self.memory) for seed in seed_list(self.seeds) for method in methods
         )
         return list({spec.key: spec for spec in made}.values())
+
+    def _settled(self, benchmark: str, method: str) -> str:
+        """The method itself, or what was chosen for one that is to be taken as tuned."""
+        if not method.endswith(TUNED):
+            return method
+        if self.store is None or not Path(self.store).exists():
+            raise UsageError(f"{method}: what was chosen is in the store, and there is none; gmed tune makes one")
+        with Store(self.store) as store:
+            return chosen(store, benchmark.removesuffix(FUZZY), method.removesuffix(TUNED))
 
     def _executor(self) -> Executor:
         if self.cluster is not None:

@@ -31,6 +31,7 @@ from gmed.reproduce import Reproduction
 from gmed.results import Failure, Gain, Results
 from gmed.results.metrics import Metrics
 from gmed.results.wording import apart, p_value, spread
+from gmed.tune import Tuned
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -180,6 +181,27 @@ def show_results(console: Console, results: Results) -> None:
             console.print("(gains are paired by seed; p of the one-tailed paired t-test)")
     for failure in results.failures:
         _show_failure(console, failure)
+
+
+def show_tuned(console: Console, found: Tuned) -> None:
+    """Held-out accuracy over the grid: the first parameter down, the second, if there is one, across."""
+    down = list(dict.fromkeys(point[0] for point in found.scores))
+    across = list(dict.fromkeys(point[1:] for point in found.scores))
+    best = max(found.scores.values())
+    console.print(f"{found.benchmark} {found.method}: held-out accuracy % after three tasks, seeds: {found.seeds}")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(" \\ ".join(found.parameters), justify="right")
+    for other in across:
+        table.add_column(", ".join(f"{value:g}" for value in other) or "accuracy", justify="right")
+    for first in down:
+        cells = [found.scores[first, *other] for other in across]
+        table.add_row(f"{first:g}", *(f"{value:.2f}{'*' if value == best else ' '}" for value in cells))
+    console.print(table)
+    point = max(found.scores, key=lambda point: found.scores[point])
+    values = ", ".join(f"{name} = {value:g}" for name, value in zip(found.parameters, point, strict=True))
+    console.print(f"* chosen: {values}. Use it as '{found.method}(tuned)'.")
+    if found.failures:
+        console.print(f"{_runs(len(found.failures))} failed and counted as 0")
 
 
 def show_metrics(console: Console, results: Results) -> None:

@@ -1,6 +1,6 @@
 """Runs: which there are, how one is computed, and who computes many."""
 
-from gmed.engine.benchmarks import BENCHMARKS, FUZZY, Benchmark, get_benchmark
+from gmed.engine.benchmarks import BENCHMARKS, FUZZY, TUNING, Benchmark, get_benchmark
 from gmed.engine.executor import Event, Failed, Finished, Progress, execute
 from gmed.engine.methods import EDITS, METHODS, Method, resolve
 from gmed.engine.run import RunResult, run_one
@@ -12,6 +12,7 @@ __all__ = [
     "EDITS",
     "FUZZY",
     "METHODS",
+    "TUNING",
     "Benchmark",
     "Event",
     "Failed",

@@ -16,7 +16,7 @@ from gmed.data.catalogue import get_entry
 from gmed.data.progress import Progress, unwatched
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
-from gmed.streams import Stream, fuzzy, permuted, rotated, split
+from gmed.streams import Stream, fuzzy, held_out, permuted, rotated, split
 
 AT_HAND: dict[str, Dataset] = {}
 """Data sets that this process was handed, by name; they are not looked for in files."""
@@ -37,6 +37,8 @@ class Benchmark:
         strides of other edits and augmentations, which it does not give, were chosen by ``benchmarks/tune.py``.
     fuzzy
         Whether tasks fade into each other.
+    tuning
+        Whether it is what hyper-parameters are chosen on: the first three tasks, tested on held-out training examples.
     version
         Raised whenever a change to its data, stream or model changes results.
     """
@@ -50,6 +52,7 @@ class Benchmark:
     edits: Mapping[str, Mapping[str, Any]]
     batch_size: int = 10
     fuzzy: bool = False
+    tuning: bool = False
     version: int = 1
 
     def dataset(self, directory: Path | None = None, progress: Progress = unwatched) -> Dataset:
@@ -59,6 +62,7 @@ class Benchmark:
     def make_stream(self, directory: Path | None, seed: int) -> Stream:
         """The stream of one seed."""
         stream = self.stream(self.dataset(directory), seed)
+        stream = held_out(stream, seed) if self.tuning else stream
         return fuzzy(stream, seed) if self.fuzzy else stream
 
     def data_problem(self, directory: Path | None = None) -> str | None:
@@ -73,6 +77,7 @@ class Benchmark:
         """What the stream and the model are made of."""
         options = {k: p.default for k, p in signature(self.stream).parameters.items() if p.default is not p.empty}
         stream = {"name": _name(self.stream), **options} | ({"fuzzy": True} if self.fuzzy else {})
+        stream |= {"tuning": True} if self.tuning else {}
         chosen = getattr(self.model, "keywords", {})
         model = {"name": _name(self.model), **chosen} if chosen else _name(self.model)
         return {"stream": stream, "model": model, "batch_size": self.batch_size}
@@ -205,9 +210,13 @@ _SHARP = (
 FUZZY = "-fuzzy"
 """How the name of a benchmark ends whose tasks fade into each other."""
 
-_FADING = (replace(b, name=b.name + FUZZY, fuzzy=True) for b in _SHARP)
+TUNING = "-tuning"
+"""How the name of a benchmark ends that hyper-parameters are chosen on."""
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*_SHARP, *_FADING)}
+_FADING = (replace(b, name=b.name + FUZZY, fuzzy=True) for b in _SHARP)
+_BEFOREHAND = (replace(b, name=b.name + TUNING, tuning=True) for b in _SHARP)
+
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*_SHARP, *_FADING, *_BEFOREHAND)}
 
 
 def get_benchmark(name: str) -> Benchmark:

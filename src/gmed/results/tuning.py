@@ -1,0 +1,76 @@
+"""Hyper-parameters chosen as the paper chooses them: on held-out training examples of the first three tasks."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from gmed.engine import TUNING, get_benchmark, resolve
+from gmed.engine.methods import parse
+from gmed.errors import UsageError
+from gmed.results.store import Store
+
+TUNED = "(tuned)"
+"""How a method is written whose hyper-parameters are to be those that were chosen."""
+
+GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "gmed": {
+        "alpha": (0.01, 0.03, 0.05, 0.07, 0.1, 0.5, 1.0, 5.0, 10.0),
+        "beta": (0.0, 0.001, 0.01, 0.1, 1.0),
+    },
+    "random-edit": {"stride": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)},
+    "adv-edit": {"stride": (0.0003, 0.001, 0.003, 0.01, 0.03)},
+    "optimal-edit": {"alpha": (0.0003, 0.001, 0.003, 0.01, 0.03)},
+}
+"""What is tried of each edit; GMED's is the paper's grid, the others are ours."""
+
+
+def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
+    """Every candidate of a method: the point of the grid, and its name on the tuning benchmark.
+
+    >>> found = candidates("split-mnist", "er+gmed")
+    >>> len(found), found[0.5, 0.1]
+    (45, 'er+gmed(alpha=0.5,beta=0.1)')
+    """
+    made = get_benchmark(benchmark + TUNING)
+    base, *edit = parse(method)
+    if len(edit) != 1 or edit[0].name not in GRIDS:
+        raise UsageError(f"{method}: methods with an edit can be tuned ({', '.join(GRIDS)}), such as er+gmed")
+    grid = {name: values for name, values in GRIDS[edit[0].name].items() if name not in edit[0].parameters}
+    if not grid:
+        raise UsageError(f"{method}: everything that could be tuned is given")
+    named = {}
+    for point in product(*grid.values()):
+        values = ",".join(f"{name}={value}" for name, value in zip(grid, point, strict=True))
+        given = ",".join(f"{k}={str(v).lower()}" for k, v in edit[0].parameters.items())
+        named[point] = resolve(made, f"{base}+{edit[0].name}({','.join(filter(None, (given, values)))})").name
+    return named
+
+
+def scores(store: Store, benchmark: str, method: str) -> dict[tuple[float, ...], float]:
+    """Held-out accuracy of every candidate, in percent, over the seeds that all of them have; 0 for one that diverged.
+
+    Raises
+    ------
+    UsageError
+        If one of them has not been tried.
+    """
+    named = candidates(benchmark, method)
+    found: dict[str, dict[int, float]] = {name: {} for name in named.values()}
+    for run in store.runs(benchmark + TUNING):
+        if run.method in found:
+            found[run.method][run.seed] = 100 * run.final_accuracy
+    for failure in store.failures(benchmark + TUNING):
+        if failure.method in found:
+            found[failure.method].setdefault(failure.seed, 0.0)
+    seeds = set.intersection(*(set(tried) for tried in found.values()))
+    if not seeds:
+        raise UsageError(f"{method} has not been tuned on {benchmark}: gmed tune {benchmark} '{method}'")
+    return {point: float(np.mean([found[name][seed] for seed in seeds])) for point, name in named.items()}
+
+
+def chosen(store: Store, benchmark: str, method: str) -> str:
+    """The best candidate."""
+    means = scores(store, benchmark, method)
+    return candidates(benchmark, method)[max(means, key=lambda point: means[point])]

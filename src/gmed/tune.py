@@ -1,0 +1,73 @@
+"""Choosing hyper-parameters by the paper's protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gmed.engine import TUNING
+from gmed.errors import UsageError
+from gmed.experiment import Experiment, Watcher, default_store
+from gmed.results import Failure, Store
+from gmed.results.tuning import GRIDS, candidates, chosen, scores
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was tried and chosen.
+
+    Attributes
+    ----------
+    parameters
+        The names of what was tuned.
+    scores
+        Held-out accuracy of every point of the grid, in percent.
+    chosen
+        The best candidate.
+    """
+
+    benchmark: str
+    method: str
+    parameters: tuple[str, ...]
+    scores: dict[tuple[float, ...], float]
+    chosen: str
+    seeds: int
+    failures: list[Failure]
+
+
+def tune(
+    benchmark: str,
+    method: str,
+    *,
+    seeds: int = 5,
+    store: str | Path | None = None,
+    watcher: Watcher | None = None,
+    **how: Any,
+) -> Tuned:
+    """Try every candidate of a method on held-out examples of the first three tasks, and choose the best.
+
+    No later task and no test example is seen: candidates are run on the benchmark ``<name>-tuning``, whose stream and
+    test sets are made of the training examples of three tasks. Runs are kept in the store, and
+    ``er+gmed(tuned)`` then stands for what was chosen.
+
+    Parameters
+    ----------
+    benchmark, method
+        A benchmark, and a method with an edit.
+    seeds
+        How many each candidate is tried at.
+    store, how
+        As in :func:`gmed.run`; tuning needs a store.
+    """
+    path = store or default_store()
+    named = candidates(benchmark, method)
+    results = Experiment(benchmark + TUNING, list(named.values()), seeds, store=path, **how).run(watcher=watcher)
+    if not results.runs:
+        raise UsageError(f"{benchmark} {method}: every candidate failed; the first: {results.failures[0].error}")
+    with Store(path) as opened:
+        found = scores(opened, benchmark, method)
+        best = chosen(opened, benchmark, method)
+    edit = method.rpartition("+")[2].partition("(")[0].strip()
+    names = tuple(name for name in GRIDS[edit] if f"{name}=" not in method)
+    return Tuned(benchmark, method, names, found, best, seeds, results.failures)

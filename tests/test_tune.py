@@ -1,0 +1,108 @@
+"""Hyper-parameters are chosen on held-out examples of the first three tasks, and on nothing else."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gmed
+from gmed.cli import app
+from gmed.data import Dataset
+from gmed.engine import benchmarks, get_benchmark
+from gmed.engine.run import _stream
+from gmed.errors import UsageError
+from gmed.results import Store
+from gmed.results.tuning import GRIDS, candidates, chosen, scores
+from gmed.tune import tune
+
+
+@pytest.fixture
+def tiny_mnist(monkeypatch):
+    """Images that say their class, a few dozen of each."""
+    rng = np.random.default_rng(0)
+
+    def images(labels):
+        x = rng.integers(0, 60, (len(labels), 1, 28, 28), dtype=np.uint8)
+        x[np.arange(len(labels)), 0, labels] = 255
+        return x
+
+    y_train, y_test = np.repeat(np.arange(10), 40), np.repeat(np.arange(10), 5)
+    data = Dataset("mnist", images(y_train), y_train, images(y_test), y_test, 10)
+    monkeypatch.setattr(benchmarks, "AT_HAND", {"mnist": data})
+    monkeypatch.setitem(benchmarks.BENCHMARKS, "split-mnist", replace(get_benchmark("split-mnist"), stream=split_all))
+    monkeypatch.setitem(
+        benchmarks.BENCHMARKS, "split-mnist-tuning", replace(get_benchmark("split-mnist-tuning"), stream=split_all)
+    )
+    monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0, 0.1)})
+    _stream.cache_clear()
+    yield data
+    _stream.cache_clear()
+
+
+def split_all(data: Dataset, seed: int):
+    return gmed.streams.split(data, seed, per_task=None)
+
+
+def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
+    path = tmp_path / "r.db"
+    found = tune("split-mnist", "er+gmed", seeds=2, store=path, device="cpu", workers=0)
+    assert list(found.scores) == [(0.0, 0.0), (0.0, 0.1), (1.0, 0.0), (1.0, 0.1)]
+    best = max(found.scores, key=found.scores.get)
+    assert found.chosen == candidates("split-mnist", "er+gmed")[best]
+    with Store(path) as store:
+        assert scores(store, "split-mnist", "er+gmed") == found.scores
+        assert chosen(store, "split-mnist", "er+gmed") == found.chosen
+        for run in store.runs("split-mnist-tuning"):
+            assert len(run.accuracy) == 3  # three tasks
+    results = gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=path, device="cpu", workers=0)
+    assert [run.method for run in results.runs] == [found.chosen]
+    assert len(results.runs[0].accuracy) == 5
+
+
+def test_neither_test_examples_nor_later_tasks_can_be_seen(tiny_mnist, tmp_path, monkeypatch):
+    first = tune("split-mnist", "er+gmed", seeds=1, store=tmp_path / "a.db", device="cpu", workers=0)
+    x_train = tiny_mnist.x_train.copy()
+    x_train[tiny_mnist.y_train >= 6] = 7
+    other = replace(tiny_mnist, x_train=x_train, x_test=np.zeros_like(tiny_mnist.x_test))
+    monkeypatch.setattr(benchmarks, "AT_HAND", {"mnist": other})
+    _stream.cache_clear()
+    second = tune("split-mnist", "er+gmed", seeds=1, store=tmp_path / "b.db", device="cpu", workers=0)
+    assert first.scores == second.scores
+
+
+def test_held_out_examples_are_not_trained_on(tiny_mnist):
+    stream = get_benchmark("split-mnist-tuning").make_stream(None, 3)
+    seen = {x.numpy().tobytes() for x in stream.x}
+    held = [x.numpy().tobytes() for test in stream.tests for x in test.x]
+    assert len(held) == 3 * round(0.05 * 80)
+    assert not seen & set(held)
+    assert int(stream.y.max()) == 5
+
+
+def test_what_cannot_be_tuned_is_refused(tmp_path):
+    for method in ("er", "er+gmed(alpha=1.0,beta=0.1)"):
+        with pytest.raises(UsageError, match="tuned"):
+            candidates("split-mnist", method)
+    Store(tmp_path / "r.db").close()
+    with pytest.raises(UsageError, match="gmed tune split-mnist 'er\\+gmed'"):
+        gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=tmp_path / "r.db")
+    with pytest.raises(UsageError, match="gmed tune"):
+        gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=None)
+
+
+def test_what_is_given_is_not_tuned():
+    assert len(candidates("split-mnist", "er+gmed(alpha=1.0)")) == 5
+    assert candidates("split-mnist", "mir+gmed(steps=3)")[0.01, 1.0] == "mir+gmed(alpha=0.01,beta=1.0,steps=3)"
+
+
+def test_from_the_command_line(tiny_mnist, tmp_path):
+    words = ["tune", "split-mnist", "er+gmed", "--seeds", "1", "--workers", "0", "--device", "cpu"]
+    words += ["--store", str(tmp_path / "r.db")]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    assert "* chosen: alpha = " in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [(tried["alpha"], tried["beta"]) for tried in document["tried"]] == [(0, 0), (0, 0.1), (1, 0), (1, 0.1)]
