@@ -182,6 +182,16 @@ def test_who_is_computed_together():
     assert sizes == {"er": [20, 3], "er+gmed": [20, 3], "gem": [1] * 23, "er+gmed(extra=3)": [1] * 23}
 
 
+def test_no_more_advance_together_than_there_is_room_for(monkeypatch):
+    specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
+    made, original = [], run._Run
+    monkeypatch.setattr(run, "_Run", lambda specs, *others: made.append(len(specs)) or original(specs, *others))
+    everything = [outcome.accuracy for outcome in run_together(specs, CPU)]
+    monkeypatch.setattr(run, "free_bytes", lambda where: 100_000_000)
+    assert [outcome.accuracy for outcome in run_together(specs, CPU)] == everything
+    assert made == [3, 2, 1]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", FORESEEN)
 def test_a_graph_of_several_equals_each_alone_on_a_gpu(name, monkeypatch):

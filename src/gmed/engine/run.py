@@ -17,6 +17,7 @@ import torch
 
 from gmed.engine.benchmarks import get_benchmark
 from gmed.engine.checkpoint import Checkpoint
+from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, pick_device
 from gmed.engine.together import Together
@@ -107,7 +108,7 @@ def run_together(
     """
     kept = {spec.key: terms.checkpoints.load(spec) if terms.checkpoints else None for spec in specs}
     outcomes: dict[str, Outcome] = {}
-    for part in _at_one_point(specs, kept):
+    for part in _that_fit(_at_one_point(specs, kept), terms):
         found = _computed(part, [kept[spec.key] for spec in part], terms, on_progress, stopping)
         outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
     return [outcomes[spec.key] for spec in specs]
@@ -248,6 +249,16 @@ def _at_one_point(specs: Sequence[RunSpec], kept: Mapping[str, Checkpoint | None
         checkpoint = kept[spec.key]
         parts.setdefault(checkpoint.seen if checkpoint else 0, []).append(spec)
     return list(parts.values())
+
+
+def _that_fit(parts: list[list[RunSpec]], terms: Terms) -> Iterator[list[RunSpec]]:
+    """The same runs in parts that the device has room for."""
+    for part in parts:
+        free, size = free_bytes(pick_device(terms.device)), len(part)
+        if free is not None and size > 1:
+            stream = _stream(part[0].benchmark.name, part[0].seed, terms.data_dir)
+            size = learners_that_fit(part[0], stream, free)
+        yield from (part[at : at + size] for at in range(0, len(part), size))
 
 
 def make_learner(spec: RunSpec, where: torch.device) -> Learner:
