@@ -108,6 +108,8 @@ def agreement(analysis: dict[str, Any]) -> Iterator[Claim]:
 
 def changed_predictions(analysis: dict[str, Any]) -> Iterator[str]:
     """Table 16, which makes no claim that could be tested."""
+    if not analysis.get("change"):
+        return
     yield from ("", "## Predictions changed by editing", "", "| | paper | here, % of stored examples | n |")
     yield "|---|---:|---:|---:|"
     for benchmark, found in analysis.get("change", {}).items():

@@ -84,12 +84,12 @@ class Killing(Cluster):
 
     def __init__(self, client, worker):
         super().__init__(client)
-        self.worker, self.killed, self.under_way = worker, False, set()
+        self.worker, self.killed, self.under_way, self.enough = worker, False, set(), 2
 
     def __call__(self, specs, terms):
         for news in super().__call__(specs, terms):
             self.under_way |= {event.spec for event in news if isinstance(event, Progress)}
-            if not self.killed and len(self.under_way) == 2:
+            if not self.killed and len(self.under_way) == self.enough:
                 self.worker.kill()
                 self.killed = True
             yield news
@@ -143,7 +143,18 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
         seen.append(found["seen"])
     assert 0 < seen[0] < seen[1] < seen[2] < found["total"]
     ended = go_on({**job, "seconds": 1e9}, data, kept)
-    assert ended["outcomes"][0]["result"]["accuracy"] == gmed.engine.run_one(spec, Terms("cpu")).accuracy
+    assert ended["ended"][spec.key]["result"]["accuracy"] == gmed.engine.run_one(spec, Terms("cpu")).accuracy
+
+
+def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):
+    with dask(tmp_path, workers=1) as (client, workers):
+        executor = Killing(client, workers[0])
+        executor.patience, executor.enough = 1.0, 1
+        with pytest.raises(UsageError, match="the same command goes on"):
+            gmed.experiment.Experiment(
+                "split-mnist", ["er+gmed"], 1, store=tmp_path / "r.db", checkpoint_every=0.3
+            ).run(executor=executor)
+    assert list((tmp_path / "r.db.unfinished").iterdir())
 
 
 def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_path):

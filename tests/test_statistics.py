@@ -54,7 +54,7 @@ def test_the_permutation_test_counts_every_way_of_turning_pairs_around(n):
 
 def test_the_permutation_test_agrees_with_the_t_test_on_normal_differences():
     rng = np.random.default_rng(0)
-    for n in (15, 40):
+    for n in (15, 40, 100):
         better, base = rng.normal(0.4, 1, n), rng.normal(0, 1, n)
         assert permutation_p(better, base) == pytest.approx(paired_gain(better, base).p, abs=0.03)
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from gmed import experiment
 from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store, Sweep
-from gmed.results.sweep import GIVEN_UP, alive, started, this_process
+from gmed.results.sweep import GIVEN_UP, alive, started, this_host, this_process
 
 SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
 FILES = Path(__file__).parent / "files"
@@ -45,6 +44,17 @@ def test_a_kept_result_ends_its_claim(tmp_path):
         ]
 
 
+def test_a_sweep_that_was_taken_for_dead_goes_on_with_what_is_left(tmp_path):
+    with Store(tmp_path / "a.db") as one, Store(tmp_path / "a.db") as two, Sweep(one) as first:
+        first.claim(SPECS[:2])
+        two.database.execute("DELETE FROM sweeps")
+        with Sweep(two) as second:
+            assert second.number == first.number  # SQLite gives the number again
+            assert second.claim(SPECS[:2]) == SPECS[:2]
+            assert first.claim(SPECS) == SPECS[2:]
+            assert second.claim(SPECS) == SPECS[:2]
+
+
 def test_a_dead_sweep_loses_its_claims(tmp_path):
     claiming = (
         "import sys, time; from gmed.engine import RunSpec; from gmed.results import Store, Sweep\n"
@@ -63,9 +73,10 @@ def test_a_dead_sweep_loses_its_claims(tmp_path):
 
 
 def test_who_is_alive():
-    here, now = socket.gethostname(), time.time()
+    here, now = this_host(), time.time()
     assert alive(here, this_process(), 0.0) or not sys.platform.startswith("linux")
     assert not alive(here, f"{os.getpid()} 1", now)  # another process that had this number
+    assert alive(f"{here} in a container", f"{os.getpid()} 1", now)
     assert alive("elsewhere", "1 1", now)
     assert not alive("elsewhere", "1 1", now - GIVEN_UP - 1)
     assert started(2**22 + 1) == ""

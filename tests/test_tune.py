@@ -52,7 +52,7 @@ def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
     best = max(found.scores, key=found.scores.get)
     assert found.chosen == candidates("split-mnist", "er+gmed")[best]
     with Store(path) as store:
-        assert scores(store, "split-mnist", "er+gmed") == found.scores
+        assert scores(store, "split-mnist", "er+gmed") == (found.scores, 2)
         assert chosen(store, "split-mnist", "er+gmed") == found.chosen
         for run in store.runs("split-mnist-tuning"):
             assert len(run.accuracy) == 3  # three tasks
@@ -106,3 +106,16 @@ def test_from_the_command_line(tiny_mnist, tmp_path):
     assert max(map(len, shown.stdout.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [(tried["alpha"], tried["beta"]) for tried in document["tried"]] == [(0, 0), (0, 0.1), (1, 0), (1, 0.1)]
+
+
+def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):
+    tune("split-mnist", "er+gmed", seeds=2, store=tmp_path / "r.db", device="cpu", workers=0)
+    name = candidates("split-mnist", "er+gmed")[1.0, 0.1]
+    spec = gmed.engine.RunSpec.make("split-mnist-tuning", name, 1)
+    with Store(tmp_path / "r.db") as store:
+        for error, seeds in (("the worker process died", 1), ("DivergedError: the loss is not finite", 2)):
+            store.database.execute("DELETE FROM runs WHERE key = ?", (spec.key,))
+            store.add(spec, error)
+            found = scores(store, "split-mnist", "er+gmed")
+            assert found.seeds == seeds
+        assert found.means[1.0, 0.1] <= 50

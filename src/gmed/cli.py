@@ -21,7 +21,7 @@ from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
-from gmed.errors import GmedError, whole_number
+from gmed.errors import GmedError, UsageError, whole_number
 from gmed.experiment import Experiment, default_store, stored_results
 from gmed.results import Results
 from gmed.terminal import (
@@ -133,6 +133,8 @@ def table(
     if outdated:
         note = f"{outdated} stored results are left out: a part that computed them has changed since"
         make_console(stderr=True).print(note)
+    if metrics and as_json:
+        raise UsageError("--metrics has no JSON form: --json alone holds the accuracies that all of them follow from")
     if metrics:
         show_metrics(make_console(), results)
     else:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gmed.experiment import default_store
-from gmed.terminal import INTERRUPTED, LiveProgress, make_console, show_tuned
+from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
 from gmed.tune import tune
 
 
@@ -44,3 +44,4 @@ def _tune(
         print(json.dumps({"benchmark": benchmark, "method": method, "chosen": found.chosen, "tried": tried}, indent=2))
     else:
         show_tuned(make_console(), found)
+    raise typer.Exit(RUN_FAILED if found.failures else DONE)

@@ -201,7 +201,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
     values = ", ".join(f"{name} = {value:g}" for name, value in zip(found.parameters, point, strict=True))
     console.print(f"* chosen: {values}. Use it as '{found.method}(tuned)'.")
     if found.failures:
-        console.print(f"{_runs(len(found.failures))} failed and counted as 0")
+        console.print(f"{_runs(len(found.failures))} failed; one that diverged counts as 0, others must be run again")
 
 
 def show_metrics(console: Console, results: Results) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gmed.engine import TUNING
+from gmed.engine import FUZZY, TUNING
+from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, Watcher, default_store
 from gmed.results import Failure, Store
@@ -25,6 +26,8 @@ class Tuned:
         Held-out accuracy of every point of the grid, in percent.
     chosen
         The best candidate.
+    seeds
+        How many the scores are means over: those that all candidates have.
     """
 
     benchmark: str
@@ -60,7 +63,7 @@ def tune(
     store, how
         As in :func:`gmed.run`; tuning needs a store.
     """
-    path = store or default_store()
+    path, benchmark = store or default_store(), benchmark.removesuffix(FUZZY)
     named = candidates(benchmark, method)
     results = Experiment(benchmark + TUNING, list(named.values()), seeds, store=path, **how).run(watcher=watcher)
     if not results.runs:
@@ -68,6 +71,6 @@ def tune(
     with Store(path) as opened:
         found = scores(opened, benchmark, method)
         best = chosen(opened, benchmark, method)
-    edit = method.rpartition("+")[2].partition("(")[0].strip()
-    names = tuple(name for name in GRIDS[edit] if f"{name}=" not in method)
-    return Tuned(benchmark, method, names, found, best, seeds, results.failures)
+    edit = parse(method)[-1]
+    names = tuple(name for name in GRIDS[edit.name] if name not in edit.parameters)
+    return Tuned(benchmark, method, names, found.means, best, found.seeds, results.failures)

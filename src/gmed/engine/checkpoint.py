@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,6 @@ class Checkpoints:
 
     def save(self, spec: RunSpec, checkpoint: Checkpoint) -> None:
         """Replace the run's checkpoint, whole or not at all."""
-        self._make_folder()
         progress = {
             "seen": checkpoint.seen,
             "accuracy": checkpoint.accuracy,
@@ -92,7 +92,7 @@ class Checkpoints:
             "method": spec.method.name,
             "progress": json.dumps(progress),
         }
-        write_state(self._path(spec), checkpoint.state, labels)
+        self._write(spec, lambda path: write_state(path, checkpoint.state, labels))
 
     def load(self, spec: RunSpec) -> Checkpoint | None:
         """The run's checkpoint, if there is a sound one."""
@@ -112,14 +112,20 @@ class Checkpoints:
 
     def keep_file(self, spec: RunSpec, content: bytes) -> None:
         """Keep a checkpoint that comes from elsewhere."""
-        self._make_folder()
-        write_bytes(self._path(spec), content)
+        self._write(spec, lambda path: write_bytes(path, content))
 
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{self.folder}: cannot be made ({error.strerror}); checkpoints go there") from None
+    def _write(self, spec: RunSpec, write: Callable[[Path], None]) -> None:
+        """Twice if need be: the folder goes with the last of its files, which another process may just have removed."""
+        for attempt in (1, 2):
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"{self.folder}: cannot be made ({error.strerror}); checkpoints go there") from None
+            try:
+                return write(self._path(spec))
+            except UsageError:
+                if attempt == 2 or self.folder.exists():
+                    raise
 
     def discard(self, spec: RunSpec) -> None:
         """Remove the run's checkpoint; with the last one the folder goes too."""

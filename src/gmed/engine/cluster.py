@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,9 +64,10 @@ class Cluster:
             return
         with self._client() as client:
             self._wait_for_workers(client)
-            compare_versions(client.run(versions))
+            self._compare_versions(client)
             device = self._device(client, terms.device)
-            yield from _Sweep(client, specs, terms, device).events()
+            sweep = _Sweep(client, specs, terms, device, lambda: self._wait_for_workers(client))
+            yield from sweep.events()
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
@@ -87,8 +88,18 @@ class Cluster:
     def _wait_for_workers(self, client: Client) -> None:
         try:
             client.wait_for_workers(1, timeout=self.patience)
-        except TimeoutError:
-            raise UsageError(f"the cluster has had no worker for {self.patience:g} s; start some") from None
+        except (TimeoutError, OSError) as error:
+            raise UsageError(
+                f"the cluster has had no worker for {self.patience:g} s ({type(error).__name__}). "
+                "What is finished is kept; start workers, and the same command goes on from there."
+            ) from None
+
+    def _compare_versions(self, client: Client) -> None:
+        try:
+            found = client.run(versions)
+        except Exception as error:
+            raise UsageError(f"a worker cannot import gmed ({error}); install the same gmed on every worker") from None
+        compare_versions(found)
 
     def _device(self, client: Client, wanted: str) -> str:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
@@ -103,8 +114,15 @@ class Cluster:
 class _Sweep:
     """Runs under way on a cluster."""
 
-    def __init__(self, client: Client, specs: Sequence[RunSpec], terms: Terms, device: str) -> None:
-        self.client, self.terms, self.device = client, terms, device
+    def __init__(
+        self,
+        client: Client,
+        specs: Sequence[RunSpec],
+        terms: Terms,
+        device: str,
+        wait_for_workers: Callable[[], None],
+    ) -> None:
+        self.client, self.terms, self.device, self.wait_for_workers = client, terms, device, wait_for_workers
         self.groups = computed_together(specs) if device == "cuda" else [(spec,) for spec in specs]
         self.data: dict[str, Future] = {}
         self.sent_out: dict[Group, int] = {}
@@ -126,12 +144,11 @@ class _Sweep:
                     yield [Failed(spec, f"the cluster lost it: {explain(error)}") for spec in group]
                 continue
             future.release()
-            if "outcomes" in found:
-                yield list(self._ended(group, found["outcomes"]))
-            else:
-                yield list(self._on_its_way(group, found))
-                following = self._send(group, found["checkpoints"])
-                under_way[following] = group
+            self.sent_out.pop(group, None)
+            yield list(self._news(group, found))
+            if rest := tuple(spec for spec in group if spec.key not in found["ended"]):
+                following = self._send(rest, found["checkpoints"])
+                under_way[following] = rest
                 finished.add(following)
 
     def _send(self, group: Group, kept: Mapping[str, bytes]) -> Future:
@@ -156,6 +173,7 @@ class _Sweep:
         if self.sent_out[group] > SETS_OUT_AGAIN or isinstance(error, UsageError):
             return None
         self.data.pop(group[0].benchmark.data, None)
+        self.wait_for_workers()
         return self._send(group, self._kept(group))
 
     def _data(self, spec: RunSpec) -> Future:
@@ -172,22 +190,29 @@ class _Sweep:
         files = {spec.key: self.terms.checkpoints.file(spec) for spec in group}
         return {key: content for key, content in files.items() if content is not None}
 
-    def _on_its_way(self, group: Group, found: Mapping[str, Any]) -> Iterator[Event]:
+    def _news(self, group: Group, found: Mapping[str, Any]) -> Iterator[Event]:
+        kept = self.terms.checkpoints
         for spec in group:
-            if self.terms.checkpoints is not None and spec.key in found["checkpoints"]:
-                self.terms.checkpoints.keep_file(spec, found["checkpoints"][spec.key])
+            if outcome := found["ended"].get(spec.key):
+                if "result" in outcome:
+                    yield Finished(spec, RunResult(**outcome["result"]))
+                else:
+                    if kept is not None:
+                        kept.discard(spec)  # it may be what the run failed at
+                    yield Failed(spec, outcome["error"])
+                continue
+            if kept is not None and spec.key in found["checkpoints"]:
+                try:
+                    kept.keep_file(spec, found["checkpoints"][spec.key])
+                except UsageError as error:  # the run goes on without
+                    warnings.warn(str(error), stacklevel=2)
             yield Progress(spec, found["seen"], found["total"])
-
-    def _ended(self, group: Group, outcomes: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
-        for spec, outcome in zip(group, outcomes, strict=True):
-            if "error" in outcome:
-                yield Failed(spec, outcome["error"])
-            else:
-                yield Finished(spec, RunResult(**outcome["result"]))
 
 
 def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -> dict[str, Any]:
-    """On a worker: compute runs from their checkpoints on, for a while; what came out, or the checkpoints then."""
+    """On a worker: compute runs from their checkpoints on, for a while. What became of those that ended, and
+    checkpoints of the others.
+    """
     if job["gmed"] != __version__:
         raise UsageError(f"this worker has gmed {__version__}, the client {job['gmed']}; install the same")
     with _one_at_a_time, TemporaryDirectory() as folder:
@@ -207,14 +232,18 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
 
         try:
             outcomes = run_together(specs, terms, on_progress, lambda: time.monotonic() > enough)
-        except Interrupted:
-            files = {spec.key: checkpoints.file(spec) for spec in specs}
-            return {"checkpoints": {k: f for k, f in files.items() if f}, "seen": reached[0], "total": reached[1]}
+            ended = {spec.key: outcome for spec, outcome in zip(specs, outcomes, strict=True)}
+        except Interrupted as stopped:
+            ended = stopped.ended
+        files = {spec.key: checkpoints.file(spec) for spec in specs if spec.key not in ended}
     return {
-        "outcomes": [
-            {"result": outcome.to_dict()} if isinstance(outcome, RunResult) else {"error": explain(outcome)}
-            for outcome in outcomes
-        ]
+        "ended": {
+            key: {"result": outcome.to_dict()} if isinstance(outcome, RunResult) else {"error": explain(outcome)}
+            for key, outcome in ended.items()
+        },
+        "checkpoints": {key: content for key, content in files.items() if content},
+        "seen": reached[0],
+        "total": reached[1],
     }
 
 

@@ -69,7 +69,17 @@ Outcome = RunResult | Exception
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was told to stop; if checkpoints are kept, it goes on from here another time."""
+    """Runs were told to stop; if checkpoints are kept, they go on from here another time.
+
+    Attributes
+    ----------
+    ended
+        What became of those that had ended, by their keys.
+    """
+
+    def __init__(self, ended: Mapping[str, Outcome] | None = None) -> None:
+        super().__init__()
+        self.ended = dict(ended or {})
 
 
 def run_one(spec: RunSpec, terms: Terms = USUAL) -> RunResult:
@@ -109,7 +119,10 @@ def run_together(
     kept = {spec.key: terms.checkpoints.load(spec) if terms.checkpoints else None for spec in specs}
     outcomes: dict[str, Outcome] = {}
     for part in _that_fit(_at_one_point(specs, kept), terms):
-        found = _computed(part, [kept[spec.key] for spec in part], terms, on_progress, stopping)
+        try:
+            found = _computed(part, [kept[spec.key] for spec in part], terms, on_progress, stopping)
+        except Interrupted as stopped:
+            raise Interrupted(outcomes | stopped.ended) from None
         outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
     return [outcomes[spec.key] for spec in specs]
 
@@ -214,7 +227,7 @@ class _Run:
                         checkpoints.save(spec, Checkpoint(*progress, state=state))
             checkpoints.written(time.perf_counter() - start)
         if stopping:
-            raise Interrupted
+            raise Interrupted({self.specs[replica].key: error for replica, error in self.together.failures.items()})
 
     def _result(self, replica: int) -> RunResult:
         spec, rows = self.specs[replica], self.accuracy[replica]

@@ -54,6 +54,7 @@ class Terms:
 
 
 USUAL = Terms()
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def use_many_connections() -> None:
@@ -65,7 +66,7 @@ def use_many_connections() -> None:
 
 def pick_device(name: str) -> torch.device:
     """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
-    if name not in ("auto", "cpu", "cuda"):
+    if name not in DEVICES:
         raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")

@@ -62,21 +62,18 @@ def permutation_p(better: Sequence[float], base: Sequence[float]) -> float:
     0.125
     """
     differences = np.asarray(better, float) - np.asarray(base, float)
-    n = len(differences)
-    tosses = (
-        np.arange(2**n, dtype=np.uint64)
-        if n <= EXACT
-        else np.random.default_rng(0).integers(0, 2**n, 200_000, dtype=np.uint64)
-    )
-    sums = np.zeros(len(tosses))
+    n, rng = len(differences), np.random.default_rng(0)
+    every_way = np.arange(2**n) if n <= EXACT else None
+    sums = np.zeros(TOSSES if every_way is None else 2**n)
     for place, value in enumerate(differences):
-        sums += np.where(tosses >> np.uint64(place) & np.uint64(1), -value, value)
+        turned = rng.integers(0, 2, TOSSES) if every_way is None else every_way >> place & 1
+        sums += np.where(turned, -value, value)
     as_much = sums >= differences.sum() - 1e-9 * np.abs(differences).sum()
-    return float(np.mean(as_much)) if n <= EXACT else float((1 + as_much.sum()) / (1 + len(tosses)))
+    return float(np.mean(as_much)) if n <= EXACT else float((1 + as_much.sum()) / (1 + TOSSES))
 
 
-EXACT = 20
-"""Up to so many pairs, all ways of turning them around are counted."""
+EXACT, TOSSES = 20, 200_000
+"""Up to so many pairs all ways of turning them around are counted; beyond, so many are drawn."""
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -87,7 +87,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        with self._explained("cannot be used as a results store"):
+        with self.explained("cannot be used as a results store"):
             self.database = _connect(self.path)
             try:
                 self._open()
@@ -132,7 +132,8 @@ class Store:
         return int(found)
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def explained(self, what: str) -> Iterator[None]:
+        """Inside, what goes wrong is said with the file and what to do."""
         try:
             yield
         except (sqlite3.Error, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -155,14 +156,14 @@ class Store:
 
     def find(self, spec: RunSpec) -> RunResult | None:
         """The finished run of this specification, if there is one."""
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             query = "SELECT * FROM runs WHERE key = ? AND status = 'finished'"
             row = self.database.execute(query, (spec.key,)).fetchone()
             return None if row is None else _result(row)
 
     def outcome(self, spec: RunSpec, since: float) -> RunResult | str | None:
         """The finished run of this specification, or the error of one that failed after that time."""
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             row = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
             if row is None or row["status"] == "finished":
                 return None if row is None else _result(row)
@@ -176,7 +177,7 @@ class Store:
         """The same for many at once, written together: all of them or none. Nobody needs to claim them any more."""
         if not outcomes:
             return
-        with self._explained("a result could not be written"), self.transaction():
+        with self.explained("a result could not be written"), self.transaction():
             for spec, outcome in outcomes:
                 row = _row(spec, outcome)
                 names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
@@ -189,16 +190,16 @@ class Store:
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             return [_result(row) for row in self._rows("finished", benchmark) if _current(row)]
 
     def outdated(self, benchmark: str | None = None) -> int:
         """How many finished runs were computed by other versions of their parts."""
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             return sum(not _current(row) for row in self._rows("finished", benchmark))
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             return [
                 Failure(row["benchmark"], row["method"], row["seed"], str(row["error"]))
                 for row in self._rows("failed", benchmark)
@@ -211,15 +212,15 @@ class Store:
         query = "DELETE FROM runs WHERE benchmark = ?"
         query += f" AND method IN ({', '.join('?' * len(names))})" if names else ""
         query += " AND status = 'failed'" if failed else ""
-        with self._explained("could not be changed"), self.transaction():
+        with self.explained("could not be changed"), self.transaction():
             return self.database.execute(query, (benchmark, *names)).rowcount
 
     def merge(self, other: Store) -> Merged:
         """Take in the runs of another store. One that is here with another result stays as it is."""
-        with other._explained("cannot be read"):
+        with other.explained("cannot be read"):
             rows = [dict(row) for row in other.database.execute("SELECT * FROM runs ORDER BY rowid")]
         added, known, conflicts = 0, 0, []
-        with self._explained("could not be changed"), self.transaction():
+        with self.explained("could not be changed"), self.transaction():
             for row in rows:
                 here = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
                 if here is None or (here["status"] == "failed" and row["status"] == "finished"):
@@ -234,7 +235,7 @@ class Store:
 
     def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
         query = "SELECT * FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
-        with self._explained("cannot be read"):
+        with self.explained("cannot be read"):
             return self.database.execute(query, (status, benchmark)).fetchall()
 
     def close(self) -> None:

@@ -6,10 +6,11 @@ import sqlite3
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
+from uuid import uuid4
 
 from gmed.engine import RunSpec
 from gmed.results.store import Store
@@ -37,26 +38,30 @@ class Sweep:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.host, self.process = this_host(), f"{this_process()} {uuid4().hex}"
         self._over = Event()
 
     def __enter__(self) -> Sweep:
-        with self.store.transaction():
-            query = "INSERT INTO sweeps (host, process, seen) VALUES (?, ?, ?)"
-            self.number = self.store.database.execute(
-                query, (socket.gethostname(), this_process(), time.time())
-            ).lastrowid
+        with self.store.explained("could not be changed"), self.store.transaction():
+            self._register()
         if self.store.path != ":memory:":
-            self._pulse = Thread(target=self._live, daemon=True)
-            self._pulse.start()
+            Thread(target=self._live, daemon=True).start()
         return self
+
+    def _register(self) -> None:
+        query = "INSERT INTO sweeps (host, process, seen) VALUES (?, ?, ?)"
+        self.number = self.store.database.execute(query, (self.host, self.process, time.time())).lastrowid
 
     def claim(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """Those of these runs that nobody else is computing: they are this sweep's now."""
         db = self.store.database
-        with self.store.transaction():
-            for number, host, process, seen in db.execute("SELECT id, host, process, seen FROM sweeps").fetchall():
-                if number != self.number and not alive(host, process, seen):
-                    db.execute("DELETE FROM sweeps WHERE id = ?", (number,))
+        with self.store.explained("could not be changed"), self.store.transaction():
+            sweeps = [tuple(row) for row in db.execute("SELECT id, host, process, seen FROM sweeps")]
+            if (self.number, self.process) not in {(number, process) for number, _, process, _ in sweeps}:
+                self._register()  # somebody took this one for dead
+            for number, host, process, seen in sweeps:
+                if process != self.process and not alive(host, process, seen):
+                    db.execute("DELETE FROM sweeps WHERE id = ? AND process = ?", (number, process))
             rows = [(spec.key, self.number) for spec in specs]
             db.executemany("INSERT OR IGNORE INTO claims (key, sweep) VALUES (?, ?)", rows)
             query = "SELECT key FROM claims WHERE sweep = ?"
@@ -65,15 +70,24 @@ class Sweep:
 
     def _live(self) -> None:
         while not self._over.wait(SIGN_OF_LIFE):
-            with suppress(sqlite3.Error), sqlite3.connect(self.store.path, timeout=30) as db:
-                db.execute("UPDATE sweeps SET seen = ? WHERE id = ?", (time.time(), self.number))
+            with suppress(sqlite3.Error), closing(sqlite3.connect(self.store.path, timeout=30)) as db, db:
+                db.execute("UPDATE sweeps SET seen = ? WHERE process = ?", (time.time(), self.process))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
         with suppress(sqlite3.Error), self.store.transaction():  # a claim that stays lapses with this process
-            self.store.database.execute("DELETE FROM sweeps WHERE id = ?", (self.number,))
+            self.store.database.execute("DELETE FROM sweeps WHERE process = ?", (self.process,))
+
+
+def this_host() -> str:
+    """This machine, and where processes have numbers of their own (containers), that place on it."""
+    try:
+        place = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        place = ""
+    return f"{socket.gethostname()} {place}".strip()
 
 
 def this_process() -> str:
@@ -83,8 +97,8 @@ def this_process() -> str:
 
 def alive(host: str, process: str, seen: float) -> bool:
     """Whether a process that was seen then is still there, as far as can be told from here."""
-    number, since = process.split(" ", 1)
-    if host == socket.gethostname() and since:
+    number, since, *_ = process.split(" ")
+    if host == this_host() and since:
         return started(int(number)) == since
     return time.time() - seen < GIVEN_UP
 

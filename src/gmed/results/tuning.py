@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from gmed.engine import TUNING, get_benchmark, resolve
 from gmed.engine.methods import parse
-from gmed.errors import UsageError
+from gmed.errors import DivergedError, UsageError
 from gmed.results.store import Store
 
 TUNED = "(tuned)"
@@ -48,8 +49,15 @@ def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
     return named
 
 
-def scores(store: Store, benchmark: str, method: str) -> dict[tuple[float, ...], float]:
-    """Held-out accuracy of every candidate, in percent, over the seeds that all of them have; 0 for one that diverged.
+class Scores(NamedTuple):
+    """The mean of every candidate, and over how many seeds."""
+
+    means: dict[tuple[float, ...], float]
+    seeds: int
+
+
+def scores(store: Store, benchmark: str, method: str) -> Scores:
+    """Held-out accuracy of every candidate, in percent, over the seeds that all of them have; 0 where it diverged.
 
     Raises
     ------
@@ -62,15 +70,16 @@ def scores(store: Store, benchmark: str, method: str) -> dict[tuple[float, ...],
         if run.method in found:
             found[run.method][run.seed] = 100 * run.final_accuracy
     for failure in store.failures(benchmark + TUNING):
-        if failure.method in found:
+        if failure.method in found and failure.error.startswith(DivergedError.__name__):
             found[failure.method].setdefault(failure.seed, 0.0)
     seeds = set.intersection(*(set(tried) for tried in found.values()))
     if not seeds:
         raise UsageError(f"{method} has not been tuned on {benchmark}: gmed tune {benchmark} '{method}'")
-    return {point: float(np.mean([found[name][seed] for seed in seeds])) for point, name in named.items()}
+    means = {point: float(np.mean([found[name][seed] for seed in seeds])) for point, name in named.items()}
+    return Scores(means, len(seeds))
 
 
 def chosen(store: Store, benchmark: str, method: str) -> str:
     """The best candidate."""
-    means = scores(store, benchmark, method)
+    means = scores(store, benchmark, method).means
     return candidates(benchmark, method)[max(means, key=lambda point: means[point])]
