@@ -36,7 +36,7 @@ def test_the_optimal_direction_by_finite_differences():
         loss = cross_entropy(twin(x), y) + cross_entropy(twin(x_m), y_m)
         for p, slope in zip(twin.parameters(), torch.autograd.grad(loss, list(twin.parameters())), strict=True):
             p.data -= 0.5 * slope
-        return float(cross_entropy(twin(earlier.x), earlier.y))
+        return float(cross_entropy(twin(earlier.x), earlier.y).detach())
 
     optimal, step = torch.zeros_like(x_m), 1e-5
     for place in np.ndindex(*x_m.shape):
