@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gmed.engine import RunSpec
-from gmed.engine.run import accuracy_on, make_learner
+from gmed.engine.run import accuracy_on, make_learner, make_stream
 from gmed.learners import Learner
 from gmed.streams import Stream, pixels
 
@@ -33,7 +33,7 @@ def main() -> None:
     for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
         spec = RunSpec.make("split-cifar10", "iid-online", seed)
         where = torch.device(chosen.device)
-        stream = spec.method.make_stream(spec.benchmark.make_stream(None, seed), seed).to(where)
+        stream = make_stream(spec, where)
         learner = make_learner(spec, where)
         for step in range(1, LOOKED_AT[-1] + 1):
             rows = slice(10 * (step - 1), 10 * step)

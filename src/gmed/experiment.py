@@ -30,7 +30,7 @@ from gmed.engine import (
 from gmed.engine.checkpoint import Checkpoints, checkpointed
 from gmed.engine.cluster import Cluster
 from gmed.engine.executor import Executor, Progress
-from gmed.engine.terms import DEVICES, Terms, pick_device
+from gmed.engine.terms import Terms, check_device, pick_device
 from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
 from gmed.results import Failure, Results, Store, Sweep
@@ -96,8 +96,7 @@ class Experiment:
         for name in ("fuzzy", "deterministic"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be true or false, not {short(getattr(self, name))}")
-        if self.device not in DEVICES:
-            raise UsageError(f"unknown device {self.device!r}: auto, cpu or cuda")
+        check_device(self.device)
         finite_number("checkpoint_every", self.checkpoint_every, above=0)
         if self.workers is not None:
             whole_number("workers", self.workers, least=0)

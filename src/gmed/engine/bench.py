@@ -12,7 +12,7 @@ import torch
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.run import environment, make_learner
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import pick_device, use_many_connections
+from gmed.engine.terms import pick_device, prepare_cuda
 from gmed.engine.together import Together
 from gmed.streams import Stream, pixels
 
@@ -66,7 +66,7 @@ def bench(
     >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
     [0, 1]
     """
-    use_many_connections()
+    prepare_cuda()
     found, where = get_benchmark(benchmark), pick_device(device)
     stream = _random_stream(found, WARM_UP + steps, where)
     speeds: list[Speed] = []

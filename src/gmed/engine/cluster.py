@@ -7,7 +7,6 @@ which Dask gives to another, and a client that is lost goes on from the checkpoi
 
 from __future__ import annotations
 
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +16,13 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from gmed.data import Dataset
 from gmed.engine.benchmarks import AT_HAND
 from gmed.engine.checkpoint import Checkpoints
 from gmed.engine.executor import Event, Events, Failed, Finished, Group, Progress, computed_together
-from gmed.engine.run import Interrupted, RunResult, _stream, explain, run_together
+from gmed.engine.run import Interrupted, RunResult, _stream, environment, explain, run_together
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.errors import UsageError
@@ -66,8 +64,8 @@ class Cluster:
             self._wait_for_workers(client)
             self._compare_versions(client)
             device = self._device(client, terms.device)
-            sweep = _Sweep(client, specs, terms, device, lambda: self._wait_for_workers(client))
-            yield from sweep.events()
+            chains = _Chains(client, specs, terms, device, lambda: self._wait_for_workers(client))
+            yield from chains.events()
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
@@ -111,7 +109,7 @@ class Cluster:
         return "cuda" if gpus and wanted != "cpu" else "cpu"
 
 
-class _Sweep:
+class _Chains:
     """Runs under way on a cluster."""
 
     def __init__(
@@ -255,12 +253,7 @@ def _have(name: str, dataset: Dataset) -> None:
 
 def versions() -> dict[str, str]:
     """What results may depend on here."""
-    return {
-        "gmed": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-    }
+    return environment(torch.device("cpu"))
 
 
 def compare_versions(found: Mapping[str, Mapping[str, str]]) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import platform
 import time
 import traceback
@@ -19,7 +18,7 @@ from gmed.engine.benchmarks import get_benchmark
 from gmed.engine.checkpoint import Checkpoint
 from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import USUAL, Terms, pick_device
+from gmed.engine.terms import USUAL, Terms, pick_device, prepare_cuda
 from gmed.engine.together import Together
 from gmed.errors import GmedError, UsageError
 from gmed.learners import Learner
@@ -116,6 +115,7 @@ def run_together(
     >>> [outcome.seed for outcome in run_together(specs, Terms(device="cpu"))]
     [0, 1]
     """
+    prepare_cuda()
     kept = {spec.key: terms.checkpoints.load(spec) if terms.checkpoints else None for spec in specs}
     outcomes: dict[str, Outcome] = {}
     for part in _that_fit(_at_one_point(specs, kept), terms):
@@ -163,7 +163,7 @@ class _Run:
         self.where = pick_device(terms.device)
         self.clock = _Clock()
         with self.clock("data"):
-            self.streams = [self._stream(spec) for spec in specs]
+            self.streams = [make_stream(spec, self.where, terms.data_dir) for spec in specs]
         self.learners = [make_learner(spec, self.where) for spec in specs]
         self.accuracy: list[list[list[float]]] = [[] for _ in specs]
         self.seen = 0
@@ -185,10 +185,6 @@ class _Run:
         self.seen, self.resumed_at = checkpoint.seen, [*checkpoint.resumed_at, checkpoint.seen]
         for stage, seconds in checkpoint.seconds.items():
             self.clock.seconds[stage] = self.clock.seconds.get(stage, 0.0) + seconds
-
-    def _stream(self, spec: RunSpec) -> Stream:
-        made = _stream(spec.benchmark.name, spec.seed, self.terms.data_dir)
-        return spec.method.make_stream(made, spec.seed).to(self.where)
 
     def finish(self, on_progress: OnProgress, stopping: Callable[[], bool]) -> list[Outcome]:
         start = 0
@@ -274,6 +270,12 @@ def _that_fit(parts: list[list[RunSpec]], terms: Terms) -> Iterator[list[RunSpec
         yield from (part[at : at + size] for at in range(0, len(part), size))
 
 
+def make_stream(spec: RunSpec, where: torch.device, data_dir: Path | None = None) -> Stream:
+    """The stream of a run, as its method sees it."""
+    made = _stream(spec.benchmark.name, spec.seed, data_dir)
+    return spec.method.make_stream(made, spec.seed).to(where)
+
+
 def make_learner(spec: RunSpec, where: torch.device) -> Learner:
     """The learner of a run before its first step."""
     with torch_seeded(spec.seed, "weights"):
@@ -326,11 +328,9 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def _same_every_time(wanted: bool) -> Iterator[None]:
-    """Inside, if wanted, cuDNN and cuBLAS compute the same bits from the same numbers every time."""
+    """Inside, if wanted, cuDNN computes the same bits from the same numbers every time."""
     before = torch.backends.cudnn.deterministic
-    if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
-        torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.deterministic = wanted or before
     try:
         yield
     finally:

@@ -54,20 +54,28 @@ class Terms:
 
 
 USUAL = Terms()
-DEVICES = ("auto", "cpu", "cuda")
 
 
-def use_many_connections() -> None:
-    """Have a GPU run more branches of a graph at once, if it is not in use yet and not shared by NVIDIA's MPS, whose
-    clients have few connections between them."""
+def prepare_cuda() -> None:
+    """Settings that CUDA reads when it is first used in a process.
+
+    More branches of a graph run at once with more connections to the device, of which the clients of NVIDIA's MPS have
+    few between them. cuBLAS can be deterministic only with workspaces of a fixed size.
+    """
     shared = "CUDA_MPS_PIPE_DIRECTORY" in os.environ or Path("/tmp/nvidia-mps").exists()
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8" if shared else "32")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def check_device(name: str) -> None:
+    """Refuse what is not the name of a device, here or elsewhere."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
 
 
 def pick_device(name: str) -> torch.device:
     """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
-    if name not in DEVICES:
-        raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
+    check_device(name)
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

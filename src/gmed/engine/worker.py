@@ -19,15 +19,13 @@ import torch
 
 from gmed.engine.run import Interrupted, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import Terms, use_many_connections
+from gmed.engine.terms import Terms
 from gmed.errors import GmedError
 
 REPORT_EVERY = 0.2  # seconds
 
 
 def main() -> None:
-    use_many_connections()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used; to be deterministic
     torch.set_num_threads(1)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a model prints must not mix with the reports

@@ -13,7 +13,7 @@ from gmed.editing import GMED
 from gmed.editing.edit import History, Moment
 from gmed.editing.optimal_edit import forgetting_gradient
 from gmed.engine import RunSpec
-from gmed.engine.run import make_learner
+from gmed.engine.run import make_learner, make_stream
 from gmed.engine.together import Together
 from gmed.errors import UsageError
 from gmed.learners import Learner
@@ -66,7 +66,7 @@ def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu") -> list[f
     learner = _editing_learner(spec, device)
     watched = WatchedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = watched
-    _train(learner, _stream(spec, device), spec)
+    _train(learner, make_stream(spec, torch.device(device)), spec)
     return watched.similarities
 
 
@@ -76,7 +76,7 @@ def prediction_change(spec: RunSpec, device: str = "cpu") -> float:
     >>> prediction_change(RunSpec.make("split-mnist", "er+gmed(alpha=0.0)", seed=0))
     0.0
     """
-    learner, stream = _editing_learner(spec, device), _stream(spec, device)
+    learner, stream = _editing_learner(spec, device), make_stream(spec, torch.device(device))
     _train(learner, stream, spec)
     memory = learner.memory
     slots = torch.from_numpy(memory.filled())
@@ -90,11 +90,6 @@ def _editing_learner(spec: RunSpec, device: str) -> Replay:
     if not isinstance(learner, Replay) or not isinstance(learner.editing, GMED):
         raise UsageError(f"{spec.method.name}: only methods that edit with gmed can be analysed so")
     return learner
-
-
-def _stream(spec: RunSpec, device: str) -> Stream:
-    made = spec.benchmark.make_stream(None, spec.seed)
-    return spec.method.make_stream(made, spec.seed).to(torch.device(device))
 
 
 def _train(learner: Learner, stream: Stream, spec: RunSpec) -> None:
