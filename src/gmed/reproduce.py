@@ -14,6 +14,7 @@ from gmed.experiment import Experiment, Watcher, default_store, stored_results
 from gmed.paper import Cell
 from gmed.paper.targets import Target, get_target
 from gmed.results import Difference, Gain, Results, difference
+from gmed.results.results import finite
 from gmed.results.statistics import holm, permutation_p
 
 QUICK_SEEDS = 3
@@ -88,8 +89,8 @@ class Reproduction:
             "target": asdict(self.target),
             "quick": self.quick,
             "missing": self.missing,
-            "rows": [_plain(asdict(row)) for row in self.rows],
-            "comparisons": [_plain(asdict(comparison)) for comparison in self.comparisons],
+            "rows": [finite(asdict(row)) for row in self.rows],
+            "comparisons": [finite(asdict(comparison)) for comparison in self.comparisons],
             "failures": [asdict(failure) for failure in self.results.failures],
         }
 
@@ -241,9 +242,3 @@ def _compare(
     means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == benchmark}
     apart = round(means[method] - means[rival], 2) if method in means and rival in means else None
     return Comparison(benchmark, method, rival, gain, tossed, math.nan, marks, apart, published)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -138,14 +138,14 @@ class Results:
             "store": self.store,
             "runs": [run.to_dict() for run in self.runs],
             "failures": [asdict(failure) for failure in self.failures],
-            "summary": [_finite(asdict(row)) for row in self.rows()],
+            "summary": [finite(asdict(row)) for row in self.rows()],
         }
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """NaN has no place in JSON."""
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: finite(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
