@@ -78,6 +78,18 @@ def test_rotation_angles_and_values(tiny):
     np.testing.assert_allclose(rotate(image, 33.0)[0, 0], expected.clip(0, 1), atol=1e-5)
 
 
+@pytest.mark.parametrize("angle", [0.0, 12.3, 45.0, 90.0, 101.7, 179.9])
+def test_rotation_is_that_of_scipy(angle):
+    images = np.random.default_rng(0).integers(0, 256, (5, 2, 28, 31)).astype(np.uint8)
+    expected = ndimage.rotate(images / np.float32(255), angle, axes=(3, 2), reshape=False, order=3, mode="constant")
+    np.testing.assert_allclose(rotate(images, angle), expected.clip(0, 1), atol=1e-6)
+
+
+def test_a_half_turn_keeps_the_edges():
+    images = np.random.default_rng(0).integers(0, 256, (2, 1, 28, 28)).astype(np.uint8)
+    np.testing.assert_allclose(rotate(images, 180.0), images[:, :, ::-1, ::-1] / 255, atol=1e-6)
+
+
 def test_rotated_angles_lie_in_their_share_of_the_half_circle(tiny, monkeypatch):
     angles = []
     module = sys.modules[rotated.__module__]

@@ -26,6 +26,9 @@ from gmed.randomness import torch_seeded
 from gmed.streams import Examples, Stream, pixels
 from gmed.version import __version__
 
+AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
+"""Numbers of a test set that are classified at a time: enough to keep a device busy, with room for activations."""
+
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
 
@@ -289,13 +292,14 @@ def explain(error: Exception) -> str:
     return reason if isinstance(error, GmedError) else f"{reason}\n{''.join(traceback.format_exception(error))}"
 
 
-def accuracy_on(learner: Learner, test: Examples, chunk: int = 1000) -> float:
+def accuracy_on(learner: Learner, test: Examples) -> float:
     """The share of a test set that the learner classifies rightly."""
-    right = 0
+    chunk = max(1, AT_ONCE[test.x.device.type] // test.x[0].numel())
+    right = torch.zeros((), dtype=torch.int64, device=test.x.device)
     for at in range(0, len(test.y), chunk):
         x, y = test.x[at : at + chunk], test.y[at : at + chunk]
-        right += int((learner.predict(pixels(x)) == y).sum())
-    return right / len(test.y)
+        right += (learner.predict(pixels(x)) == y).sum()
+    return int(right) / len(test.y)
 
 
 def environment(device: torch.device) -> dict[str, str]:
