@@ -12,7 +12,6 @@ from gmed.data import Dataset
 from gmed.randomness import generator
 from gmed.streams.stream import Examples, Stream, ends
 
-
 ROUNDING = 1e-9
 """Of a pixel: what lies so little outside an image, as after a half turn, lies on its edge."""
 
@@ -45,7 +44,7 @@ def rotate(images: NDArray[np.uint8], angle: float) -> Tensor:
     What :func:`scipy.ndimage.rotate` computes image by image: every pixel of a turned image is the same mixture of
     spline coefficients in all of them.
     """
-    count, channels, height, width = images.shape
+    height, width = images.shape[2:]
     planes = images.reshape(-1, height, width).astype(np.float32) / 255
     coefficients = ndimage.spline_filter1d(ndimage.spline_filter1d(planes, axis=1), axis=2)
     turned = _mixture(height, width, angle) @ coefficients.reshape(len(planes), -1).T
