@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from gmed.engine import RunSpec
-from gmed.engine.run import accuracy_on
+from gmed.engine.run import accuracies_on
 from gmed.randomness import generator, torch_seeded
 
 CASES = [("permuted-mnist", "er"), ("split-mnist", "iid-online"), ("split-mnist", "er")]
@@ -41,7 +41,7 @@ def final_accuracy(job: tuple[str, str, int, int]) -> float:
     for stretch in stream.stretches(spec.benchmark.batch_size):
         for x, y in stretch:
             learner.observe(x, y)
-    return 100 * float(np.mean([accuracy_on(learner, test) for test in stream.tests]))
+    return 100 * float(np.mean(accuracies_on(learner, stream.tests)))
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gmed.engine import RunSpec
-from gmed.engine.run import accuracy_on
+from gmed.engine.run import accuracies_on
 from gmed.learners import ER
 from gmed.paper import published
 from gmed.randomness import torch_seeded
@@ -54,7 +54,7 @@ def final_accuracy(job: tuple[str, bool, int]) -> float:
     for stretch in stream.stretches(spec.benchmark.batch_size):
         for x, y in stretch:
             learner.observe(x, y)
-    return 100 * float(np.mean([accuracy_on(learner, test) for test in stream.tests]))
+    return 100 * float(np.mean(accuracies_on(learner, stream.tests)))
 
 
 def main() -> None:

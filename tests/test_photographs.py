@@ -10,7 +10,7 @@ from gmed.data import Dataset
 from gmed.data.catalogue import CATALOGUE
 from gmed.editing import GMED
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, run_one
-from gmed.engine.run import _stream
+from gmed.engine.kept_streams import forget_streams
 from gmed.learners import ER
 from gmed.memory import Reservoir
 
@@ -37,10 +37,10 @@ def small(monkeypatch):
         data = Dataset(sharp, images(len(train)), train, images(tasks), test, tasks * each)
         entry = CATALOGUE[BENCHMARKS[name].data]
         monkeypatch.setitem(CATALOGUE, entry.name, replace(entry, load=lambda directory, progress: data))
-        _stream.cache_clear()
+        forget_streams()
 
     yield made
-    _stream.cache_clear()
+    forget_streams()
 
 
 @pytest.mark.parametrize("method", [*METHODS, *EDITED, *EDITS])

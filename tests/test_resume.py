@@ -14,7 +14,8 @@ from gmed.data import Dataset
 from gmed.data.catalogue import CATALOGUE
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, checkpoint, together
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
-from gmed.engine.run import Interrupted, _Run, _same_every_time, _stream, run_together
+from gmed.engine.kept_streams import forget_streams
+from gmed.engine.run import Interrupted, _Run, _same_every_time, run_together
 from gmed.models import MLP
 from gmed.streams import split
 
@@ -36,10 +37,10 @@ def small_benchmark():
         together.ROWS,
         {"cpu": 3, "cuda": 3},
     )  # stretches so short that a run can be stopped almost anywhere
-    _stream.cache_clear()
+    forget_streams()
     yield
     CATALOGUE["mnist"], BENCHMARKS["split-mnist"], together.ROWS = entry, benchmark, rows
-    _stream.cache_clear()
+    forget_streams()
 
 
 def tiny_images():

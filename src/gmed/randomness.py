@@ -14,15 +14,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
 
 
-@lru_cache(maxsize=4096)
-def _key(seed: int, purpose: str) -> tuple[int, int]:
-    digest = blake2b(f"{int(seed)}/{purpose}".encode(), digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+class _Key(ISeedSequence):
+    """The key of one seed and purpose, in the form that a bit generator takes up fastest."""
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        self.words = np.frombuffer(blake2b(f"{int(seed)}/{purpose}".encode(), digest_size=16).digest(), dtype="<u8")
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
+        return self.words.astype(dtype)
+
+
+_key = lru_cache(maxsize=4096)(_Key)
 
 
 def generator(seed: int, purpose: str, step: int = 0) -> np.random.Generator:
@@ -33,10 +43,8 @@ def generator(seed: int, purpose: str, step: int = 0) -> np.random.Generator:
     >>> int(generator(0, "replay", 7).integers(1000)) == int(generator(0, "reservoir", 7).integers(1000))
     False
     """
-    low, high = _key(seed, purpose)
-    key = np.array([low, high], dtype=np.uint64)
     counter = np.array([0, 0, 0, step], dtype=np.uint64)  # a step owns 2^192 blocks of its own
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+    return np.random.Generator(np.random.Philox(_key(seed, purpose), counter=counter))  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from gmed.data import Dataset
 from gmed.engine.benchmarks import AT_HAND
 from gmed.engine.checkpoint import Checkpoints
 from gmed.engine.executor import Event, Events, Failed, Finished, Group, Progress, computed_together
-from gmed.engine.run import Interrupted, RunResult, _stream, environment, explain, run_together
+from gmed.engine.kept_streams import forget_streams
+from gmed.engine.run import Interrupted, RunResult, environment, explain, run_together
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.errors import UsageError
@@ -248,7 +249,7 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
 def _have(name: str, dataset: Dataset) -> None:
     if AT_HAND.get(name) is not dataset:
         AT_HAND[name] = dataset
-        _stream.cache_clear()
+        forget_streams()
 
 
 def versions() -> dict[str, str]:

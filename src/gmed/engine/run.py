@@ -7,15 +7,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from gmed.engine.benchmarks import get_benchmark
 from gmed.engine.checkpoint import Checkpoint
+from gmed.engine.kept_streams import made_stream
 from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, pick_device, prepare_cuda
@@ -212,7 +212,7 @@ class _Run:
         with self.clock("evaluate"):
             for replica, (learner, stream) in enumerate(zip(self.learners, self.streams, strict=True)):
                 if replica not in self.together.failures:
-                    self.accuracy[replica].append([accuracy_on(learner, test) for test in stream.tests])
+                    self.accuracy[replica].append(accuracies_on(learner, stream.tests))
 
     def _keep(self, stopping: bool) -> None:
         checkpoints = self.terms.checkpoints
@@ -268,14 +268,14 @@ def _that_fit(parts: list[list[RunSpec]], terms: Terms) -> Iterator[list[RunSpec
     for part in parts:
         free, size = free_bytes(pick_device(terms.device)), len(part)
         if free is not None and size > 1:
-            stream = _stream(part[0].benchmark.name, part[0].seed, terms.data_dir)
+            stream = made_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, pick_device(terms.device))
             size = learners_that_fit(part[0], stream, free)
         yield from (part[at : at + size] for at in range(0, len(part), size))
 
 
 def make_stream(spec: RunSpec, where: torch.device, data_dir: Path | None = None) -> Stream:
     """The stream of a run, as its method sees it."""
-    made = _stream(spec.benchmark.name, spec.seed, data_dir)
+    made = made_stream(spec.benchmark.name, spec.seed, data_dir, where)
     return spec.method.make_stream(made, spec.seed).to(where)
 
 
@@ -292,14 +292,16 @@ def explain(error: Exception) -> str:
     return reason if isinstance(error, GmedError) else f"{reason}\n{''.join(traceback.format_exception(error))}"
 
 
-def accuracy_on(learner: Learner, test: Examples) -> float:
-    """The share of a test set that the learner classifies rightly."""
+def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
+    """The share of each test set that the learner classifies rightly."""
+    right = torch.stack([_right(learner, test) for test in tests]).tolist()  # a GPU is waited for once
+    return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
+
+
+def _right(learner: Learner, test: Examples) -> Tensor:
     chunk = max(1, AT_ONCE[test.x.device.type] // test.x[0].numel())
-    right = torch.zeros((), dtype=torch.int64, device=test.x.device)
-    for at in range(0, len(test.y), chunk):
-        x, y = test.x[at : at + chunk], test.y[at : at + chunk]
-        right += (learner.predict(pixels(x)) == y).sum()
-    return int(right) / len(test.y)
+    pieces = zip(torch.split(test.x, chunk), torch.split(test.y, chunk), strict=True)
+    return torch.stack([(learner.predict(pixels(x)) == y).sum() for x, y in pieces]).sum()
 
 
 def environment(device: torch.device) -> dict[str, str]:
@@ -312,12 +314,6 @@ def environment(device: torch.device) -> dict[str, str]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "machine": f"{platform.system()} {platform.machine()}",
     }
-
-
-@lru_cache(maxsize=1)
-def _stream(benchmark: str, seed: int, data_dir: Path | None) -> Stream:
-    """Every method at one seed meets the same stream; the last one made is kept."""
-    return get_benchmark(benchmark).make_stream(data_dir, seed)
 
 
 @contextmanager

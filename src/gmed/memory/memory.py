@@ -93,12 +93,12 @@ class Memory(ABC):
 
         Of two examples sent to one slot in the same batch, the later stays.
         """
-        slots = np.minimum(admitted, self.capacity)
-        _, last = np.unique(slots[::-1], return_index=True)
-        stay = len(slots) - 1 - last
-        places = np.full(len(slots), self.capacity)
-        places[stay] = slots[stay]
-        return places
+        slots = admitted.tolist()
+        last = {slot: number for number, slot in enumerate(slots)}
+        stays = (last[slot] == number and slot < self.capacity for number, slot in enumerate(slots))
+        return np.array(
+            [slot if stay else self.capacity for slot, stay in zip(slots, stays, strict=True)], dtype=np.int64
+        )
 
     def next_origins(self, count: int) -> NDArray[np.int64]:
         """Which examples of the stream the next ones are."""

@@ -1,0 +1,42 @@
+"""Streams that were made, for the next method that meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from gmed.engine.benchmarks import get_benchmark
+from gmed.streams import Stream
+
+ROOM = {"cpu": 0, "cuda": 4 * 2**30}
+"""Bytes of streams kept besides the last. On a CPU all methods are run at one seed before the next seed; on a GPU one
+method is run at many seeds, and the next meets the same streams."""
+
+_kept: dict[tuple[str, int, Path | None], Stream] = {}
+
+
+def made_stream(benchmark: str, seed: int, data_dir: Path | None, where: torch.device) -> Stream:
+    """The stream that every method meets on this benchmark at this seed.
+
+    >>> cpu = torch.device("cpu")
+    >>> made_stream("split-mnist", 0, None, cpu) is made_stream("split-mnist", 0, None, cpu)
+    True
+    """
+    key = benchmark, seed, data_dir
+    stream = _kept.pop(key, None)
+    if stream is None:
+        while _kept and sum(map(_size, _kept.values())) > ROOM[where.type]:
+            del _kept[next(iter(_kept))]  # what was not asked for longest
+        stream = get_benchmark(benchmark).make_stream(data_dir, seed)
+    _kept[key] = stream
+    return stream
+
+
+def forget_streams() -> None:
+    """Keep none: where data have changed or room is wanted."""
+    _kept.clear()
+
+
+def _size(stream: Stream) -> int:
+    return stream.x.nbytes + sum(test.x.nbytes for test in stream.tests)
