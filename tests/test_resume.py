@@ -33,10 +33,8 @@ def small_benchmark():
     BENCHMARKS["split-mnist"] = replace(
         benchmark, stream=partial(split, per_task=43), model=partial(MLP, inputs=16, hidden=8)
     )
-    rows, together.ROWS = (
-        together.ROWS,
-        {"cpu": 3, "cuda": 3},
-    )  # stretches so short that a run can be stopped almost anywhere
+    short = {"cpu": 3, "cuda": 3}  # steps in a stretch: a run can be stopped almost anywhere
+    rows, together.ROWS = together.ROWS, short
     forget_streams()
     yield
     CATALOGUE["mnist"], BENCHMARKS["split-mnist"], together.ROWS = entry, benchmark, rows
