@@ -25,7 +25,7 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
     options.add_argument("--workers", type=int, default=None)
     options.add_argument("--device", default=device)
     options.add_argument("--store", type=Path, default=HERE / f"{name}.db")
-    options.add_argument("--parts", nargs="+", default=list(plan), choices=list(plan))
+    options.add_argument("--parts", nargs="*", default=list(plan), help="none: only write what the store has")
     options.add_argument("--benchmarks", nargs="+", default=None, choices=list(BENCHMARKS))
     options.add_argument("--out", type=Path, default=HERE / "results")
     chosen = options.parse_args()

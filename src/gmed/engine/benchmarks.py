@@ -115,7 +115,7 @@ def _images(examples: int, tasks: int, **others: Any) -> dict[str, Any]:
 
 _PHOTOGRAPH_STRIDES = {
     "random-edit": {"stride": 0.1},
-    "adv-edit": {"stride": 0.001},
+    "adv-edit": {"stride": 0.0003},
     "optimal-edit": {"alpha": 0.001},
 }
 
