@@ -12,7 +12,7 @@ import torch
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.run import environment, make_learner
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import pick_device, prepare_cuda
+from gmed.engine.terms import keep_freed_memory, pick_device, prepare_cuda
 from gmed.engine.together import Together
 from gmed.streams import Stream, pixels
 
@@ -67,6 +67,7 @@ def bench(
     [0, 1]
     """
     prepare_cuda()
+    keep_freed_memory()
     found, where = get_benchmark(benchmark), pick_device(device)
     stream = _random_stream(found, WARM_UP + steps, where)
     speeds: list[Speed] = []

@@ -18,7 +18,7 @@ from gmed.engine.checkpoint import Checkpoint
 from gmed.engine.kept_streams import made_stream
 from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import USUAL, Terms, pick_device, prepare_cuda
+from gmed.engine.terms import USUAL, Terms, keep_freed_memory, pick_device, prepare_cuda
 from gmed.engine.together import Together
 from gmed.errors import GmedError, UsageError
 from gmed.learners import Learner
@@ -119,6 +119,7 @@ def run_together(
     [0, 1]
     """
     prepare_cuda()
+    keep_freed_memory()
     kept = {spec.key: terms.checkpoints.load(spec) if terms.checkpoints else None for spec in specs}
     outcomes: dict[str, Outcome] = {}
     for part in _that_fit(_at_one_point(specs, kept), terms):

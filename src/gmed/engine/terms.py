@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,22 @@ def prepare_cuda() -> None:
     shared = "CUDA_MPS_PIPE_DIRECTORY" in os.environ or Path("/tmp/nvidia-mps").exists()
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8" if shared else "32")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Tell the C library to keep what is freed for the next to ask, where it can be told (glibc).
+
+    A step allocates and frees megabytes. Given back to the system every time and fetched again page by page, they cost
+    a tenth of a step of the MLP.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, 2**28)
+        mallopt(_MMAP_THRESHOLD, 2**25)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def check_device(name: str) -> None:

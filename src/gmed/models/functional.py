@@ -7,6 +7,7 @@ ever being overwritten and restored.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +28,10 @@ def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Te
 
     The model's mode is its own: in training mode batch-norm uses the statistics of this batch.
     """
-    with still_statistics(model) as still:
-        buffers = {name: b.clone() for name, b in model.named_buffers() if name not in still}
-        output: Tensor = functional_call(model, {**parameters, **buffers}, (x,))
+    buffers = dict(model.named_buffers())
+    with still_statistics(model) if buffers else nullcontext(set[str]()) as still:
+        copies = {name: buffer.clone() for name, buffer in buffers.items() if name not in still}
+        output: Tensor = functional_call(model, {**parameters, **copies}, (x,))
     return output
 
 

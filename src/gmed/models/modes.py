@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gmed.models.batch_norm import BatchNorm
-from gmed.models.known_layers import leaves_nothing_to_chance
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm)
 
@@ -55,13 +54,10 @@ def still_statistics(model: nn.Module) -> Iterator[set[str]]:
 
 
 @contextmanager
-def same_chance(model: nn.Module) -> Iterator[None]:
+def same_chance() -> Iterator[None]:
     """Inside, a model that draws random numbers (dropout) draws; outside, nothing was drawn.
 
     Two passes made so from one state have the same masks, and differ by their parameters and inputs alone.
     """
-    if leaves_nothing_to_chance(model):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
-    else:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            yield
