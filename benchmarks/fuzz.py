@@ -1,4 +1,4 @@
-"""Tries bad input at random for as long as there is time: the ``test_whatever...`` of tests/test_bad_input.py.
+"""Tries bad input at random for as long as there is time: the ``test_whatever...`` of the tests.
 
     python benchmarks/fuzz.py [--minutes 10] [--examples 500] [--only observed]
 
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = ("tests/test_bad_input.py", "tests/test_own_data.py")
 
 
 def main() -> None:
@@ -26,7 +27,7 @@ def main() -> None:
     chosen = options.parse_args()
 
     wanted = f"whatever and {chosen.only}" if chosen.only else "whatever"
-    words = [sys.executable, "-m", "pytest", "tests/test_bad_input.py", "-q", "-x", "-k", wanted]
+    words = [sys.executable, "-m", "pytest", *TESTS, "-q", "-x", "-k", wanted]
     environment = {**os.environ, "GMED_FUZZ": str(chosen.examples)}
     end, rounds = time.monotonic() + 60 * chosen.minutes, 0
     while time.monotonic() < end:

@@ -69,7 +69,12 @@ def _options(
 
 @app.command()
 def run(
-    benchmark: Annotated[str, typer.Argument(help="A benchmark, or an experiment file (.toml, .yaml)")],
+    benchmark: Annotated[
+        str,
+        typer.Argument(
+            help="A benchmark; data of your own (.csv, .parquet, .npz, folder); an experiment (.toml, .yaml)"
+        ),
+    ],
     methods: Annotated[list[str] | None, typer.Argument(help="Methods: er, er+gmed, 'er+gmed(alpha=1.0)'")] = None,
     seeds: Annotated[str | None, typer.Option(help="5 means seeds 0-4; 3,7,11 means those [5]")] = None,
     memory: Annotated[int | None, typer.Option(help="Memory size [the benchmark's]")] = None,
@@ -83,6 +88,10 @@ def run(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="On a GPU: the same bits every time, more slowly")
     ] = False,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column that is the label")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of your own data: by-class, by-time, by-column=NAME, none [by-class]")
+    ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
 ) -> None:
@@ -99,6 +108,8 @@ def run(
         "fuzzy": fuzzy or None,
         "deterministic": deterministic or None,
         "checkpoint_every": checkpoint_every,
+        "label": label,
+        "split": split,
     }
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), **given)

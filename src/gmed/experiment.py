@@ -8,11 +8,12 @@ import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
+from gmed.data.own import DEFAULT_SPLIT, OwnData, is_own
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
@@ -75,6 +76,8 @@ class Experiment:
     checkpoint_every: float = 60.0
     deterministic: bool = False
     cluster: str | None = None
+    label: str | None = None
+    split: str | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -86,6 +89,8 @@ class Experiment:
             "data_dir": ((str, Path, type(None)), "a folder"),
             "store": ((str, Path, type(None)), "a file"),
             "cluster": ((str, type(None)), "the address of a Dask scheduler"),
+            "label": ((str, type(None)), "the name of a column"),
+            "split": ((str, type(None)), "a way to make tasks, such as by-class"),
         }
         for name, (kind, wanted) in kinds.items():
             if not isinstance(getattr(self, name), kind) or isinstance(getattr(self, name), bool):
@@ -120,9 +125,7 @@ class Experiment:
 
     def specs(self) -> list[RunSpec]:
         """The runs, seed by seed so that methods at one seed share its stream; none twice."""
-        if self.benchmark not in BENCHMARKS and Path(self.benchmark).suffix:
-            raise UsageError(f"{self.benchmark}: not a benchmark, and experiment files end in .toml or .yaml")
-        benchmark = get_benchmark(self.benchmark).name
+        benchmark = self._own.name if self._own else get_benchmark(self.benchmark).name
         if self.fuzzy and not benchmark.endswith(FUZZY):
             benchmark += FUZZY
         if not self.methods:
@@ -132,6 +135,28 @@ class Experiment:
             RunSpec.make(benchmark, method, seed, self.memory) for seed in seed_list(self.seeds) for method in methods
         )
         return list({spec.key: spec for spec in made}.values())
+
+    @cached_property
+    def _own(self) -> OwnData | None:
+        """The data, where a path was given instead of the name of a benchmark."""
+        if self.benchmark not in BENCHMARKS and is_own(self.benchmark):
+            if self.data_dir is not None:
+                raise UsageError(f"data_dir says where the data of a benchmark are; {self.benchmark} says so itself")
+            return OwnData.at(Path(self.benchmark), self.label, self.split or DEFAULT_SPLIT)
+        if Path(self.benchmark).suffix and OwnData.named(self.benchmark.removesuffix(FUZZY)) is None:
+            raise UsageError(
+                f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
+                "data in .csv, .parquet or .npz"
+            )
+        if self.label is not None or self.split is not None:
+            raise UsageError(f"label and split are for data of one's own, not for {self.benchmark}")
+        return None
+
+    def _folder(self) -> Path | None:
+        """Where the data are, unless where they are by default."""
+        if self._own:
+            return Path(self.benchmark).resolve().parent
+        return None if self.data_dir is None else Path(self.data_dir)
 
     def _settled(self, benchmark: str, method: str) -> str:
         """The method itself, or what was chosen for one that is to be taken as tuned."""
@@ -165,7 +190,7 @@ class Experiment:
         watcher = watcher or Watcher()
         specs = self.specs()
         executor = executor or self._executor()
-        data_dir = None if self.data_dir is None else Path(self.data_dir)
+        data_dir = self._folder()
         results = Results(store=None if self.store is None else str(self.store), published=published)
         stored = {} if rerun else self._stored(specs)
         results.runs.extend(stored.values())
@@ -244,6 +269,8 @@ def run(
     store: str | Path | None = "",
     fuzzy: bool = False,
     deterministic: bool = False,
+    label: str | None = None,
+    split: str | None = None,
     rerun: bool = False,
     executor: Executor | None = None,
 ) -> Results:
@@ -255,7 +282,8 @@ def run(
     Parameters
     ----------
     benchmark, methods
-        Names as ``gmed list`` shows them; methods may carry parameters, ``"er+gmed(alpha=1.0)"``.
+        Names as ``gmed list`` shows them, or the path of data of one's own (:func:`gmed.data.own.read_own`); methods
+        may carry parameters, ``"er+gmed(alpha=1.0)"``.
     seeds
         A number n for seeds 0 .. n - 1, or the seeds themselves.
     memory
@@ -273,6 +301,8 @@ def run(
         Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
     deterministic
         Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
+    label, split
+        Of one's own data: which column of a table is the label, and how tasks are made, by default ``by-class``.
     rerun
         Compute anew what the store already has.
     executor
@@ -291,7 +321,18 @@ def run(
     methods = [methods] if isinstance(methods, str) else list(methods)
     store = default_store() if store == "" else store
     experiment = Experiment(
-        benchmark, methods, seeds, memory, device, workers, data_dir, store, fuzzy, deterministic=deterministic
+        benchmark,
+        methods,
+        seeds,
+        memory,
+        device,
+        workers,
+        data_dir,
+        store,
+        fuzzy,
+        deterministic=deterministic,
+        label=label,
+        split=split,
     )
     return experiment.run(rerun=rerun, executor=executor)
 
@@ -324,12 +365,13 @@ def unfinished_folder(store: str | Path) -> Path:
     return Path(f"{store}.unfinished").resolve()
 
 
-def _place(run: RunResult) -> tuple[int, int, int, str, int]:
+def _place(run: RunResult) -> tuple[int, str, int, int, str, int]:
     """Where a run stands in a table: by benchmark, base and edit as they are listed, then by name and seed."""
     method = resolve(get_benchmark(run.benchmark), run.method)
     edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0
     base = list(METHODS).index(method.base.name)
-    return list(BENCHMARKS).index(run.benchmark), base, edit, run.method, run.seed
+    known = list(BENCHMARKS).index(run.benchmark) if run.benchmark in BENCHMARKS else len(BENCHMARKS)
+    return known, run.benchmark, base, edit, run.method, run.seed
 
 
 def seed_list(seeds: int | str | Sequence[int]) -> list[int]:

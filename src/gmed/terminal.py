@@ -24,7 +24,7 @@ from rich.table import Table
 
 from gmed import engine
 from gmed.data import progress as data
-from gmed.engine import Event, RunSpec
+from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
 from gmed.reproduce import Reproduction
@@ -160,17 +160,22 @@ def show_results(console: Console, results: Results) -> None:
     rows = results.rows()
     for benchmark in dict.fromkeys(row.benchmark for row in rows):
         own = [row for row in rows if row.benchmark == benchmark]
-        title = f"{benchmark}: final accuracy %, mean ± standard deviation (difference ± s.e.)"
-        table = Table(title=title, title_justify="left")
+        compared = any(row.published for row in own) or benchmark in BENCHMARKS
+        difference = " (difference ± s.e.)" if compared else ""
+        title = f"{benchmark}: final accuracy %, mean ± standard deviation{difference}"
+        console.print(title)
+        table = Table()
         table.add_column("method", overflow="fold")
         table.add_column("n", justify="right")
         table.add_column("ours", justify="right", no_wrap=True)
-        table.add_column("paper", justify="right", no_wrap=True)
-        table.add_column("ours - paper", justify="right", no_wrap=True)
+        if compared:
+            table.add_column("paper", justify="right", no_wrap=True)
+            table.add_column("ours - paper", justify="right", no_wrap=True)
         for row in own:
             paper = spread(row.published.mean, row.published.std) if row.published else "-"
             mark = "! " if row.missed else ""
-            table.add_row(row.method, str(row.n), spread(row.mean, row.std), paper, mark + apart(row.difference))
+            beside = (paper, mark + apart(row.difference)) if compared else ()
+            table.add_row(row.method, str(row.n), spread(row.mean, row.std), *beside)
         console.print(table)
         if any(row.missed for row in own):
             console.print("! more than two standard errors from the published mean")

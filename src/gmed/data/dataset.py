@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,19 +9,19 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and labels, split into training and test.
+    """Examples and labels, split into training and test.
 
     Attributes
     ----------
     x_train, x_test
-        uint8 pixels of shape (n, channels, height, width).
+        uint8 pixels of shape (n, channels, height, width), or floats of any shape.
     y_train, y_test
         Integer labels in 0 .. num_classes - 1.
     """
 
     name: str
-    x_train: NDArray[np.uint8]
+    x_train: NDArray[Any]
     y_train: NDArray[np.int64]
-    x_test: NDArray[np.uint8]
+    x_test: NDArray[Any]
     y_test: NDArray[np.int64]
     num_classes: int

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ from torch import nn
 
 from gmed.data import Dataset
 from gmed.data.catalogue import get_entry
+from gmed.data.own import OwnData
 from gmed.data.progress import Progress, unwatched
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
-from gmed.streams import Stream, fuzzy, held_out, permuted, rotated, split
+from gmed.streams import Stream, fuzzy, held_out, permuted, rotated, split, tasked
+
+SMALLEST_PHOTOGRAPH = 25
+"""Pixels that the network for photographs needs."""
 
 AT_HAND: dict[str, Dataset] = {}
 """Data sets that this process was handed, by name; they are not looked for in files."""
@@ -57,7 +62,10 @@ class Benchmark:
 
     def dataset(self, directory: Path | None = None, progress: Progress = unwatched) -> Dataset:
         """Its data set, from a folder or by default wherever it is."""
-        return AT_HAND.get(self.data) or get_entry(self.data).load(directory, progress)
+        if self.data in AT_HAND:
+            return AT_HAND[self.data]
+        own = OwnData.named(self.data)
+        return own.load(directory) if own else get_entry(self.data).load(directory, progress)
 
     def make_stream(self, directory: Path | None, seed: int) -> Stream:
         """The stream of one seed."""
@@ -221,6 +229,28 @@ BENCHMARKS = {benchmark.name: benchmark for benchmark in (*_SHARP, *_FADING, *_B
 
 def get_benchmark(name: str) -> Benchmark:
     """The benchmark of this name, or an error that names the nearest ones."""
-    if name not in BENCHMARKS:
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    ending = next((ending for ending in (FUZZY, TUNING) if name.endswith(ending)), "")
+    own = OwnData.named(name.removesuffix(ending))
+    if own is None:
         raise unknown("benchmark", name, BENCHMARKS)
-    return BENCHMARKS[name]
+    return replace(_of_own(own), name=name, fuzzy=ending == FUZZY, tuning=ending == TUNING)
+
+
+def _of_own(own: OwnData) -> Benchmark:
+    """Photographs are learned by the reduced ResNet-18, all else by the MLP."""
+    square = len(own.shape) == 3 and own.shape[0] == 3 and own.shape[1] == own.shape[2]
+    if square and own.shape[1] >= SMALLEST_PHOTOGRAPH:
+        model: Callable[[], nn.Module] = partial(ResNet18, classes=own.classes, size=own.shape[1])
+    else:
+        model = partial(MLP, inputs=prod(own.shape), classes=own.classes)
+    return Benchmark(
+        name=own.name,
+        summary=f"{own.tasks} tasks made of {own.file}",
+        data=own.name,
+        stream=tasked,
+        model=model,
+        settings={"lr": 0.05, "memory": 500, "tasks": own.tasks},
+        edits={"gmed": {"alpha": 1.0, "beta": 0.01}},
+    )

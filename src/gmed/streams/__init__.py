@@ -6,6 +6,7 @@ from gmed.streams.permuted import permuted
 from gmed.streams.rotated import rotated
 from gmed.streams.split import split
 from gmed.streams.stream import Examples, Stream, pixels
+from gmed.streams.tasked import tasked
 from gmed.streams.validation import held_out
 
-__all__ = ["Examples", "Stream", "fuzzy", "held_out", "iid", "permuted", "pixels", "rotated", "split"]
+__all__ = ["Examples", "Stream", "fuzzy", "held_out", "iid", "permuted", "pixels", "rotated", "split", "tasked"]

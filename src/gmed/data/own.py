@@ -1,0 +1,217 @@
+"""Data of one's own: a table, arrays or a folder of images, divided into tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gmed.data.dataset import Dataset
+from gmed.data.raw import Raw, read_arrays, read_folder, read_rows
+from gmed.errors import DataError, UsageError, whole_number
+from gmed.randomness import generator
+
+TABLES = (".csv", ".parquet")
+DEFAULT_SPLIT = "by-class"
+
+TEST_SHARE = 0.2
+"""Of each task, what is kept for testing where the data have no test set of their own."""
+
+_NAME = re.compile(
+    r"(?P<file>[^/\\]+)\[(?:label=(?P<label>.+?),)?(?P<split>(?:by-class|by-time|by-column=.+?|none)[^,]*),"
+    r"(?P<tasks>[1-9]\d*) tasks,(?P<shape>[1-9]\d*(?:x[1-9]\d*)*)->(?P<classes>[1-9]\d*),(?P<digest>[0-9a-f]{12})\]"
+)
+
+
+@dataclass(frozen=True)
+class OwnDataset(Dataset):
+    """A data set whose examples belong to tasks.
+
+    Attributes
+    ----------
+    task_train, task_test
+        The task of each example.
+    tasks
+        How many tasks there are.
+    in_order
+        Whether the order of training examples means something.
+    digest
+        Of the files it was read from.
+    """
+
+    task_train: NDArray[np.int64]
+    task_test: NDArray[np.int64]
+    tasks: int
+    in_order: bool
+    digest: str
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Which data, and how they are divided, with everything that identifies them: all of it is in the name.
+
+    >>> own = OwnData.named("iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]")
+    >>> own.label, own.split, own.tasks, own.shape, own.classes
+    ('kind', 'by-class', 2, (4,), 3)
+    >>> OwnData.named(own.name) == own, OwnData.named("split-mnist") is None
+    (True, True)
+    """
+
+    file: str
+    label: str | None
+    split: str
+    tasks: int
+    shape: tuple[int, ...]
+    classes: int
+    digest: str
+
+    @property
+    def name(self) -> str:
+        label = f"label={self.label}," if self.label is not None else ""
+        shape = "x".join(map(str, self.shape))
+        return f"{self.file}[{label}{self.split},{self.tasks} tasks,{shape}->{self.classes},{self.digest}]"
+
+    @classmethod
+    def named(cls, name: str) -> OwnData | None:
+        """What a name says, or ``None`` if it is no such name."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return None
+        shape = tuple(map(int, found["shape"].split("x")))
+        tasks, classes = int(found["tasks"]), int(found["classes"])
+        return cls(found["file"], found["label"], found["split"], tasks, shape, classes, found["digest"])
+
+    @classmethod
+    def at(cls, path: Path, label: str | None, split: str) -> OwnData:
+        """The data at a path, read once to know them."""
+        data = read_own(path, label, split)
+        label = label if path.suffix.lower() in TABLES else None
+        return cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest)
+
+    def load(self, folder: Path | None) -> OwnDataset:
+        """The data themselves, which must be what they were when they were given this name."""
+        path = (folder or Path()) / self.file
+        data = read_own(path, self.label, self.split)
+        if data.digest != self.digest:
+            raise DataError(f"{path}: not the data of {self.name}: it has changed since. Run again by its path.")
+        return data
+
+
+def is_own(path: str) -> bool:
+    """Whether this is a path to data rather than the name of a benchmark."""
+    return Path(path).suffix.lower() in (*TABLES, ".npz") or Path(path).is_dir()
+
+
+def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT) -> OwnDataset:
+    """Read data and divide them into tasks.
+
+    Parameters
+    ----------
+    path
+        A table (.csv, .parquet), arrays (.npz: x and y, and x_test and y_test if there are), or a folder with a
+        folder of images for every class.
+    label
+        Which column of a table is the label.
+    split
+        ``by-class`` (two classes a task, ``by-class=5`` five), ``by-time`` (rows as they come, in ten tasks;
+        ``by-time=4`` in four), ``by-column=NAME`` (a task for every value of a column, as they first appear), ``none``.
+    """
+    kind, _, option = split.partition("=")
+    if kind not in ("by-class", "by-time", "by-column", "none") or (kind == "by-column") > bool(option):
+        raise UsageError(f"split must be by-class, by-time, by-column=NAME or none, not {split!r}")
+    if kind == "none" and option:
+        raise UsageError(f"split none takes no option, not {split!r}")
+    suffix, column = path.suffix.lower(), option if kind == "by-column" else None
+    if column is not None and suffix not in TABLES:
+        raise UsageError(f"{path}: only tables have columns to make tasks by, not {split!r}")
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder.")
+    if suffix in TABLES:
+        raw = read_rows(path, label, column)
+    elif label is not None:
+        raise UsageError(f"{path}: --label is for tables; here labels are known")
+    else:
+        raw = read_arrays(path) if suffix == ".npz" else read_folder(path)
+    if len(raw.classes) < 2:
+        raise DataError(f"{path}: all examples are of one class ({raw.classes[0]}): there is nothing to learn.")
+    return _divided(path, raw, kind, option)
+
+
+def _divided(path: Path, raw: Raw, kind: str, option: str) -> OwnDataset:
+    count = len(raw.y)
+    task, task_test = np.zeros(count, dtype=np.int64), np.zeros(len(raw.y_test), dtype=np.int64)
+    if kind == "by-class":
+        each = whole_number("the number of classes in a task", _whole(option or "2"))
+        task, task_test = raw.y // each, raw.y_test // each
+    elif kind == "by-time":
+        parts = whole_number("the number of tasks", _whole(option or "10"))
+        if len(raw.y_test):
+            raise DataError(f"{path}: a test set of its own has no time. Divide by-class, or leave it out.")
+        task = np.arange(count) * parts // count
+    elif raw.groups is not None:
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(raw.groups))}
+        task = np.array([numbers[group] for group in raw.groups], dtype=np.int64)
+    tasks = int(task.max()) + 1
+    if len(raw.y_test):
+        train, held = raw.x, raw.x_test
+        y_train, y_test, task_train = raw.y, raw.y_test, task
+    else:
+        out = _held_out(path, task, tasks)
+        train, held, y_train, y_test = raw.x[~out], raw.x[out], raw.y[~out], raw.y[out]
+        task_train, task_test = task[~out], task[out]
+    if missing := set(range(tasks)) - set(task_test.tolist()):
+        raise DataError(f"{path}: the test set has no example of task {min(missing) + 1} of {tasks}.")
+    if raw.x.dtype != np.uint8 and raw.x.ndim == 2:
+        train, held = _standardised(path, raw.columns, train, held)
+    return OwnDataset(
+        name=raw.name,
+        x_train=train,
+        y_train=y_train,
+        x_test=held,
+        y_test=y_test,
+        num_classes=len(raw.classes),
+        task_train=task_train,
+        task_test=task_test,
+        tasks=tasks,
+        in_order=kind in ("by-time", "by-column"),
+        digest=raw.digest,
+    )
+
+
+def _held_out(path: Path, task: NDArray[np.int64], tasks: int) -> NDArray[np.bool_]:
+    """Which examples are kept for testing: the same share of every task, the same ones for every seed."""
+    chooser, out = generator(0, "test examples"), np.zeros(len(task), dtype=bool)
+    for number in range(tasks):
+        places = np.flatnonzero(task == number)
+        if len(places) < 2:
+            raise DataError(
+                f"{path}: task {number + 1} of {tasks} has {len(places)} example(s); it needs one to learn from and "
+                "one to test with. Make fewer tasks."
+            )
+        out[chooser.choice(places, ceil(TEST_SHARE * len(places)), replace=False)] = True
+    return out
+
+
+def _standardised(
+    path: Path, columns: Sequence[str], train: NDArray[Any], held: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Features with mean 0 and deviation 1 over the training examples; one that never changes is 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
+        scale = np.where(deviation > 0, deviation, 1.0)
+        parts = [((part - mean) / scale).astype(np.float32) for part in (train, held)]
+    sound = np.isfinite(deviation) & np.isfinite(parts[0]).all(0) & np.isfinite(parts[1]).all(0)
+    for number in np.flatnonzero(~sound).tolist():
+        name = columns[number] if columns else str(number)
+        raise DataError(f"{path}: the values of column {name!r} are too large to be standardised. Scale them down.")
+    return parts[0], parts[1]
+
+
+def _whole(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text

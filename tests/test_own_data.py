@@ -1,0 +1,306 @@
+"""Data of one's own: tables, arrays and folders of images, divided into tasks."""
+
+import csv
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import gmed
+from gmed.cli import main
+from gmed.data.own import OwnData, read_own
+from gmed.engine import RunSpec, get_benchmark
+from gmed.errors import DataError, GmedError, UsageError
+from gmed.models import MLP, ResNet18
+
+KINDS = ["ash", "birch", "cedar", "elm"]
+
+
+def write_csv(path, rows, header=("a", "b", "season", "kind"), delimiter=","):
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
+    return path
+
+
+def rows(count=80):
+    rng = np.random.default_rng(0)
+    return [[*rng.normal(i % 4, 0.1, 2).round(4), ["wet", "dry"][i * 2 // count], KINDS[i % 4]] for i in range(count)]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_csv(tmp_path / "trees.csv", rows())
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def test_a_table_by_column(table):
+    data = read_own(table, "kind", "by-column=season")
+    assert (data.tasks, data.num_classes, data.in_order) == (2, 4, True)
+    assert (len(data.y_train), len(data.y_test)) == (64, 16)
+    everything = np.array([row[:2] for row in rows()], dtype=float)
+    mean, std = data_statistics(data, everything)
+    restored = np.concatenate([data.x_train, data.x_test]) * std + mean
+    assert np.allclose(np.sort(restored, axis=0), np.sort(everything, axis=0), atol=1e-5)
+    assert np.allclose(data.x_train.mean(0), 0, atol=1e-6)
+    assert np.allclose(data.x_train.std(0), 1, atol=1e-5)
+    for task, season in enumerate(("wet", "dry")):  # as they first appear, in the order of the file
+        own = [row for row in rows() if row[2] == season]
+        assert sorted([*data.y_train[data.task_train == task], *data.y_test[data.task_test == task]]) == sorted(
+            KINDS.index(row[3]) for row in own
+        )
+    assert data.x_train.dtype == np.float32
+
+
+def data_statistics(data, everything):
+    """Mean and deviation of the rows that were not held out, found by matching the standardised rows."""
+    order = np.argsort(everything[:, 0])
+    found = np.concatenate([data.x_train, data.x_test])
+    places = order[np.argsort(np.argsort(found[:, 0]))][: len(data.x_train)]
+    return everything[places].mean(0), everything[places].std(0)
+
+
+@pytest.mark.parametrize(
+    ("split", "tasks", "left", "in_order"),
+    [("by-class", 2, 64, False), ("by-class=1", 4, 64, False), ("by-time=5", 5, 60, True), ("none", 1, 64, False)],
+)
+def test_ways_to_make_tasks(tmp_path, split, tasks, left, in_order):
+    file = write_csv(tmp_path / "t.csv", [[*row[:2], row[3]] for row in rows()], header=("a", "b", "kind"))
+    data = read_own(file, "kind", split)
+    assert (data.tasks, data.in_order) == (tasks, in_order)
+    if split.startswith("by-class"):
+        assert (data.task_train == data.y_train // (4 // tasks)).all()
+    if split.startswith("by-time"):
+        assert (np.diff(data.task_train) >= 0).all()
+        assert np.bincount(data.task_train).tolist() == [12] * 5
+    stream = get_benchmark(OwnData.at(file, "kind", split).name).make_stream(tmp_path, seed=0)
+    assert len(stream) == left  # a fifth of each task, rounded up, is held out
+    assert len(stream.tests) == tasks
+    again = get_benchmark(OwnData.at(file, "kind", split).name).make_stream(tmp_path, seed=1)
+    assert torch.equal(stream.x, again.x) == in_order
+    assert torch.equal(stream.x.sort(0).values, again.x.sort(0).values)
+
+
+def test_other_delimiters_and_quotes(tmp_path):
+    plain = write_csv(tmp_path / "a.csv", rows())
+    other = write_csv(tmp_path / "b.csv", rows(), delimiter=";")
+    a, b = read_own(plain, "kind", "by-column=season"), read_own(other, "kind", "by-column=season")
+    assert np.array_equal(a.x_train, b.x_train)
+    quoted = tmp_path / "c.csv"
+    quoted.write_text('"a, b",kind\n' + "".join(f'{i},"{k}, wild"\n' for i, k in enumerate(KINDS * 5)))
+    assert read_own(quoted, "kind", "by-class=4").num_classes == 4
+
+
+def test_parquet_is_the_same_table(table):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    content = list(zip(*rows(), strict=True))
+    names = ("a", "b", "season", "kind")
+    file = table.with_suffix(".parquet")
+    pq.write_table(pa.table(dict(zip(names, map(list, content), strict=True))), file)
+    a, b = read_own(table, "kind", "by-column=season"), read_own(file, "kind", "by-column=season")
+    assert np.array_equal(a.x_train, b.x_train)
+    assert np.array_equal(a.y_test, b.y_test)
+
+
+def test_labels_that_are_numbers_are_in_the_order_of_numbers(tmp_path):
+    file = write_csv(tmp_path / "t.csv", [[i, label] for i in range(4) for label in (10, 2, 1)], header=("a", "label"))
+    data = read_own(file, "label", "by-class=1")
+    first = np.unique(np.concatenate([data.x_train[data.y_train == 0], data.x_test[data.y_test == 0]]))
+    assert data.num_classes == 3
+    assert len(first) == 4
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float64, np.int32])
+def test_arrays(tmp_path, dtype):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 200, (40, 1, 5, 5)).astype(dtype)
+    np.savez(tmp_path / "i.npz", x=images, y=np.arange(40) % 4)
+    data = read_own(tmp_path / "i.npz")
+    assert data.x_train.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
+    assert data.x_train.shape == (32, 1, 5, 5)
+    features, kinds = images.reshape(40, -1), np.array(KINDS * 10)
+    np.savez(tmp_path / "f.npz", x=features, y=kinds, x_test=features[:8], y_test=kinds[:8])
+    data = read_own(tmp_path / "f.npz")
+    assert (len(data.y_train), len(data.y_test), data.x_train.dtype) == (40, 8, np.float32)
+
+
+def test_folders_of_images(tmp_path):
+    rng = np.random.default_rng(0)
+    for kind in KINDS:
+        (tmp_path / "trees" / kind).mkdir(parents=True)
+        for number in range(5):
+            pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "trees" / kind / f"{number}.png")
+    own = OwnData.at(tmp_path / "trees", None, "by-class")
+    assert (own.shape, own.classes, own.tasks) == ((3, 32, 32), 4, 2)
+    benchmark = get_benchmark(own.name)
+    assert isinstance(benchmark.model(), ResNet18)
+    assert benchmark.make_stream(tmp_path, 0).x.dtype == torch.uint8
+    Image.fromarray(pixels[:, :20]).save(tmp_path / "trees" / "elm" / "9.png")
+    with pytest.raises(DataError, match="20 x 32 pixels, not 32 x 32"):
+        read_own(tmp_path / "trees")
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_runs_are_kept_by_what_the_data_are(table, tmp_path):
+    store, how = tmp_path / "r.db", {"seeds": 2, "workers": 0, "label": "kind", "split": "by-column=season"}
+    first = gmed.run(str(table), ["er", "er+gmed"], store=store, **how)
+    assert len(first.runs) == 4
+    assert not first.failures
+    assert first.rows()[0].mean > 60
+    moved = tmp_path / "elsewhere" / "trees.csv"
+    moved.parent.mkdir()
+    table.rename(moved)
+    again = gmed.run(str(moved), ["er", "er+gmed"], store=store, **how)  # elsewhere, but the same
+    assert [r.accuracy for r in again.runs] == [r.accuracy for r in first.runs]
+    assert [r.timings for r in again.runs] == [r.timings for r in first.runs]
+    name = first.runs[0].benchmark
+    write_csv(moved, rows(84))
+    changed = gmed.run(str(moved), ["er"], store=store, **how)
+    assert changed.runs[0].benchmark != name
+    with pytest.raises(DataError, match="it has changed since"):
+        get_benchmark(name).make_stream(moved.parent, 0)
+    moved.unlink()
+    assert len(gmed.experiment.stored_results(store)[0].runs) == 6  # results outlive their data
+
+
+def test_every_name_is_read_back(tmp_path):
+    file = write_csv(tmp_path / "my trees.csv", rows(), header=("a", "b", "dry, or wet", "kind=x"))
+    own = OwnData.at(file, "kind=x", "by-column=dry, or wet")
+    assert OwnData.named(own.name) == own
+    assert isinstance(get_benchmark(own.name).model(), MLP)
+    spec = RunSpec.make(own.name + "-fuzzy", "er", 0)
+    assert spec.benchmark.fuzzy
+    assert spec.key != RunSpec.make(own.name, "er", 0).key
+
+
+def test_the_command_line(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = "gmed run trees.csv er finetune --label kind --split by-column=season --seeds 1 --workers 0"
+    monkeypatch.setattr("sys.argv", words.split())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "paper" not in out
+    assert max(len(line) for line in out.splitlines() if str(tmp_path) not in line) <= 80
+
+
+# ---------------------------------------------------------------- bad data
+
+
+@pytest.mark.parametrize(
+    ("content", "label", "split", "says"),
+    [
+        ("", "k", "none", "must name every column"),
+        ("a,k\n", "k", "none", "no rows"),
+        ("a,,k\n1,2,x\n", "k", "none", "must name every column"),
+        ("a,a,k\n1,2,x\n", "k", "none", "each differently"),
+        ("1,2\n3,4\n", "1", "none", "holds numbers"),
+        ("a,k\n1,x\n", None, "none", "which column is the label.*a, k"),
+        ("a,k\n1,x\n", "kk", "none", "did you mean 'k'"),
+        ("k\nx\n", "k", "none", "no column of numbers"),
+        ("a,k\n1,x\n,y\n", "k", "none", "line 3, column 'a': a value is missing"),
+        ("a,k\n1,x\nNaN,y\n", "k", "none", "line 3, column 'a': a value is missing"),
+        ("a,k\n1,x\ninf,y\n", "k", "none", "'inf' is not a finite number"),
+        ("a,k\n1,x\nred,y\n", "k", "none", "'red' is not a finite number"),
+        ("a,k\n1,x\n2,\n", "k", "none", "line 3, column 'k': a value is missing"),
+        ("a,k\n1,x\n2,y,3\n", "k", "none", "line 3: 3 cells where the header has 2"),
+        ("a,k\n1,x\n2,x\n", "k", "none", "one class .x."),
+        ("a,k\n1,x\n2,y\n3,z\n4,z\n", "k", "by-class=1", "task 1 of 3 has 1 example"),
+        ("a,k\n1e308,x\n-1e308,y\n1e308,x\n-1e308,y\n", "k", "none", "column 'a' are too large"),
+        ("a,k\n1,x\n2,y\n", "k", "by-colour", "split must be by-class"),
+        ("a,k\n1,x\n2,y\n", "k", "by-column=b", "unknown column"),
+        ("a,k\n1,x\n2,y\n", "k", "by-column=k", "both the label and"),
+        ("a,k\n1,x\n2,y\n", "k", "by-time=0", "whole number of at least 1"),
+        ("a,k\n1,x\n2,y\n", "k", "by-class=two", "whole number of at least 1"),
+    ],
+)
+def test_bad_tables(tmp_path, content, label, split, says):
+    file = tmp_path / "t.csv"
+    file.write_text(content)
+    with pytest.raises(GmedError, match=says):
+        read_own(file, label, split)
+
+
+def test_tables_that_are_no_text(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_bytes(b"a,k\n\xff\xfe1,x\n")
+    with pytest.raises(DataError, match="UTF-8"):
+        read_own(file, "k")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 not at all")
+    with pytest.raises(DataError, match="not a sound Parquet file"):
+        read_own(tmp_path / "t.parquet", "k")
+    with pytest.raises(DataError, match="no such file"):
+        read_own(tmp_path / "none.csv", "k")
+
+
+def test_a_feature_that_never_changes_is_zero(tmp_path):
+    file = write_csv(tmp_path / "t.csv", [[7, i, KINDS[i % 2]] for i in range(20)], header=("same", "a", "k"))
+    data = read_own(file, "k", "none")
+    assert (data.x_train[:, 0] == 0).all()
+    assert (data.x_test[:, 0] == 0).all()
+
+
+GOOD = {"x": np.zeros((4, 2)), "y": np.arange(4)}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"x": np.zeros((4, 2))}, "must hold the arrays x and y"),
+        ({"x": np.zeros((4, 2)), "y": np.zeros(3, int)}, "y must hold"),
+        ({"x": np.zeros((4, 2)), "y": np.zeros(4)}, "y must hold"),
+        ({"x": np.zeros(4), "y": np.zeros(4, int)}, "features .examples, features. or images"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "features .examples, features. or images"),
+        ({"x": np.full((4, 2), np.nan), "y": np.arange(4)}, r"x\[0\] holds NaN"),
+        ({"x": np.array([["a"]] * 4), "y": np.arange(4)}, "numbers are needed"),
+        (GOOD | {"x_test": np.zeros((1, 2))}, "only one"),
+        (GOOD | {"x_test": np.zeros((1, 3)), "y_test": np.zeros(1, int)}, "x_test holds"),
+        (GOOD | {"x_test": np.zeros((1, 2)), "y_test": np.full(1, 9)}, "not in y"),
+        ({"x": np.array([{}] * 4), "y": np.arange(4)}, "plain arrays"),
+    ],
+)
+def test_bad_arrays(tmp_path, arrays, says):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(GmedError, match=says):
+        read_own(tmp_path / "a.npz")
+
+
+def test_an_archive_that_is_none(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(DataError, match=r"not a sound \.npz"):
+        read_own(tmp_path / "a.npz")
+
+
+def test_options_that_do_not_belong_together(table, tmp_path):
+    with pytest.raises(UsageError, match="for data of one's own"):
+        gmed.run("split-mnist", "er", label="kind", store=None)
+    with pytest.raises(UsageError, match="says so itself"):
+        gmed.run(str(table), "er", label="kind", data_dir=tmp_path, store=None)
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4))
+    with pytest.raises(UsageError, match="--label is for tables"):
+        gmed.run(str(tmp_path / "a.npz"), "er", label="kind", store=None)
+
+
+@settings(
+    max_examples=int(os.environ.get("GMED_FUZZ", 60)), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(content=st.one_of(st.binary(max_size=200), st.text("a,k1.5\n\"';\tx-e", max_size=120).map(str.encode)))
+def test_whatever_a_table_holds(tmp_path, content):
+    file = tmp_path / "t.csv"
+    file.write_bytes(content)
+    try:
+        data = read_own(file, "k", "none")
+    except GmedError:
+        return
+    assert np.isfinite(data.x_train).all()
+    assert len(data.y_train)
+    assert data.y_train.max() < data.num_classes
