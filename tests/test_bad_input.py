@@ -641,13 +641,17 @@ def test_progress_of_another_kind_is_no_checkpoint(tmp_path):
         '{"seen": 40, "accuracy": [], "seconds": {"train": null}, "resumed_at": []}',
         '{"seen": 40, "accuracy": [], "seconds": {}, "resumed_at": [null]}',
         '{"seen": 40, "accuracy": [], "seconds": {}, "resumed_at": [], "more": 1}',
+        '{"seen": 40, "accuracy": [], "seconds": {}, "resumed_at": [], "untrained": ["low"]}',
+        '{"seen": 40, "accuracy": [], "seconds": {}, "resumed_at": [], "passes": {"forward": 1}}',
+        '{"seen": 40, "accuracy": [], "seconds": {}, "resumed_at": [], "passes": {"forward": 1, "backward": 0.5}}',
+        '{"seen": 40, "accuracy": [], "seconds": {}, "resumed_at": [], "right": -1}',
     ):
         write_state(checkpoints._path(SPEC), {"steps": torch.tensor(1)}, {"run": SPEC.key, "progress": progress})
         assert checkpoints.load(SPEC) is None, progress[:80]
 
 
 @fuzzed(60)
-@given(damaged([(FILES / "store-schema-1.db").read_bytes()]))
+@given(damaged([(FILES / f"store-schema-{schema}.db").read_bytes() for schema in (1, 2)]))
 def test_whatever_is_in_a_store(tmp_path_factory, raw):
     """What is refused when it is opened stays as it is; what is not can be read, or says why not."""
     path = tmp_path_factory.mktemp("stores") / "damaged.db"
@@ -695,6 +699,13 @@ def _runs(store):
         "pooled_accuracy = 1e300",
         "steps = NULL",
         "environment = '7'",
+        "untrained = '7'",
+        "untrained = '[0.5, 0.5]'",
+        "untrained = '[1.5]'",
+        "passes = '{}'",
+        "passes = '[1, 1]'",
+        'passes = \'{"forward": 1.0, "backward": -1.0}\'',
+        "prequential = 1.5",
     ],
 )
 def test_a_damaged_row_of_a_store_is_named(tmp_path, change):

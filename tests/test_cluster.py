@@ -135,7 +135,7 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
     spec = RunSpec.make("split-mnist", "er", 0)
     data = spec.benchmark.dataset()
     job = {"gmed": gmed.__version__, "benchmark": "split-mnist", "method": "er", "seeds": [0], "device": "cpu"}
-    job |= {"deterministic": False, "seconds": 0.0}
+    job |= {"deterministic": False, "prequential": True, "seconds": 0.0}
     kept, seen = {}, []
     for _ in range(3):
         found = go_on(job, data, kept)
@@ -143,7 +143,9 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
         seen.append(found["seen"])
     assert 0 < seen[0] < seen[1] < seen[2] < found["total"]
     ended = go_on({**job, "seconds": 1e9}, data, kept)
-    assert ended["ended"][spec.key]["result"]["accuracy"] == gmed.engine.run_one(spec, Terms("cpu")).accuracy
+    alone = gmed.engine.run_one(spec, Terms("cpu", prequential=True)).to_dict()
+    for figure in ("accuracy", "untrained", "passes", "prequential"):
+        assert ended["ended"][spec.key]["result"][figure] == alone[figure]
 
 
 def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):

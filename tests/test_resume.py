@@ -48,9 +48,9 @@ def tiny_images():
     return Dataset("tiny", images(300), y_train, images(120), y_test, 10)
 
 
-def finished(specs, kept, stops=(), checkpoints=None, device="cpu"):
+def finished(specs, kept, stops=(), checkpoints=None, device="cpu", prequential=False):
     """Runs computed from checkpoints on, stopped once one of ``stops`` is reached; the learners' final states."""
-    terms = Terms(device, checkpoints=checkpoints, deterministic=True)
+    terms = Terms(device, checkpoints=checkpoints, deterministic=True, prequential=prequential)
     with _same_every_time(terms.deterministic):
         run = _Run(specs, kept, terms)
         outcomes = run.finish(lambda seen, total: None, lambda: any(run.seen >= stop for stop in stops))
@@ -68,7 +68,8 @@ ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUD
 @pytest.mark.parametrize("method", EVERY)
 def test_stopped_anywhere_and_resumed(method, device, tmp_path):
     specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]
-    accuracy, states, _ = finished(specs, [None, None], device=device)
+    accuracy, states, whole = finished(specs, [None, None], device=device, prequential=True)
+    assert finished(specs, [None, None], device=device)[0] == accuracy
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
     for stops in ({10}, {43}, {86, 129}, set(range(216))):
         remaining, times = set(stops), 0
@@ -77,7 +78,7 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path):
             if kept[0]:
                 remaining -= {seen for seen in remaining if seen <= kept[0].seen}
             try:
-                found, found_states, outcomes = finished(specs, kept, remaining, checkpoints, device)
+                found, found_states, outcomes = finished(specs, kept, remaining, checkpoints, device, prequential=True)
                 break
             except Interrupted:
                 times += 1
@@ -85,6 +86,9 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path):
         assert found == accuracy
         assert all(same(a, b) for a, b in zip(states, found_states, strict=True))
         assert "resumed at example" in outcomes[0].environment
+        for resumed, never_stopped in zip(outcomes, whole, strict=True):
+            for figure in ("untrained", "passes", "prequential"):
+                assert getattr(resumed, figure) == getattr(never_stopped, figure) is not None
         for spec in specs:
             checkpoints.discard(spec)
     assert not (tmp_path / "unfinished").exists()
@@ -126,6 +130,23 @@ def test_runs_at_different_points_are_finished_too(tmp_path):
     outcomes = run_together(specs, Terms("cpu", checkpoints=checkpoints))
     assert [o.accuracy for o in outcomes] == finished(specs, [None] * 3)[0]
     assert ["resumed at example" in o.environment for o in outcomes] == [False, True, False]
+
+
+def test_checkpoints_that_have_counted_less(tmp_path):
+    """A prequential run begins anew where nothing was predicted; passes that an older checkpoint lacks stay unknown."""
+    spec = RunSpec.make("split-mnist", "er", 0)
+    checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
+    with pytest.raises(Interrupted):
+        finished([spec], [None], {50}, checkpoints)
+    whole = finished([spec], [None], prequential=True)[2][0]
+    (anew,) = run_together([spec], Terms("cpu", checkpoints=checkpoints, prequential=True))
+    assert "resumed at example" not in anew.environment
+    assert (anew.accuracy, anew.prequential) == (whole.accuracy, whole.prequential)
+    older = replace(checkpoints.load(spec), untrained=None, passes=None)
+    checkpoints.save(spec, older)
+    (resumed,) = run_together([spec], Terms("cpu", checkpoints=checkpoints))
+    assert (resumed.accuracy, resumed.untrained) == (whole.accuracy, whole.untrained)
+    assert resumed.passes is resumed.prequential is None
 
 
 def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):

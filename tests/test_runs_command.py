@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from importlib.resources import files
 
 import jsonschema
@@ -87,12 +88,40 @@ def test_export_in_three_formats(gmed, tmp_path):
     jsonschema.validate(document, json.loads((files("gmed.results") / "results.schema.json").read_text()))
     table = parquet.read_table(tmp_path / "runs.parquet").to_pylist()
     assert [row["error"] for row in table] == [None, None, None, "DivergedError: too large"]
+    assert float(rows[0]["forgetting"]) == table[0]["forgetting"] == document["runs"][0]["metrics"]["forgetting"] == 0.0
+    assert rows[0]["forward_transfer"] == "" and table[0]["forward_transfer"] is None  # not measured then
     said, code = gmed("export", "runs.xlsx")
     assert code == 2
     assert ".csv, .json, .parquet" in said
     said, code = gmed("export", "nowhere/runs.csv")
     assert code == 2
     assert "cannot be written" in said
+
+
+def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
+    said, code = gmed("table", "--metrics")
+    assert code == 0
+    assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
+    assert "not known of the older ones (3 runs)" in said
+    assert "gmed run --prequential" in said
+    measured = replace(
+        result("er", 0, 0.8), untrained=[0.1] * 5, passes={"forward": 1.998, "backward": 1.5}, prequential=0.625
+    )
+    with Store("gmed.db") as store:
+        store.remove("split-mnist")
+        store.add(RunSpec.make("split-mnist", "er", 0), measured)
+    said, code = gmed("table", "--metrics")
+    lines = [line.split() for line in said.splitlines() if line.startswith("er ")]
+    assert lines == [
+        ["er", "1", "80.00", "80.00", "0.00", "0.00", "70.00", "80.00", "80.00"],
+        ["er", "1", "62.50", "2.00", "1.50", "1.00"],
+    ]
+    assert "not known" not in said and "--prequential" not in said
+    said, code = gmed("table", "--metrics", "--json")
+    document = json.loads(said)
+    jsonschema.validate(document, json.loads((files("gmed.results") / "results.schema.json").read_text()))
+    assert document["runs"][0]["metrics"]["forward_transfer"] == pytest.approx(0.7)
+    assert document["runs"][0]["untrained"] == [0.1] * 5
 
 
 def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):

@@ -3,6 +3,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from gmed.errors import StoreError
 from gmed.results import Store
 
 SPEC = RunSpec.make("split-mnist", "er+gmed", seed=3)
+FILES = Path(__file__).parent / "files"
 
 
 def result(accuracy=0.8, method="er+gmed", seed=3):
@@ -32,6 +35,26 @@ def test_what_goes_in_comes_out(tmp_path):
         row = store.database.execute("SELECT * FROM runs").fetchone()
     assert '"alpha": 5.0' in row["config"]
     assert '"GMED": 1' in row["versions"]
+
+
+def test_what_was_measured_besides_is_kept_and_filled_in(tmp_path):
+    full = replace(result(), untrained=[0.1, 0.2], passes={"forward": 1.998, "backward": 1.5}, prequential=0.7)
+    with Store(tmp_path / "r.db") as store, Store(tmp_path / "other.db") as other:
+        store.add(SPEC, result())
+        other.add(SPEC, full)
+        assert other.find(SPEC) == full
+        assert store.merge(other).known == 1
+        assert store.find(SPEC) == full
+        other.add(SPEC, result())
+        assert store.merge(other).known == 1
+        assert store.find(SPEC) == full
+
+
+def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
+    monkeypatch.setattr("gmed.results.store._writable", lambda path: False)
+    with Store(FILES / "store-schema-2.db") as store:
+        assert [run.seed for run in store.runs()] == [0, 1]
+        assert all(run.untrained is run.passes is run.prequential is None for run in store.runs())
 
 
 def test_failures_are_kept_until_the_run_succeeds():

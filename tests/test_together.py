@@ -15,9 +15,9 @@ from gmed.engine.executor import computed_together
 from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
-from gmed.learners import AGEM, ER, MIR, ERAug, FineTune
+from gmed.learners import AGEM, BGD, ER, MIR, ERAug, FineTune
 from gmed.memory import Reservoir
-from gmed.models import ResNet18
+from gmed.models import Passes, ResNet18
 from gmed.streams import Stream
 
 CPU = Terms(device="cpu")
@@ -87,6 +87,69 @@ def test_however_the_stream_is_cut(name, batch_size, lengths):
     together([learner], [stream(1, max(cuts[-1], 1))], batch_size, cuts)
     reference = FORESEEN[name](model(1), 1)
     assert same(learner.state_dict(), alone(reference, stream(1, max(cuts[-1], 1)), batch_size, cuts))
+
+
+CUTS = [0, 63, 64, 250, 400]
+STEP_BY_STEP = {
+    "bgd": lambda m, s: BGD(m, samples=2, seed=s),
+    "dropout": lambda m, s: ER(nn.Sequential(nn.Dropout(), m), lr=0.1, memory=Reservoir(25), seed=s),
+}
+
+
+def predict_then_learn(learner, stream, batch_size, cuts):
+    """By its definition: predict, count, learn."""
+    right = 0
+    for start, stop in pairwise(cuts):
+        for at in range(start, stop, batch_size):
+            x, y = stream.x[at : min(at + batch_size, stop)].float() / 255, stream.y[at : min(at + batch_size, stop)]
+            right += int((learner.predict(x) == y).sum())
+            learner.observe(x, y)
+    return right
+
+
+@pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
+def test_it_is_test_then_train(name):
+    """With batch-norm, whose statistics predictions use and leave alone, in stretches and step by step."""
+    make = {**FORESEEN, **STEP_BY_STEP}[name]
+    learners, plain = ([make(model(seed), seed) for seed in range(2)] for _ in range(2))
+    streams = [stream(seed, 400) for seed in range(2)]
+    group = Together(learners, streams, 7, prequential=True)
+    for start, stop in pairwise(CUTS):
+        list(group.learn(start, stop))
+    assert not together(plain, streams, 7, CUTS).right
+    for seed in range(2):
+        assert int(group.right[seed]) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
+        assert same(learners[seed].state_dict(), plain[seed].state_dict())
+    assert group.foreseeable == (name in FORESEEN)
+
+
+def test_predictions_by_hand():
+    """A model that always says class 1, and hardly learns: what is right is how often class 1 comes."""
+    weights = nn.Linear(16, 4)
+    with torch.no_grad():
+        weights.weight.zero_()
+        weights.bias.copy_(torch.tensor([0.0, 9.0, 0.0, 0.0]))
+    learner = FORESEEN["finetune"](nn.Sequential(nn.Flatten(), weights), 0)
+    learner.lr = 1e-9
+    flow = stream(0, 120)
+    group = Together([learner], [flow], 10, prequential=True)
+    list(group.learn(0, 120))
+    assert int(group.right[0]) == int((flow.y == 1).sum()) > 0
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
+    learners = [FORESEEN[name](model(seed), seed) for seed in range(2)]
+    group = together(learners, [stream(seed, 400) for seed in range(2)], 7, CUTS)
+    for seed in range(2):
+        watched, flow = FORESEEN[name](model(seed), seed), stream(seed, 400)
+        watched.passes = Passes()
+        for start, stop in pairwise(CUTS):
+            for at in range(start, stop, 7):
+                rows = slice(at, min(at + 7, stop))
+                watched.observe(flow.x[rows].float() / 255, flow.y[rows])
+        assert group.passes[seed] == watched.passes
+        assert same(watched.state_dict(), learners[seed].state_dict())
 
 
 def test_one_that_diverges_does_not_stop_the_others():

@@ -21,7 +21,7 @@ from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
-from gmed.errors import GmedError, UsageError, whole_number
+from gmed.errors import GmedError, whole_number
 from gmed.experiment import Experiment, default_store, stored_results
 from gmed.results import Results
 from gmed.terminal import (
@@ -92,6 +92,9 @@ def run(
     split: Annotated[
         str | None, typer.Option(help="Of your own data: by-class, by-time, by-column=NAME, none [by-class]")
     ] = None,
+    prequential: Annotated[
+        bool, typer.Option("--prequential", help="Predict each batch before learning from it too")
+    ] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
 ) -> None:
@@ -107,6 +110,7 @@ def run(
         "store": store,
         "fuzzy": fuzzy or None,
         "deterministic": deterministic or None,
+        "prequential": prequential or None,
         "checkpoint_every": checkpoint_every,
         "label": label,
         "split": split,
@@ -144,9 +148,7 @@ def table(
     if outdated:
         note = f"{outdated} stored results are left out: a part that computed them has changed since"
         make_console(stderr=True).print(note)
-    if metrics and as_json:
-        raise UsageError("--metrics has no JSON form: --json alone holds the accuracies that all of them follow from")
-    if metrics:
+    if metrics and not as_json:  # the JSON document holds the metrics of every run
         show_metrics(make_console(), results)
     else:
         _print(results, as_json)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any
+from typing import Any, TypeVar
 
 from gmed.data.own import DEFAULT_SPLIT, OwnData, is_own
 from gmed.engine import (
@@ -39,6 +39,8 @@ from gmed.results.results import in_order
 from gmed.results.tuning import TUNED, chosen
 
 MOST_SEEDS = 100_000
+
+Ended = TypeVar("Ended", bound=RunResult | str)
 
 LOOK_AGAIN = 0.5
 """Seconds between two looks at what another sweep is computing."""
@@ -78,6 +80,7 @@ class Experiment:
     cluster: str | None = None
     label: str | None = None
     split: str | None = None
+    prequential: bool = False
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -98,7 +101,7 @@ class Experiment:
         for method in self.methods:
             if not isinstance(method, str):
                 raise UsageError(f"methods must be names such as 'er+gmed', not {short(method)}")
-        for name in ("fuzzy", "deterministic"):
+        for name in ("fuzzy", "deterministic", "prequential"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be true or false, not {short(getattr(self, name))}")
         check_device(self.device)
@@ -183,7 +186,12 @@ class Experiment:
         if self.store is None or not Path(self.store).exists():
             return {}
         with Store(self.store) as store:
-            return {spec.key: run for spec in specs if (run := store.find(spec))}
+            return {spec.key: run for spec in specs if (run := self._if_enough(store.find(spec)))}
+
+    def _if_enough(self, outcome: Ended | None) -> Ended | None:
+        """What became of a run, unless it does not tell what is asked of it."""
+        lacking = self.prequential and isinstance(outcome, RunResult) and outcome.prequential is None
+        return None if lacking else outcome
 
     def run(self, *, rerun: bool = False, watcher: Watcher | None = None, executor: Executor | None = None) -> Results:
         """Compute what the store does not have yet, keep each run as it finishes, return them all."""
@@ -200,7 +208,7 @@ class Experiment:
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
             if todo:
-                terms = Terms(self.device, data_dir, self._checkpoints(rerun), self.deterministic)
+                terms = Terms(self.device, data_dir, self._checkpoints(rerun), self.deterministic, self.prequential)
                 with (
                     Sweep(store) as sweep,
                     closing(self._events(todo, sweep, terms, executor, rerun, watcher)) as events,
@@ -231,10 +239,11 @@ class Experiment:
         while waiting:
             ended: dict[RunSpec, RunResult | str] = {}
             if not rerun:
-                ended |= {spec: outcome for spec in theirs if (outcome := store.outcome(spec, began))}
+                outcomes = {spec: self._if_enough(store.outcome(spec, began)) for spec in theirs}
+                ended |= {spec: outcome for spec, outcome in outcomes.items() if outcome}
             ours = sweep.claim([spec for spec in waiting if spec not in ended])
             if not rerun:  # somebody may have finished one of them since the store was looked at
-                ended |= {spec: found for spec in ours if (found := store.find(spec))}
+                ended |= {spec: found for spec in ours if (found := self._if_enough(store.find(spec)))}
             for spec, outcome in ended.items():
                 yield Failed(spec, outcome) if isinstance(outcome, str) else Finished(spec, outcome)
             ours = [spec for spec in ours if spec not in ended]
@@ -271,6 +280,7 @@ def run(
     deterministic: bool = False,
     label: str | None = None,
     split: str | None = None,
+    prequential: bool = False,
     rerun: bool = False,
     executor: Executor | None = None,
 ) -> Results:
@@ -303,6 +313,9 @@ def run(
         Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
     label, split
         Of one's own data: which column of a table is the label, and how tasks are made, by default ``by-class``.
+    prequential
+        Whether every batch is predicted before it is learned from, for one more figure at the cost of a forward pass;
+        a stored run without that figure is computed again.
     rerun
         Compute anew what the store already has.
     executor
@@ -333,6 +346,7 @@ def run(
         deterministic=deterministic,
         label=label,
         split=split,
+        prequential=prequential,
     )
     return experiment.run(rerun=rerun, executor=executor)
 

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -209,19 +208,40 @@ def show_tuned(console: Console, found: Tuned) -> None:
         console.print(f"{_runs(len(found.failures))} failed; one that diverged counts as 0, others must be run again")
 
 
+BY_MATRIX = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
+ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds"
+"""Metrics in the order they are shown: those of the accuracy matrix, and those of learning itself."""
+
+IN_PERCENT = {*BY_MATRIX, "prequential"}
+
+
 def show_metrics(console: Console, results: Results) -> None:
-    """Means over seeds of what the accuracy matrices say, in percent."""
-    names = [field.name for field in fields(Metrics)]
+    """Means over seeds of all metrics, and what to do about those that were not measured."""
     for benchmark in dict.fromkeys(run.benchmark for run in results.runs):
-        table = Table(title=f"{benchmark}: means in %", title_justify="left", box=None, padding=(0, 1, 0, 0))
-        table.add_column("method", overflow="fold")
-        for name in ("n", *names):
-            table.add_column(name.replace("_", " "), justify="right")
-        for method in dict.fromkeys(run.method for run in results.runs if run.benchmark == benchmark):
-            found = [Metrics.of(run) for run in results.runs if (run.benchmark, run.method) == (benchmark, method)]
-            means = [100 * sum(getattr(one, name) for one in found) / len(found) for name in names]
-            table.add_row(method, str(len(found)), *("-" if math.isnan(mean) else f"{mean:.2f}" for mean in means))
-        console.print(table)
+        found: dict[str, list[Metrics]] = {}
+        for run in results.runs:
+            if run.benchmark == benchmark:
+                found.setdefault(run.method, []).append(Metrics.of(run))
+        titles = "means in %", "prequential accuracy in %, passes per example of the stream, seconds of training"
+        for title, names in zip(titles, (BY_MATRIX, ON_THE_WAY), strict=True):
+            table = Table(title=f"{benchmark}: {title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
+            table.add_column("method", overflow="fold")
+            for name in ("n", *names):
+                table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
+            for method, runs in found.items():
+                table.add_row(method, str(len(runs)), *(_mean(runs, name) for name in names))
+            console.print(table)
+    older = sum(run.untrained is None or run.passes is None for run in results.runs)
+    if older:
+        what = "forward transfer and passes are not known of the older ones"
+        console.print(f"{what} ({_runs(older)});\n  gmed run --rerun computes runs anew")
+    if any(run.prequential is None for run in results.runs):
+        console.print("prequential accuracy is measured by gmed run --prequential")
+
+
+def _mean(runs: Sequence[Metrics], name: str) -> str:
+    mean = sum(getattr(run, name) for run in runs) / len(runs)
+    return "-" if math.isnan(mean) else f"{100 * mean if name in IN_PERCENT else mean:.2f}"
 
 
 def show_reproduction(console: Console, found: Reproduction) -> None:

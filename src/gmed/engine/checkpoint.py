@@ -32,6 +32,12 @@ class Checkpoint:
         Where it was resumed before, in examples.
     state
         The learner's.
+    untrained
+        What was found before the first step.
+    passes
+        How many examples have gone through the model, ``forward`` and ``backward``; not known in older checkpoints.
+    right
+        How many examples were predicted rightly before they were learned from, if that is asked.
     """
 
     seen: int
@@ -39,14 +45,23 @@ class Checkpoint:
     seconds: dict[str, float]
     resumed_at: list[int]
     state: dict[str, Tensor]
+    untrained: list[float] | None = None
+    passes: dict[str, int] | None = None
+    right: int | None = None
 
     def sound(self) -> bool:
         """Whether everything is of its kind, as what is read from a file may not be."""
         kinds = (self.seen, int), (self.accuracy, list), (self.seconds, dict), (self.resumed_at, list)
+        rows = [] if self.untrained is None else [self.untrained]
+        counts = [] if self.right is None else [self.right]
+        if self.passes is not None:
+            if type(self.passes) is not dict or self.passes.keys() != {"forward", "backward"}:
+                return False
+            counts += self.passes.values()
         return (
             all(type(value) is kind for value, kind in kinds)
-            and all(type(seen) is int and seen >= 0 for seen in (self.seen, *self.resumed_at))
-            and all(type(row) is list and all(type(share) is float for share in row) for row in self.accuracy)
+            and all(type(count) is int and count >= 0 for count in (self.seen, *self.resumed_at, *counts))
+            and all(type(row) is list and all(type(share) is float for share in row) for row in (*self.accuracy, *rows))
             and all(type(seconds) in (int, float) for seconds in self.seconds.values())
         )
 
@@ -85,6 +100,9 @@ class Checkpoints:
             "accuracy": checkpoint.accuracy,
             "seconds": checkpoint.seconds,
             "resumed_at": checkpoint.resumed_at,
+            "untrained": checkpoint.untrained,
+            "passes": checkpoint.passes,
+            "right": checkpoint.right,
         }
         labels = {
             "run": spec.key,

@@ -159,6 +159,7 @@ class _Chains:
             "seeds": [spec.seed for spec in group],
             "device": self.device,
             "deterministic": self.terms.deterministic,
+            "prequential": self.terms.prequential,
             "seconds": checkpoints.every if checkpoints else A_WHILE,
         }
         resources = {"GPU": 1} if self.device == "cuda" else None
@@ -222,7 +223,12 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
         for spec in specs:
             if spec.key in kept:
                 checkpoints.keep_file(spec, kept[spec.key])
-        terms = Terms(job["device"], checkpoints=checkpoints, deterministic=job["deterministic"])
+        terms = Terms(
+            job["device"],
+            checkpoints=checkpoints,
+            deterministic=job["deterministic"],
+            prequential=job["prequential"],
+        )
         enough = time.monotonic() + job["seconds"]
         reached = [0, 0]
 

@@ -22,6 +22,7 @@ from gmed.engine.terms import USUAL, Terms, keep_freed_memory, pick_device, prep
 from gmed.engine.together import Together
 from gmed.errors import GmedError, UsageError
 from gmed.learners import Learner
+from gmed.models import Passes
 from gmed.randomness import torch_seeded
 from gmed.streams import Examples, Stream, pixels
 from gmed.version import __version__
@@ -50,6 +51,14 @@ class RunResult:
         Seconds spent on data, training and evaluation; of runs computed together, each one's share.
     environment
         The device and the versions of everything that computed it.
+    untrained
+        Test accuracy on each task before the first step.
+    passes
+        How many examples went through the model for every example of the stream, ``forward`` and ``backward``.
+    prequential
+        The share of the stream that was predicted rightly before it was learned from, if that was asked.
+
+    The last three are ``None`` where they were not measured, as in results from before they were.
     """
 
     benchmark: str
@@ -61,6 +70,9 @@ class RunResult:
     steps: int
     timings: dict[str, float]
     environment: dict[str, str]
+    untrained: list[float] | None = None
+    passes: dict[str, float] | None = None
+    prequential: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -120,7 +132,7 @@ def run_together(
     """
     prepare_cuda()
     keep_freed_memory()
-    kept = {spec.key: terms.checkpoints.load(spec) if terms.checkpoints else None for spec in specs}
+    kept = {spec.key: _kept(spec, terms) for spec in specs}
     outcomes: dict[str, Outcome] = {}
     for part in _that_fit(_at_one_point(specs, kept), terms):
         try:
@@ -129,6 +141,12 @@ def run_together(
             raise Interrupted(outcomes | stopped.ended) from None
         outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
     return [outcomes[spec.key] for spec in specs]
+
+
+def _kept(spec: RunSpec, terms: Terms) -> Checkpoint | None:
+    """The run's checkpoint, if there is one that has counted all that the run is to count."""
+    checkpoint = terms.checkpoints.load(spec) if terms.checkpoints else None
+    return None if checkpoint and terms.prequential and checkpoint.right is None else checkpoint
 
 
 def _computed(
@@ -172,10 +190,18 @@ class _Run:
         self.accuracy: list[list[list[float]]] = [[] for _ in specs]
         self.seen = 0
         self.resumed_at: list[int] = []
+        batch_size = specs[0].benchmark.batch_size
+        self.together = Together(self.learners, self.streams, batch_size, prequential=terms.prequential)
+        self.untrained = [self._before_the_first_step(replica, checkpoint) for replica, checkpoint in enumerate(kept)]
         for replica, checkpoint in enumerate(kept):
             if checkpoint is not None:
                 self._resume(replica, checkpoint)
-        self.together = Together(self.learners, self.streams, specs[0].benchmark.batch_size)
+
+    def _before_the_first_step(self, replica: int, checkpoint: Checkpoint | None) -> list[float]:
+        if checkpoint is not None and checkpoint.untrained is not None:
+            return checkpoint.untrained
+        with self.clock("evaluate"):
+            return accuracies_on(self.learners[replica], self.streams[replica].tests)
 
     def _resume(self, replica: int, checkpoint: Checkpoint) -> None:
         spec = self.specs[replica]
@@ -186,6 +212,9 @@ class _Run:
             self.terms.checkpoints.discard(spec)
             raise UsageError(f"{spec}: its checkpoint did not fit and was discarded; run it again ({error})") from error
         self.accuracy[replica] = checkpoint.accuracy
+        self.together.passes[replica] = Passes(**checkpoint.passes) if checkpoint.passes else None
+        if self.together.right:
+            self.together.right[replica].fill_(checkpoint.right or 0)
         self.seen, self.resumed_at = checkpoint.seen, [*checkpoint.resumed_at, checkpoint.seen]
         for stage, seconds in checkpoint.seconds.items():
             self.clock.seconds[stage] = self.clock.seconds.get(stage, 0.0) + seconds
@@ -224,13 +253,16 @@ class _Run:
                     if replica not in self.together.failures:
                         state = {k: t.cpu() for k, t in self.learners[replica].state_dict().items()}
                         progress = self.seen, self.accuracy[replica], self._share(), self.resumed_at
-                        checkpoints.save(spec, Checkpoint(*progress, state=state))
+                        passes = self.together.passes[replica]
+                        counts = self.untrained[replica], asdict(passes) if passes else None, self._right(replica)
+                        checkpoints.save(spec, Checkpoint(*progress, state, *counts))
             checkpoints.written(time.perf_counter() - start)
         if stopping:
             raise Interrupted({self.specs[replica].key: error for replica, error in self.together.failures.items()})
 
     def _result(self, replica: int) -> RunResult:
         spec, rows = self.specs[replica], self.accuracy[replica]
+        passes, right, examples = self.together.passes[replica], self._right(replica), len(self.streams[replica])
         conditions = environment(self.where)
         if self.where.type == "cuda":
             conditions["replicas"] = str(len(self.specs))
@@ -248,7 +280,13 @@ class _Run:
             steps=self.learners[replica].steps,
             timings=self._share(),
             environment=conditions,
+            untrained=self.untrained[replica],
+            passes={way: count / examples for way, count in asdict(passes).items()} if passes else None,
+            prequential=None if right is None else right / examples,
         )
+
+    def _right(self, replica: int) -> int | None:
+        return int(self.together.right[replica]) if self.together.right else None
 
     def _share(self) -> dict[str, float]:
         """Each run's part of the time spent."""

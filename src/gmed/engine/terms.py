@@ -16,7 +16,7 @@ from gmed.errors import UsageError
 
 @dataclass(frozen=True)
 class Terms:
-    """How runs are computed; what they find does not depend on it.
+    """How runs are computed; the accuracies they find do not depend on it.
 
     Attributes
     ----------
@@ -28,12 +28,15 @@ class Terms:
         Where half-finished runs are kept, if they are.
     deterministic
         Whether a GPU may use only kernels whose results are the same every time, which are slower. A CPU always does.
+    prequential
+        Whether every batch is predicted before it is learned from, which costs a forward pass.
     """
 
     device: str = "auto"
     data_dir: Path | None = None
     checkpoints: Checkpoints | None = None
     deterministic: bool = False
+    prequential: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can carry it to another process."""
@@ -43,6 +46,7 @@ class Terms:
             "data_dir": str(self.data_dir) if self.data_dir else None,
             "checkpoints": {"folder": str(kept.folder), "every": kept.every} if kept else None,
             "deterministic": self.deterministic,
+            "prequential": self.prequential,
         }
 
     @classmethod
@@ -53,6 +57,7 @@ class Terms:
             data_dir=Path(content["data_dir"]) if content["data_dir"] else None,
             checkpoints=Checkpoints(Path(kept["folder"]), kept["every"]) if kept else None,
             deterministic=content["deterministic"],
+            prequential=content["prequential"],
         )
 
 

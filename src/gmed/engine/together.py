@@ -21,6 +21,7 @@ from torch import Tensor
 from gmed.errors import DivergedError, GmedError
 from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
+from gmed.models import Passes, evaluating
 from gmed.streams import Stream, pixels
 
 BRANCHES = 20
@@ -50,25 +51,36 @@ class Together:
         Learners of one method, and what each of them learns from, on one device.
     batch_size
         How many examples a step learns from.
+    prequential
+        Whether every batch is predicted before it is learned from, as a part of the step.
 
     Attributes
     ----------
     failures
         Why a learner failed, by its number.
+    passes
+        For each learner, how many examples its steps have sent through the model, or ``None`` where that is not known.
+    right
+        For each learner, how many examples it predicted rightly before it learned from them; empty if not prequential.
     graph, captured
         The step of all as a CUDA graph, and whether there has been one.
     """
 
-    def __init__(self, learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
+    def __init__(
+        self, learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int, *, prequential: bool = False
+    ) -> None:
         self.learners, self.streams, self.batch_size = learners, streams, batch_size
         self.device = streams[0].x.device
         self.foreseeable = all(learner.can_be_decided_ahead() for learner in learners)
         self.failures: dict[int, GmedError] = {}
+        self.passes: list[Passes | None] = [Passes() for _ in learners]
+        self.right = [torch.zeros((), dtype=torch.int64, device=self.device) for _ in learners if prequential]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured = False
         self._rows = ROWS[self.device.type]
         self._sound = list(range(len(learners)))
         self._asked: dict[int, dict[str, Any]] = {}  # what the last whole step of each learner asked for
+        self._made: dict[int, Passes] = {}  # the passes of that step, and of every later one that asks for the like
         self._ahead: dict[int, Ahead] = {}
         self._decided: tuple[int, Tables] | None = None
         self._branches = [
@@ -96,13 +108,28 @@ class Together:
         whole = end - at == self.batch_size
         for replica in tuple(self._sound):
             learner, stream = self.learners[replica], self.streams[replica]
-            learner.decisions = decisions = Recorded()
+            learner.decisions, learner.passes = decisions, made = Recorded(), Passes()
+            x, y = pixels(stream.x[at:end]), stream.y[at:end]
+            self._predict(replica, x, y)
             try:
-                learner.observe(pixels(stream.x[at:end]), stream.y[at:end], *task)
+                learner.observe(x, y, *task)
             except DivergedError as error:
                 self._fail(replica, error)
+            self._count(replica, made)
             if whole:
-                self._asked[replica] = decisions.asked
+                self._asked[replica], self._made[replica] = decisions.asked, made
+
+    def _count(self, replica: int, made: Passes, steps: int = 1) -> None:
+        if (passes := self.passes[replica]) is not None:
+            passes.add(made, steps)
+
+    @torch.no_grad()
+    def _predict(self, replica: int, x: Tensor, y: Tensor) -> None:
+        """Count what the learner would get right of a batch that it has not learned from yet, if that is asked."""
+        if self.right:
+            model = self.learners[replica].model
+            with evaluating(model):
+                self.right[replica].add_((model(x).argmax(1) == y).sum())
 
     # ------------------------------------------------------------------ a stretch of steps, decided ahead
 
@@ -131,6 +158,8 @@ class Together:
             learner.steps = made + steps
             if learner.memory is not None:
                 learner.memory.seen = seen + steps * self.batch_size
+        for replica in self._sound:
+            self._count(replica, self._made[replica], steps)
         following = min((stop - after) // self.batch_size, self._rows)
         self._decided = (after, self._decide(after, following)) if following else None  # while the device computes
         self._note_failures(steps)
@@ -210,7 +239,9 @@ class Together:
     def _step(self, replica: int) -> None:
         self._ahead[replica].begin()
         stream, rows = self.streams[replica], self._ahead[replica].row(BATCH)
-        self.learners[replica].step(pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows))
+        x, y = pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows)
+        self._predict(replica, x, y)
+        self.learners[replica].step(x, y)
 
     def _note_failures(self, steps: int) -> None:
         for replica, ahead in tuple(self._ahead.items()):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
 from gmed.models import (
     LookAhead,
+    Passes,
     evaluating,
     gradient,
     leaves_nothing_to_chance,
@@ -50,6 +51,8 @@ class Learner(ABC):
     ----------
     steps
         How many batches have been observed.
+    passes
+        Where examples that ``observe`` sends through the model are counted, if they are.
     task_aware
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
     foreseeable
@@ -82,6 +85,7 @@ class Learner(ABC):
             raise UsageError(f"seed must be below 2**63, not {seed!r}")
         self.steps = 0
         self.decisions: Decisions = AsTheyCome()
+        self.passes: Passes | None = None
         self._sums_exactly = treats_examples_independently(model)
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
@@ -210,7 +214,7 @@ class Learner(ABC):
             raise InputError("every parameter of the model is frozen; set requires_grad of those it shall learn")
         x, y, classes = self._checked(x, y)
         try:
-            with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness():
+            with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness(), self._counting():
                 self.step(x, y, *task)
         except ValueError as error:
             if isinstance(error, GmedError):
@@ -419,6 +423,9 @@ class Learner(ABC):
     def _own_memory(self) -> Memory:
         assert self.memory is not None
         return self.memory
+
+    def _counting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.passes is None else self.passes.counting(self.model)
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:

@@ -5,12 +5,14 @@ from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_i
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
 from gmed.models.modes import evaluating, running_statistics
+from gmed.models.passes import Passes
 from gmed.models.resnet import ResNet18
 
 __all__ = [
     "MLP",
     "LookAhead",
     "Loss",
+    "Passes",
     "ResNet18",
     "evaluating",
     "forward",

@@ -5,13 +5,20 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from gmed.errors import UsageError
-from gmed.results.results import Results
+from gmed.results.metrics import Metrics
+from gmed.results.results import Results, finite
 
-COLUMNS = ("benchmark", "method", "seed", "status", "final_accuracy", "pooled_accuracy", "steps", "accuracy", "error")
+METRICS = [field.name for field in fields(Metrics) if field.name not in ("final", "pooled")]
+COLUMNS = (
+    *("benchmark", "method", "seed", "status", "final_accuracy", "pooled_accuracy", "steps"),
+    *METRICS,
+    *("accuracy", "untrained", "error"),
+)
 
 
 def export(results: Results, path: Path) -> int:
@@ -33,9 +40,15 @@ def export(results: Results, path: Path) -> int:
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """The runs as plain rows; accuracies in 0 .. 1, the matrix as JSON."""
+    """The runs as plain rows; accuracies in 0 .. 1, the matrix as JSON, what is undefined empty."""
     finished = [
-        {**run.to_dict(), "status": "finished", "accuracy": json.dumps(run.accuracy), "error": None}
+        {
+            **run.to_dict(),
+            **finite(asdict(Metrics.of(run))),
+            "status": "finished",
+            "accuracy": json.dumps(run.accuracy),
+            "untrained": None if run.untrained is None else json.dumps(run.untrained),
+        }
         for run in results.runs
     ]
     failed = [{**vars(failure), "status": "failed"} for failure in results.failures]

@@ -1,7 +1,8 @@
-"""What a matrix of accuracies says: accuracy[i][j] is that on task j at the i-th point of evaluation.
+"""What a run says: how well it did, by its matrix of accuracies and on its way, and what it cost.
 
-Definitions and citations are in ``docs/metrics.md``. All are in 0 .. 1; points of evaluation are the ends of tasks, and
-where there is only one, what needs several is undefined (``nan``).
+accuracy[i][j] is that on task j at the i-th point of evaluation, which are the ends of tasks. Definitions and citations
+are in ``docs/metrics.md``. Accuracies are in 0 .. 1; where there is only one point of evaluation, what needs several is
+undefined (``nan``), and so is what was not measured.
 """
 
 from __future__ import annotations
@@ -25,8 +26,13 @@ class Metrics:
     pooled: float
     forgetting: float
     backward_transfer: float
+    forward_transfer: float
     anytime: float
     worst_case: float
+    prequential: float
+    forward_passes: float
+    backward_passes: float
+    seconds: float
 
     @classmethod
     def of(cls, run: RunResult) -> Metrics:
@@ -35,8 +41,13 @@ class Metrics:
             pooled=run.pooled_accuracy,
             forgetting=forgetting(run.accuracy),
             backward_transfer=backward_transfer(run.accuracy),
+            forward_transfer=math.nan if run.untrained is None else forward_transfer(run.accuracy, run.untrained),
             anytime=anytime(run.accuracy),
             worst_case=worst_case(run.accuracy),
+            prequential=math.nan if run.prequential is None else run.prequential,
+            forward_passes=math.nan if run.passes is None else run.passes["forward"],
+            backward_passes=math.nan if run.passes is None else run.passes["backward"],
+            seconds=run.timings.get("train", math.nan),
         )
 
 
@@ -61,6 +72,17 @@ def backward_transfer(accuracy: Matrix) -> float:
     """
     matrix = _square(accuracy)
     return math.nan if matrix is None else float(np.mean((matrix[-1] - np.diagonal(matrix))[:-1]))
+
+
+def forward_transfer(accuracy: Matrix, untrained: Sequence[float]) -> float:
+    """How much better than the untrained model each later task is known just before it is learned, on average.
+
+    >>> accuracy = [[0.9, 0.3, 0.1], [0.6, 0.8, 0.4], [0.5, 0.9, 0.7]]
+    >>> round(forward_transfer(accuracy, untrained=[0.1, 0.1, 0.2]), 4)  # 0.3 - 0.1 and 0.4 - 0.2
+    0.2
+    """
+    matrix = _square(accuracy)
+    return math.nan if matrix is None else float(np.mean(np.diagonal(matrix, 1) - np.asarray(untrained)[1:]))
 
 
 def anytime(accuracy: Matrix) -> float:

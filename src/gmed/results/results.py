@@ -9,6 +9,7 @@ import numpy as np
 
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import unknown
+from gmed.results.metrics import Metrics
 from gmed.results.statistics import Difference, Gain, difference, paired_gain
 from gmed.results.wording import spread
 
@@ -136,7 +137,7 @@ class Results:
         return {
             "schema": SCHEMA,
             "store": self.store,
-            "runs": [run.to_dict() for run in self.runs],
+            "runs": [{**run.to_dict(), "metrics": finite(asdict(Metrics.of(run)))} for run in self.runs],
             "failures": [asdict(failure) for failure in self.failures],
             "summary": [finite(asdict(row)) for row in self.rows()],
         }

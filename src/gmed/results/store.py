@@ -49,10 +49,18 @@ CREATE TABLE claims (
     sweep            INTEGER NOT NULL REFERENCES sweeps (id) ON DELETE CASCADE
 ) STRICT;
 """
-MIGRATIONS = [_RUNS, _CLAIMS]
+_MEASURED = """
+ALTER TABLE runs ADD COLUMN untrained TEXT;    -- JSON: accuracy by task before the first step
+ALTER TABLE runs ADD COLUMN passes TEXT;       -- JSON: examples sent through the model per example of the stream
+ALTER TABLE runs ADD COLUMN prequential REAL;  -- share of the stream predicted before it was learned from, 0 .. 1
+"""
+MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED]
 """What leads from one version of the schema to the next; an empty file has version 0."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
+
+MEASURED = ("untrained", "passes", "prequential")
+"""Columns that may be empty in a finished run, and are missing in stores of older schemas that cannot be written."""
 
 Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
 """Runs, each with its result or with the error it ended in."""
@@ -229,6 +237,10 @@ class Store:
                     added += 1
                 elif row["status"] == "failed" or json.loads(here["accuracy"]) == json.loads(row["accuracy"]):
                     known += 1
+                    if row["status"] == "finished":  # the same run, of which the other may know more
+                        found = {name: row.get(name) for name in ("key", *MEASURED)}
+                        filled = ", ".join(f"{name} = coalesce({name}, :{name})" for name in MEASURED)
+                        self.database.execute(f"UPDATE runs SET {filled} WHERE key = :key", found)
                 else:
                     conflicts.append(f"{row['benchmark']} {row['method']} seed {row['seed']}")
         return Merged(added, known, conflicts)
@@ -297,10 +309,14 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
         "accuracy": json.dumps(outcome.accuracy),
         "timings": json.dumps(outcome.timings),
         "environment": json.dumps(outcome.environment),
+        "untrained": None if outcome.untrained is None else json.dumps(outcome.untrained),
+        "passes": None if outcome.passes is None else json.dumps(outcome.passes),
+        "prequential": outcome.prequential,
     }
 
 
 def _result(row: sqlite3.Row) -> RunResult:
+    measured = {name: row[name] for name in MEASURED if name in row.keys()}  # noqa: SIM118
     result = RunResult(
         benchmark=row["benchmark"],
         method=row["method"],
@@ -311,12 +327,21 @@ def _result(row: sqlite3.Row) -> RunResult:
         steps=row["steps"],
         timings=json.loads(row["timings"]),
         environment=json.loads(row["environment"]),
+        untrained=json.loads(measured.get("untrained") or "null"),
+        passes=json.loads(measured.get("passes") or "null"),
+        prequential=measured.get("prequential"),
     )
     shares = [result.final_accuracy, result.pooled_accuracy, *(share for points in result.accuracy for share in points)]
+    shares += [] if result.prequential is None else [result.prequential]
+    shares += [] if result.untrained is None else result.untrained
     if not all(isinstance(share, (int, float)) and 0 <= share <= 1 for share in shares):
         raise ValueError(f"the accuracies of {result.benchmark} {result.method} seed {result.seed} are not in 0 .. 1")
     if not isinstance(result.steps, int) or not all(isinstance(d, dict) for d in (result.timings, result.environment)):
         raise ValueError(f"the row of {result.benchmark} {result.method} seed {result.seed} is damaged")
+    if result.untrained is not None and len(result.untrained) != len(result.accuracy[-1]):
+        raise ValueError(f"{result.benchmark} {result.method} seed {result.seed} has another number of tasks untrained")
+    if result.passes is not None and not all(float(result.passes[way]) >= 0 for way in ("forward", "backward")):
+        raise ValueError(f"the passes of {result.benchmark} {result.method} seed {result.seed} are negative")
     return result
 
 

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+
+@dataclass
+class Passes:
+    """How many examples have gone through a model: forward, and back as gradients.
+
+    A model is watched from outside, at its own parameters or at others; neither it nor what it computes is changed.
+    A batch counts as gone back once for every call of autograd that reaches the output of any of its layers, be it
+    for the gradient of parameters or of inputs.
+
+    Examples
+    --------
+    >>> model, passes = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)), Passes()
+    >>> with passes.counting(model):
+    ...     loss = model(torch.ones(4, 2)).sum()
+    ...     with torch.no_grad():
+    ...         scores = model(torch.ones(5, 2))
+    ...     loss.backward()
+    >>> passes
+    Passes(forward=9, backward=4)
+    """
+
+    forward: int = 0
+    backward: int = 0
+
+    def add(self, other: Passes, times: int = 1) -> None:
+        """Count so many times what another has counted."""
+        self.forward += times * other.forward
+        self.backward += times * other.backward
+
+    @contextmanager
+    def counting(self, model: nn.Module) -> Iterator[None]:
+        """Inside, what goes through the model is counted."""
+        on_way_back: Callable[[Tensor], None] | None = None  # of the pass under way
+
+        def begins(module: nn.Module, inputs: Any) -> None:
+            nonlocal on_way_back
+            if module is model:
+                self.forward += len(inputs[0])
+                on_way_back = self._once_each_way_back(len(inputs[0]))
+
+        def ends(module: nn.Module, inputs: Any, output: Any) -> None:
+            nonlocal on_way_back
+            if on_way_back is not None and isinstance(output, Tensor) and output.requires_grad:
+                output.register_hook(on_way_back)  # type: ignore[no-untyped-call]
+            if module is model:
+                on_way_back = None
+
+        # hooks of all modules: those of a model's own would make it one of unknown layers
+        hooks = register_module_forward_pre_hook(begins), register_module_forward_hook(ends)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _once_each_way_back(self, examples: int) -> Callable[[Tensor], None]:
+        latest = None
+
+        def gradient_arrived(slope: Tensor) -> None:
+            nonlocal latest
+            if (call := torch._C._current_graph_task_id()) != latest:
+                latest = call
+                self.backward += examples
+
+        return gradient_arrived

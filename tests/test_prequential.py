@@ -1,0 +1,43 @@
+"""Every batch predicted before it is learned from: the same learners, and one figure more."""
+
+import pytest
+
+import gmed
+from gmed.engine import RunSpec, Terms, run_one
+from gmed.experiment import Experiment
+from gmed.results import Store
+
+
+def test_a_run_has_the_figure_only_if_asked_and_is_the_same():
+    spec = RunSpec.make("split-mnist", "er", 4)
+    asked, plain = run_one(spec, Terms("cpu", prequential=True)), run_one(spec, Terms("cpu"))
+    assert plain.prequential is None
+    assert 0.5 < asked.prequential < 1
+    assert round(asked.prequential * 5000) == pytest.approx(asked.prequential * 5000)  # of 5000 examples
+    assert (asked.accuracy, asked.untrained, asked.passes) == (plain.accuracy, plain.untrained, plain.passes)
+
+
+def test_a_stored_run_without_it_is_computed_again_and_only_then(tmp_path):
+    path, how = tmp_path / "r.db", {"seeds": 1, "device": "cpu", "workers": 0}
+    plain = gmed.run("split-mnist", "finetune", store=path, **how).runs[0]
+    asked = gmed.run("split-mnist", "finetune", store=path, prequential=True, **how).runs[0]
+    assert plain.prequential is None and asked.accuracy == plain.accuracy
+    with Store(path) as store:
+        assert store.runs() == [asked]
+    for prequential in (True, False):
+        again = gmed.run("split-mnist", "finetune", store=path, prequential=prequential, executor=nobody, **how)
+        assert again.runs == [asked]
+
+
+def test_workers_and_files_are_told(tmp_path):
+    file = tmp_path / "e.toml"
+    file.write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\nprequential = true\n')
+    experiment = Experiment.from_file(file, store=str(tmp_path / "r.db"), device="cpu", workers=1)
+    assert experiment.run().runs[0].prequential > 0.5
+    with pytest.raises(gmed.errors.UsageError, match="prequential must be true or false"):
+        Experiment("split-mnist", ["er"], prequential=1)
+
+
+def nobody(specs, terms):
+    raise AssertionError("nothing was left to compute")
+    yield
