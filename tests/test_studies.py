@@ -272,7 +272,7 @@ def test_processes_find_what_this_one_finds():
     alone = watched(prediction_change, planned, Asked(how={"workers": 0, "device": "cpu"}))
     assert watched(prediction_change, planned, Asked(how={"workers": 2, "device": "cpu"})) == alone
     with pytest.raises(UsageError, match="only methods that edit with gmed"):
-        watched(prediction_change, Planned("split-mnist", "er", 1), Asked(how={"workers": 1}))
+        watched(prediction_change, Planned("split-mnist", "er", 2), Asked(how={"workers": 1}))
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):

@@ -20,11 +20,11 @@ def beside(mean: float, std: float | None) -> str:
     """A number of any size and its standard deviation, each if there is one.
 
     >>> beside(0.42607, 0.0183), beside(5.0, None), beside(81.938, 4.01), beside(math.nan, None)
-    ('0.4261 ± 0.018', '5', '81.94 ± 4', '-')
+    ('0.4261 ± 0.018', '5', '81.94 ± 4.0', '-')
     """
     if math.isnan(mean):
         return "-"
-    return f"{mean:.4g}" if std is None or math.isnan(std) else f"{mean:.4g} ± {std:.2g}"
+    return f"{mean:.4g}" if std is None or math.isnan(std) else f"{mean:.4g} ± {std:#.2g}".rstrip(".")
 
 
 def duration(seconds: float) -> str:

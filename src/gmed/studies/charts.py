@@ -30,6 +30,9 @@ COLOURS = {
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 """Of anything else, from the same set."""
 
+SHAPES = ("circle", "square", "triangle-up", "diamond")
+"""What has a colour has a shape as well."""
+
 INK, GREY = "#222222", "#8c8c8c"
 
 PIXELS_PER_INCH = 200
@@ -50,11 +53,11 @@ def data(records: Iterable[Record]) -> alt.InlineData:
     return alt.InlineData(values=list(records))
 
 
-def coloured(methods: Sequence[str]) -> alt.Scale:
-    """The colours of these methods."""
+def panel_title(text: str) -> alt.TitleParams:
+    """The title of one of several panels."""
     import altair as alt
 
-    return alt.Scale(domain=list(methods), range=[COLOURS[method] for method in methods])
+    return alt.TitleParams(text, fontSize=12, fontWeight="normal", anchor="middle", offset=6)
 
 
 def dressed(chart: Any, title: str, subtitle: Sequence[str]) -> Any:

@@ -45,9 +45,8 @@ class Cosine(Figure):
         import altair as alt
 
         benchmarks = list(dict.fromkeys(record["benchmark"] for record in records))
-        colour = alt.Color(
-            "benchmark:N", title=None, scale=alt.Scale(domain=benchmarks, range=CATEGORIES[: len(benchmarks)])
-        )
+        colours = alt.Scale(domain=benchmarks, range=CATEGORIES[: len(benchmarks)])
+        colour = alt.Color("benchmark:N", title=None, scale=colours, legend=alt.Legend(symbolOpacity=1))
         across = alt.X("training:Q", title="training done, %", scale=alt.Scale(domain=[0, 100]))
         down = alt.Y("mean:Q", title="cosine similarity")
         curves = alt.Chart(data(records)).encode(across, color=colour)

@@ -33,7 +33,7 @@ class Gallery(EditedMemoryFigure):
         found = Finding(self)
         moved = (memory.after - memory.before).flatten(1)
         for quantity, values in (
-            ("mean change of a pixel (0 to 1)", moved.abs().mean(dim=1)),
+            ("mean change of a pixel", moved.abs().mean(dim=1)),
             ("largest change of a pixel", moved.abs().amax(dim=1)),
             ("edits of an example", memory.age.double()),
         ):

@@ -7,7 +7,7 @@ from gmed.engine import get_benchmark, resolve
 from gmed.paper.targets import get_target
 from gmed.plan import Planned
 from gmed.reproduce import Reproduction, planned, reproduce
-from gmed.studies.charts import COLOURS, INK, Record, coloured, data
+from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, panel_title
 from gmed.studies.figure import Figure
 from gmed.studies.study import Asked, Finding
 
@@ -83,21 +83,23 @@ def _panel(records: list[Record]) -> Any:
     import altair as alt
 
     methods = [method for method in COLOURS if any(record["method"] == method for record in records)]
-    down = alt.Scale(zero=False, nice=True)
+    title, below = "final accuracy, %", alt.Legend(orient="bottom")
+    colours = alt.Scale(domain=methods, range=[COLOURS[method] for method in methods])
+    shapes = alt.Scale(domain=methods, range=SHAPES[: len(methods)])
     base = alt.Chart(data(records)).encode(
         alt.X("memory:O", title="examples in memory", axis=alt.Axis(labelAngle=0, grid=False)),
         alt.XOffset("method:N", sort=methods),
-        color=alt.Color(
-            "method:N", title=None, sort=methods, scale=coloured(methods), legend=alt.Legend(orient="bottom")
-        ),
+        color=alt.Color("method:N", title=None, scale=colours, legend=below),
     )
-    title = "final accuracy, %"
-    spread = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", title=title, scale=down), alt.Y2("high:Q"))
+    spread = base.mark_rule(strokeWidth=1.5).encode(
+        alt.Y("low:Q", title=title, scale=alt.Scale(zero=False)), alt.Y2("high:Q")
+    )
     points = base.mark_point(filled=True, size=45, opacity=1).encode(
-        alt.Y("mean:Q", title=title), shape=alt.Shape("method:N", title=None, sort=methods)
+        alt.Y("mean:Q", title=title), shape=alt.Shape("method:N", title=None, scale=shapes, legend=below)
     )
     theirs = base.mark_tick(thickness=2, size=13).encode(alt.Y("published:Q", title=title), color=alt.value(INK))
     stars = base.mark_text(dy=-5, fontSize=15).encode(
         alt.Y("high:Q", title=title), text="marks:N", color=alt.value(INK)
     )
-    return (spread + theirs + points + stars).properties(width=230, height=190, title=records[0]["benchmark"])
+    whole = spread + theirs + points + stars
+    return whole.properties(width=230, height=190, title=panel_title(records[0]["benchmark"]))

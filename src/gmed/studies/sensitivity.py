@@ -10,7 +10,7 @@ from gmed.paper import published
 from gmed.plan import Planned, compute
 from gmed.results import Results
 from gmed.results.tuning import GRIDS
-from gmed.studies.charts import COLOURS, GREY, INK, Record, data
+from gmed.studies.charts import COLOURS, GREY, INK, Record, data, panel_title
 from gmed.studies.figure import Figure
 from gmed.studies.study import Asked, Finding, Number
 
@@ -128,4 +128,6 @@ def _panel(records: list[Record], parameter: str, down: Any) -> Any:
         .mark_rule(strokeDash=[5, 4], color=GREY, strokeWidth=1.5)
         .encode(alt.Y("er:Q", title=title))
     )
-    return (er + spread + line + theirs + points).properties(width=300, height=190, title=own[0]["benchmark"])
+    return (er + spread + line + theirs + points).properties(
+        width=300, height=190, title=panel_title(own[0]["benchmark"])
+    )

@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.paper.analysis import EditedMemory
-from gmed.studies.charts import CATEGORIES, Record, data
+from gmed.studies.charts import CATEGORIES, SHAPES, Record, data
 from gmed.studies.edited_memory_figure import EditedMemoryFigure
 from gmed.studies.study import Finding, Number
 
 PERPLEXITY = 30.0
-SHAPES = ("circle", "square", "triangle-up", "diamond")
 
 
 class TSNE(EditedMemoryFigure):
