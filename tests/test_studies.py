@@ -90,6 +90,12 @@ def test_the_edited_memory_is_what_a_plain_loop_leaves(memory):
         assert torch.equal(memory.before[place], pixels(stream.x[origin : origin + 1])[0])
         assert memory.label[place] == stream.y[origin]
     assert not torch.equal(memory.before, memory.after)
+    changed = [int(learner.predict(pair)[0]) != int(learner.predict(pair)[1]) for pair in pairs(memory)]
+    assert prediction_change(spec) == pytest.approx(np.mean(changed))
+
+
+def pairs(memory):
+    return [torch.stack(pair) for pair in zip(memory.before, memory.after, strict=True)]
 
 
 def test_what_goes_into_tsne_is_what_memory_holds(memory):
@@ -200,7 +206,9 @@ def test_the_sensitivity_figure(tmp_path):
     shown = reproduced("sensitivity", "--quick", "--store", store, "--out", tmp_path / "out")
     check_files(tmp_path / "out", "sensitivity-quick")
     assert "82.67 ± 1.9" in shown and "81.07 ± 2.5" in shown
-    assert max(map(len, shown.splitlines())) <= 80
+    *lines, last = shown.splitlines()
+    assert last == f"wrote {tmp_path / 'out' / 'sensitivity-quick'}.svg, .png, .pdf, .csv"
+    assert max(map(len, lines)) <= 80
     rows = read(tmp_path / "out" / "sensitivity-quick.csv")
     assert [float(row["value"]) for row in rows] == [0.01, 0.03, 0.05, 0.07, 0.1, 0.5, 1, 5, 10, 0, 0.001, 0.01, 0.1, 1]
     er = np.mean([100 * somewhat(RunSpec.make("split-mnist", "er", seed)) for seed in range(3)])
@@ -239,6 +247,17 @@ def test_training_time(tmp_path):
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_stored_runs_need_no_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    plan = [one._replace(seeds=2) for one in get_study("training-time").plan() if one.benchmark == "split-cifar10"]
+    store = fill(tmp_path / "r.db", plan, somewhat, device="NVIDIA H200")
+    words = ("training-time", "--benchmarks", "split-cifar10", "--store", store)
+    assert "split-cifar10" in reproduced(*words, "--seeds", 2)
+    with pytest.raises(UsageError, match="cifar10"):
+        reproduced(*words, "--seeds", 3)
+
+
 def test_what_was_tuned_beside_the_paper(tmp_path):
     named = candidates("split-mnist", "er+gmed")
     best = named[0.5, 0.1]
@@ -259,12 +278,12 @@ def test_what_was_tuned_beside_the_paper(tmp_path):
     assert "mini-imagenet" in reproduced("tuned", "--store", nowhere) and not nowhere.exists()
 
 
-def test_prediction_change_is_the_share_that_differs(tmp_path):
-    (number,) = json.loads(
-        reproduced("prediction-change", "--benchmarks", "split-mnist", "--seeds", 1, "--workers", 0, "--json")
-    )["numbers"]
-    expected = 100 * prediction_change(RunSpec.make("split-mnist", "er+gmed", 0))
-    assert (number["mean"], number["published"], number["n"]) == (pytest.approx(expected), 10.2, 1)
+def test_prediction_change_in_percent(monkeypatch):
+    shares = lambda spec, device, data_dir: 0.1 * spec.seed  # noqa: E731
+    monkeypatch.setattr("gmed.studies.prediction_change.prediction_change", shares)
+    (number,) = json.loads(reproduced("prediction-change", "--quick", "--workers", 0, "--json"))["numbers"]
+    assert (number["mean"], number["std"]) == pytest.approx((10.0, 10.0))
+    assert (number["published"], number["n"]) == (10.2, 3)
 
 
 def test_processes_find_what_this_one_finds():

@@ -45,6 +45,7 @@ def _reproduce(
         raise UsageError("--estimate goes with --list")
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
+    study = get_study(target)
     console, opened = make_console(stderr=True), list[LiveProgress]()
 
     def watch() -> LiveProgress:
@@ -53,10 +54,11 @@ def _reproduce(
         return opened[-1]
 
     try:
-        found = get_study(target).carry_out(Asked(columns, seeds, quick, Path(out), watch, how))
+        found = study.carry_out(Asked(columns, seeds, quick, Path(out), watch, how))
     except KeyboardInterrupt:
         _close(opened)
-        console.print(f"Stopped. What is finished is kept in {how['store']}; the same command goes on from there.")
+        kept = f"What is finished is kept in {how['store']}; the same command goes on from there."
+        console.print(f"Stopped. {kept if study.stored else 'Nothing of it is kept.'}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         _close(opened)

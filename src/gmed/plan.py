@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gmed.engine import BENCHMARKS, RunSpec, get_benchmark, resolve
 from gmed.errors import UsageError, unknown
 from gmed.experiment import Experiment, Watcher
-from gmed.results import Results
+from gmed.results import Results, Store
 
 USUAL_SEEDS = 20
 """How many, where the paper does not say."""
@@ -57,8 +57,11 @@ def choose(
     seeds: int | None = None,
     quick: bool = False,
     data_dir: str | Path | None = None,
+    store: str | Path | None = None,
 ) -> Chosen:
-    """Of a plan, the benchmarks that are wanted and whose data are here, at as many seeds as are asked for.
+    """Of a plan, the benchmarks that are wanted and can be computed, at as many seeds as are asked for.
+
+    A benchmark can be computed if its data are here, or if the store has all runs of it.
 
     >>> plan = [Planned("split-mnist", "er"), Planned("rotated-mnist", "er", 10)]
     >>> choose(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
@@ -66,7 +69,8 @@ def choose(
     >>> choose(plan, "Table 0", quick=True).planned
     [Planned(benchmark='split-mnist', method='er', seeds=3)]
     """
-    plan = list(plan)
+    count = seeds or (QUICK_SEEDS if quick else None)
+    plan = [one._replace(seeds=count or one.seeds) for one in plan]
     columns = list(dict.fromkeys(one.benchmark for one in plan))
     for name in benchmarks:
         if name not in columns:
@@ -74,6 +78,8 @@ def choose(
     folder = Path(data_dir) if data_dir else None
     wanted = [name for name in columns if name in benchmarks or not benchmarks]
     missing = {name: why for name in wanted if (why := BENCHMARKS[name].data_problem(folder))}
+    for name in _all_stored(plan, list(missing), store):
+        del missing[name]
     if benchmarks and missing:
         raise UsageError(next(iter(missing.values())))
     here = [name for name in wanted if name not in missing]
@@ -81,9 +87,19 @@ def choose(
         raise UsageError(f"{where}: the data of none of its columns are here; gmed data says how to get them")
     if quick and not benchmarks:
         here, missing = [next((name for name in QUICK_BENCHMARKS if name in here), here[0])], {}
-    count = seeds or (QUICK_SEEDS if quick else None)
-    planned = [Planned(name, method, count or usual) for name, method, usual in plan if name in here]
-    return Chosen(planned, missing)
+    return Chosen([one for one in plan if one.benchmark in here], missing)
+
+
+def _all_stored(plan: Sequence[Planned], benchmarks: Sequence[str], store: str | Path | None) -> list[str]:
+    """Those of the benchmarks whose planned runs are all in the store."""
+    if not benchmarks or store is None or not Path(store).exists():
+        return []
+    with Store(store) as opened:
+        kept = {timing.key for timing in opened.timings()}
+    lacking = {
+        one.benchmark for one in plan if one.benchmark in benchmarks and not {spec.key for spec in one.specs()} <= kept
+    }
+    return [name for name in benchmarks if name not in lacking]
 
 
 def compute(planned: Iterable[Planned], watcher: Callable[[], Watcher] = Watcher, **how: Any) -> Results:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gmed.experiment import Watcher
+from gmed.experiment import Watcher, default_store
 from gmed.paper import Cell
 from gmed.paper.targets import Target, get_target
 from gmed.plan import USUAL_SEEDS, Planned, choose, compute
@@ -127,8 +127,15 @@ def reproduce(
     [('gss', 1), ('gss+gmed', 1)]
     """
     made = get_target(target)
-    plan = planned(made)
-    chosen = choose(plan, made.table, benchmarks=benchmarks, seeds=seeds, quick=quick, data_dir=how.get("data_dir"))
+    chosen = choose(
+        planned(made),
+        made.table,
+        benchmarks=benchmarks,
+        seeds=seeds,
+        quick=quick,
+        data_dir=how.get("data_dir"),
+        store=how.get("store", default_store()),
+    )
     results = compute(chosen.planned, watcher, **how)
     columns = {name: [cell for cell in made.cells() if cell.benchmark == name] for name in chosen.benchmarks}
     return assemble(made, columns, results, chosen.missing, quick)

@@ -283,8 +283,9 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
             console.print(f"left out: {name}: {why}")
         for failure in found.failures:
             _show_failure(console, failure)
-    for path in found.files:
-        console.print(f"wrote {path}", soft_wrap=True)
+    if found.files:
+        first, *others = found.files
+        console.print(", ".join([f"wrote {first}", *(path.suffix for path in others)]), soft_wrap=True)
 
 
 def _show_numbers(console: Console, found: Finding) -> None:
@@ -329,7 +330,7 @@ def _time_left(standing: Standing) -> str:
     known = duration(standing.seconds) if standing.seconds else ""
     if standing.unknown:
         return f"{known}+" if known else "?"
-    return known or "-"
+    return known or "none"
 
 
 def _show_failure(console: Console, failure: Failure) -> None:

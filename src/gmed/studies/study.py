@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, ClassVar
 
-import numpy as np
-
-from gmed.experiment import Watcher
+from gmed.experiment import Watcher, default_store
 from gmed.paper import quantities
 from gmed.plan import Chosen, Planned, choose
 from gmed.reproduce import Reproduction
@@ -78,8 +78,8 @@ class Number:
         >>> Number.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
         Number(benchmark='split-mnist', quantity='rate', n=3, mean=2.0, std=1.0, published=2.5, published_std=None)
         """
-        std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-        return cls(benchmark, quantity, len(values), float(np.mean(values)), std, published, published_std)
+        mean, std = fmean(values), stdev(values) if len(values) > 1 else math.nan
+        return cls(benchmark, quantity, len(values), mean, std, published, published_std)
 
 
 @dataclass
@@ -162,6 +162,7 @@ class Study(ABC):
             seeds=asked.seeds,
             quick=asked.quick,
             data_dir=asked.how.get("data_dir"),
+            store=asked.how.get("store", default_store()) if self.stored else None,
         )
 
     def published(self, benchmark: str, quantity: str, row: str | None = None) -> tuple[float, float | None]:

@@ -39,6 +39,8 @@ class TrainingTime(Study):
             "or 2080 Ti. Without data, evaluation and checkpoints.",
             f"Ratios are paired by seed, on the same device. Section 4.3 of the paper: {overall:g} times as long.",
         ]
+        if any(int(run.environment.get("replicas", 1)) > 1 for run in results.runs):
+            found.notes.append("Seeds that advanced together on a GPU have each their share of the time.")
         return found
 
     def numbers(self, runs: list[RunResult]) -> list[Number]:
