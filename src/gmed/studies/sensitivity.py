@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -95,7 +94,7 @@ def records_of(results: Results, benchmark: str) -> list[Record]:
                     "low": mean - reach,
                     "high": mean + reach,
                     "tuned": tuned,
-                    "er": float(np.mean(er)) if er else math.nan,
+                    "er": float(np.mean(er)) if er else None,
                     "published": theirs.mean if theirs else None,
                 }
             )
