@@ -11,7 +11,7 @@ import gmed
 from gmed.cli import app
 from gmed.data import Dataset
 from gmed.engine import benchmarks, get_benchmark
-from gmed.engine.run import _stream
+from gmed.engine.kept_streams import forget_streams
 from gmed.errors import UsageError
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, candidates, chosen, scores
@@ -36,9 +36,9 @@ def tiny_mnist(monkeypatch):
         benchmarks.BENCHMARKS, "split-mnist-tuning", replace(get_benchmark("split-mnist-tuning"), stream=split_all)
     )
     monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0, 0.1)})
-    _stream.cache_clear()
+    forget_streams()
     yield data
-    _stream.cache_clear()
+    forget_streams()
 
 
 def split_all(data: Dataset, seed: int):
@@ -67,7 +67,7 @@ def test_neither_test_examples_nor_later_tasks_can_be_seen(tiny_mnist, tmp_path,
     x_train[tiny_mnist.y_train >= 6] = 7
     other = replace(tiny_mnist, x_train=x_train, x_test=np.zeros_like(tiny_mnist.x_test))
     monkeypatch.setattr(benchmarks, "AT_HAND", {"mnist": other})
-    _stream.cache_clear()
+    forget_streams()
     second = tune("split-mnist", "er+gmed", seeds=1, store=tmp_path / "b.db", device="cpu", workers=0)
     assert first.scores == second.scores
 

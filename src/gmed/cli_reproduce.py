@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from gmed.errors import UsageError
 from gmed.experiment import default_store
-from gmed.paper.targets import TARGETS
-from gmed.reproduce import in_store, reproduce
-from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_reproduction
+from gmed.studies import STUDIES, Asked, get_study
+from gmed.studies.survey import survey
+from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_finding, show_survey
 
 
 def add_reproduce(app: typer.Typer) -> None:
@@ -21,26 +21,31 @@ def add_reproduce(app: typer.Typer) -> None:
 
 
 def _reproduce(
-    target: Annotated[str | None, typer.Argument(help="A table of the paper: main, ablation, gamma ...")] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="What there is, and what the store has of it")] = False,
+    target: Annotated[str | None, typer.Argument(help="A table or figure: main, ablation, cosine, tsne ...")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="What there is, and what it still needs")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="With --list: measure unknown speeds")] = False,
     benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many [the paper's, 10 or 20]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
+    out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
-    """Compute a table of the paper anew and set ours beside the published one."""
+    """Compute a table or figure of the paper anew and set ours beside the published numbers."""
     if show_list or target is None:
-        _list(store)
+        _list(store, data_dir, device or "auto", estimate, as_json)
         return
     given = {"device": device, "workers": workers, "data_dir": data_dir, "store": store or default_store()}
     how: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     columns = [name for name in (benchmarks or "").split(",") if name]
+    if estimate:
+        raise UsageError("--estimate goes with --list")
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
+    study = get_study(target)
     console, opened = make_console(stderr=True), list[LiveProgress]()
 
     def watch() -> LiveProgress:
@@ -49,18 +54,19 @@ def _reproduce(
         return opened[-1]
 
     try:
-        found = reproduce(target, benchmarks=columns, seeds=seeds, quick=quick, watcher=watch, **how)
+        found = study.carry_out(Asked(columns, seeds, quick, Path(out), watch, how))
     except KeyboardInterrupt:
         _close(opened)
-        console.print(f"Stopped. What is finished is kept in {how['store']}; the same command goes on from there.")
+        kept = f"What is finished is kept in {how['store']}; the same command goes on from there."
+        console.print(f"Stopped. {kept if study.stored else 'Nothing of it is kept.'}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         _close(opened)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
-        show_reproduction(make_console(), found)
-    raise typer.Exit(RUN_FAILED if found.results.failures else DONE)
+        show_finding(make_console(), found)
+    raise typer.Exit(RUN_FAILED if found.failures else DONE)
 
 
 def _close(opened: list[LiveProgress]) -> None:
@@ -69,13 +75,15 @@ def _close(opened: list[LiveProgress]) -> None:
     opened.clear()
 
 
-def _list(store: str | None) -> None:
-    console = make_console()
-    shown = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("target", "in the paper", "shows", "runs stored"):
-        shown.add_column(heading, justify="right" if heading == "runs stored" else "left")
-    for name, target in TARGETS.items():
-        kept, needed = in_store(target, store)
-        shown.add_row(name, target.table, target.title, f"{kept}/{needed}")
-    console.print(shown)
-    console.print("gmed reproduce TARGET --quick tries one; gmed data says which data sets are here.")
+def _list(store: str | None, data_dir: str | None, device: str, estimate: bool, as_json: bool) -> None:
+    console = make_console(stderr=True)
+
+    def tell(benchmark: str, method: str) -> None:
+        console.print(f"measuring {benchmark} {method}")
+
+    measure = tell if estimate else None
+    standings = survey(STUDIES.values(), store=store, data_dir=data_dir, device=device, measure=measure)
+    if as_json:
+        print(json.dumps([standing.to_dict() for standing in standings], indent=2))
+    else:
+        show_survey(make_console(), standings)

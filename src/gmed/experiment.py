@@ -58,6 +58,9 @@ class Watcher:
     def event(self, event: Event) -> None:
         """Whenever something happened."""
 
+    def watched(self, spec: RunSpec) -> None:
+        """Whenever a run has ended that was made to be watched, and leaves no result."""
+
     def waiting(self, runs: int) -> None:
         """While nothing is left to do but wait for runs that another sweep is computing."""
 

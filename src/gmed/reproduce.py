@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from gmed.engine import BENCHMARKS, RunSpec
-from gmed.errors import UsageError, unknown
-from gmed.experiment import Experiment, Watcher, default_store, stored_results
+from gmed.experiment import Watcher, default_store
 from gmed.paper import Cell
 from gmed.paper.targets import Target, get_target
-from gmed.results import Difference, Gain, Results, difference
+from gmed.plan import USUAL_SEEDS, Planned, choose, compute
+from gmed.results import Difference, Failure, Gain, Results, difference
 from gmed.results.results import finite
 from gmed.results.statistics import holm, permutation_p
-
-QUICK_SEEDS = 3
-QUICK_BENCHMARKS = ("split-mnist", "split-mnist-fuzzy", "split-mnist-full", "rotated-mnist")
-"""Where a small version looks first; the whole column follows from none of it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +76,11 @@ class Reproduction:
     missing: dict[str, str] = field(default_factory=dict)
     quick: bool = False
 
+    @property
+    def failures(self) -> list[Failure]:
+        """Runs that did not finish."""
+        return self.results.failures
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON can carry it."""
         return {
@@ -91,7 +90,7 @@ class Reproduction:
             "missing": self.missing,
             "rows": [finite(asdict(row)) for row in self.rows],
             "comparisons": [finite(asdict(comparison)) for comparison in self.comparisons],
-            "failures": [asdict(failure) for failure in self.results.failures],
+            "failures": [asdict(failure) for failure in self.failures],
         }
 
 
@@ -128,16 +127,27 @@ def reproduce(
     [('gss', 1), ('gss+gmed', 1)]
     """
     made = get_target(target)
-    columns, missing = _columns(made, benchmarks, quick, how.get("data_dir"))
-    results = Results(store=None)
-    for benchmark, cells in columns.items():
-        for count in sorted({_seeds(cell, seeds, quick) for cell in cells}, reverse=True):
-            methods = list(dict.fromkeys(cell.method for cell in cells if _seeds(cell, seeds, quick) == count))
-            found = Experiment(benchmark, methods, count, **how).run(watcher=watcher())
-            results.runs += found.runs
-            results.failures += found.failures
-            results.store = found.store
-    return assemble(made, columns, results, missing, quick)
+    chosen = choose(
+        planned(made),
+        made.table,
+        benchmarks=benchmarks,
+        seeds=seeds,
+        quick=quick,
+        data_dir=how.get("data_dir"),
+        store=how.get("store", default_store()),
+    )
+    results = compute(chosen.planned, watcher, **how)
+    columns = {name: [cell for cell in made.cells() if cell.benchmark == name] for name in chosen.benchmarks}
+    return assemble(made, columns, results, chosen.missing, quick)
+
+
+def planned(target: Target) -> list[Planned]:
+    """The runs that a table needs.
+
+    >>> planned(get_target("gss"))[0]
+    Planned(benchmark='split-mnist', method='gss', seeds=20)
+    """
+    return [Planned(cell.benchmark, cell.method, cell.published.n or USUAL_SEEDS) for cell in target.cells()]
 
 
 def assemble(
@@ -164,49 +174,6 @@ def assemble(
     corrected = holm([comparison.gain.p for comparison in comparisons])
     comparisons = [Comparison(**{**vars(c), "corrected": p}) for c, p in zip(comparisons, corrected, strict=True)]
     return Reproduction(target, rows, comparisons, results, missing or {}, quick)
-
-
-def in_store(target: Target, store: str | Path | None = None) -> tuple[int, int]:
-    """How many of the runs that a table needs are finished, and how many it needs."""
-    needed = {
-        RunSpec.make(cell.benchmark, cell.method, seed).key
-        for cell in target.cells()
-        for seed in range(_seeds(cell, None, False))
-    }
-    path = store or default_store()
-    if not Path(path).exists():
-        return 0, len(needed)
-    results, _ = stored_results(path)
-    kept = {RunSpec.make(run.benchmark, run.method, run.seed).key for run in results.runs}
-    return len(needed & kept), len(needed)
-
-
-def _columns(
-    target: Target, wanted: Sequence[str], quick: bool, data_dir: str | Path | None
-) -> tuple[dict[str, list[Cell]], dict[str, str]]:
-    columns: dict[str, list[Cell]] = {}
-    for cell in target.cells():
-        columns.setdefault(cell.benchmark, []).append(cell)
-    for name in wanted:
-        if name not in columns:
-            raise unknown(f"column of {target.table}:", name, columns)
-    folder = Path(data_dir) if data_dir else None
-    problems = {name: BENCHMARKS[name].data_problem(folder) for name in columns}
-    missing = {name: problem for name, problem in problems.items() if problem and (not wanted or name in wanted)}
-    if blocked := [missing[name] for name in wanted if name in missing]:
-        raise UsageError(blocked[0])
-    chosen = {n: c for n, c in columns.items() if not problems[n] and (not wanted or n in wanted)}
-    if not chosen:
-        raise UsageError(f"{target.table}: the data of none of its columns are here; gmed data says how to get them")
-    if quick and not wanted:
-        first = next((name for name in QUICK_BENCHMARKS if name in chosen), next(iter(chosen)))
-        chosen = {first: chosen[first]}
-        missing = {}
-    return chosen, missing
-
-
-def _seeds(cell: Cell, asked: int | None, quick: bool) -> int:
-    return asked or (QUICK_SEEDS if quick else cell.published.n or 20)
 
 
 def _percent(results: Results, benchmark: str, method: str) -> dict[int, float]:

@@ -29,8 +29,12 @@ from gmed.experiment import Watcher
 from gmed.reproduce import Reproduction
 from gmed.results import Failure, Gain, Results
 from gmed.results.metrics import Metrics
-from gmed.results.wording import apart, p_value, spread
+from gmed.results.wording import apart, beside, duration, p_value, spread
+from gmed.studies import Finding
+from gmed.studies.survey import Standing
 from gmed.tune import Tuned
+
+SMALL_VERSION = " A SMALL VERSION: it shows that everything runs, and says nothing about the paper."
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -123,6 +127,13 @@ class LiveProgress(Watcher):
                 self.found.setdefault(event.spec.method.name, []).append(event.result.final_accuracy)
             else:
                 self.console.print(f"failed: {event.spec}: {event.error.splitlines()[0]}")
+        self._tell()
+
+    def watched(self, spec: RunSpec) -> None:
+        self.finished += 1
+        self._tell()
+
+    def _tell(self) -> None:
         self.bar.update(self.task, completed=self.finished + sum(self.under_way.values()))
         if self.live is not None:
             self.live.update(self._view())
@@ -247,8 +258,7 @@ def _mean(runs: Sequence[Metrics], name: str) -> str:
 def show_reproduction(console: Console, found: Reproduction) -> None:
     """A table of the paper beside ours, column by column, then its comparisons."""
     target = found.target
-    note = " A SMALL VERSION: it shows that everything runs, and says nothing about the paper." if found.quick else ""
-    console.print(f"{target.table}: {target.title}.{note}")
+    console.print(f"{target.table}: {target.title}.{SMALL_VERSION if found.quick else ''}")
     for benchmark in dict.fromkeys(row.cell.benchmark for row in found.rows):
         table = Table(title=f"{benchmark}: accuracy %", title_justify="left")
         table.add_column("method", overflow="fold")
@@ -278,6 +288,74 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
         console.print(f"left out: {benchmark}: {why}")
     for failure in found.results.failures:
         _show_failure(console, failure)
+
+
+def show_finding(console: Console, found: Finding | Reproduction) -> None:
+    """A table or a figure of the paper: ours beside the published numbers, and the files that were written."""
+    if isinstance(found, Reproduction):
+        show_reproduction(console, found)
+        return
+    if found.table is not None:
+        show_reproduction(console, found.table)
+    else:
+        study = found.study
+        console.print(f"{study.where}: {study.title}.{SMALL_VERSION if found.quick else ''}")
+        if found.numbers:
+            _show_numbers(console, found)
+        for note in found.notes:
+            console.print(note)
+        for name, why in found.missing.items():
+            console.print(f"left out: {name}: {why}")
+        for failure in found.failures:
+            _show_failure(console, failure)
+    if found.files:
+        first, *others = found.files
+        console.print(", ".join([f"wrote {first}", *(path.suffix for path in others)]), soft_wrap=True)
+
+
+def _show_numbers(console: Console, found: Finding) -> None:
+    table = Table()
+    table.add_column("benchmark", no_wrap=True)
+    table.add_column("quantity", overflow="fold")
+    for heading in ("n", "ours", "paper"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number in found.numbers:
+        paper = "-" if number.published is None else beside(number.published, number.published_std)
+        ours = beside(number.mean, number.std)
+        table.add_row(number.benchmark, number.quantity, str(number.n), ours, paper)
+    console.print(table)
+
+
+def show_survey(console: Console, standings: Sequence[Standing]) -> None:
+    """What can be reproduced: what it shows, the data it needs, and what is left to compute."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("target\n  in the paper", "shows\n  data sets", "runs\nstored", "time\nleft"):
+        table.add_column(heading, justify="right" if heading.startswith(("runs", "time")) else "left")
+    for standing in standings:
+        study = standing.study
+        sets = " ".join(name if here else f"{name}*" for name, here in standing.data.items())
+        stored = f"{standing.stored if standing.kept else '-'}/{standing.needed}"
+        first, second = f"{study.name}\n  {study.where.split(',')[0]}", f"{study.title}\n  {sets}"
+        table.add_row(first, second, stored, _time_left(standing))
+    console.print(table)
+    notes = {
+        "* not here; gmed data says how to get it. Time is of what can be run here.": any(
+            not here for standing in standings for here in standing.data.values()
+        ),
+        "- run anew every time, and not stored.": not all(standing.kept for standing in standings),
+        "? not known, + and more: --list --estimate measures it.": any(standing.unknown for standing in standings),
+        "gmed reproduce TARGET computes what is left, --quick a small version.": True,
+    }
+    for note, wanted in notes.items():
+        if wanted:
+            console.print(note)
+
+
+def _time_left(standing: Standing) -> str:
+    known = duration(standing.seconds) if standing.seconds else ""
+    if standing.unknown:
+        return f"{known}+" if known else "?"
+    return known or "none"
 
 
 def _show_failure(console: Console, failure: Failure) -> None:

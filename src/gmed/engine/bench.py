@@ -20,7 +20,7 @@ SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32),
 """The images of each data set; speed does not depend on what they show."""
 
 WARM_UP = 200
-"""Steps before the clock starts: memory fills and libraries set themselves up."""
+"""Steps before the clock starts, where a sound measurement is wanted."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,12 @@ def bench(
     *,
     replicas: Sequence[int] = (1,),
     steps: int = 400,
+    warm_up: int = WARM_UP,
     device: str = "auto",
 ) -> list[Speed]:
     """Measure a method on random images in the shape of a benchmark's, first in a plain loop, then together.
+
+    The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up.
 
     >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
     [0, 1]
@@ -69,11 +72,11 @@ def bench(
     prepare_cuda()
     keep_freed_memory()
     found, where = get_benchmark(benchmark), pick_device(device)
-    stream = _random_stream(found, WARM_UP + steps, where)
+    stream = _random_stream(found, warm_up + steps, where)
     speeds: list[Speed] = []
     for count in (0, *replicas):
         _reset_peak(where)
-        seconds, captured = _seconds(RunSpec.make(benchmark, method, 0), count, stream, steps, where)
+        seconds, captured = _seconds(RunSpec.make(benchmark, method, 0), count, stream, (warm_up, steps), where)
         each = 1000 * seconds / steps / max(count, 1)
         ratio = speeds[0].milliseconds / each if speeds else 1.0
         speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured))
@@ -85,7 +88,10 @@ def where_measured(device: str) -> dict[str, str]:
     return environment(pick_device(device))
 
 
-def _seconds(spec: RunSpec, replicas: int, stream: Stream, steps: int, where: torch.device) -> tuple[float, bool]:
+def _seconds(
+    spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], where: torch.device
+) -> tuple[float, bool]:
+    """Seconds of the second number of steps after the first, and whether they ran as a CUDA graph."""
     size = spec.benchmark.batch_size
     learners = [make_learner(RunSpec(spec.benchmark, spec.method, seed), where) for seed in range(max(replicas, 1))]
     group = Together(learners, [stream] * len(learners), size)
@@ -102,10 +108,11 @@ def _seconds(spec: RunSpec, replicas: int, stream: Stream, steps: int, where: to
             rows = slice(step * size, (step + 1) * size)
             learners[0].observe(pixels(stream.x[rows]), stream.y[rows], *task)
 
-    learn(0, WARM_UP, 0)
+    before, timed = steps
+    learn(0, before, 0)
     _wait(where)
     start = time.perf_counter()
-    learn(WARM_UP, WARM_UP + steps, 1)
+    learn(before, before + timed, 1)
     _wait(where)
     return time.perf_counter() - start, group.captured
 

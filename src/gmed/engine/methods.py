@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any
 
@@ -186,11 +187,17 @@ def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
 def settable(part: Callable[..., Any]) -> dict[str, Parameter]:
     """The arguments of a part that are settings, not other parts."""
     parts = {"model", "memory", "capacity", "editing", "stream", "seed"}
-    return {k: p for k, p in signature(part, eval_str=True).parameters.items() if k not in parts}
+    return {k: p for k, p in _parameters(part).items() if k not in parts}
+
+
+@lru_cache(maxsize=256)
+def _parameters(part: Callable[..., Any]) -> Mapping[str, Parameter]:
+    return signature(part, eval_str=True).parameters
 
 
 def _given_to(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in settings.items() if k in settable(part)}
+    taken = settable(part)
+    return {k: v for k, v in settings.items() if k in taken}
 
 
 def _settle(typed: Part, allowed: Mapping[str, Parameter], usual: Mapping[str, Any]) -> tuple[Part, Part]:

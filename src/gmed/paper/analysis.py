@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ class WatchedGMED(GMED):
         return edited
 
 
-def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu") -> list[float]:
+def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> list[float]:
     """The similarities over a run of a method that edits with GMED, step by step.
 
     >>> found = similarity_to_the_optimal_edit(RunSpec.make("split-mnist", "er+gmed(alpha=1.0)", seed=0))
@@ -66,23 +67,57 @@ def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu") -> list[f
     learner = _editing_learner(spec, device)
     watched = WatchedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = watched
-    _train(learner, make_stream(spec, torch.device(device)), spec)
+    _train(learner, make_stream(spec, torch.device(device), data_dir), spec)
     return watched.similarities
 
 
-def prediction_change(spec: RunSpec, device: str = "cpu") -> float:
+class EditedMemory(NamedTuple):
+    """What is stored at the end of a run, on the CPU.
+
+    Attributes
+    ----------
+    before, after
+        The examples as they came, and as they are stored now.
+    label, age, origin
+        Their labels, how often each was edited, and which example of the stream it was.
+    """
+
+    before: Tensor
+    after: Tensor
+    label: Tensor
+    age: Tensor
+    origin: Tensor
+
+
+def edited_memory(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> EditedMemory:
+    """The memory of a method that edits with GMED when its training is over.
+
+    >>> memory = edited_memory(RunSpec.make("split-mnist", "er(memory=50)+gmed(alpha=0.0)", seed=0))
+    >>> len(memory.label), torch.equal(memory.before, memory.after)
+    (50, True)
+    """
+    return EditedMemory(*(column.cpu() for column in _trained(spec, device, data_dir)[1]))
+
+
+def prediction_change(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> float:
     """The share of stored examples that the trained model classifies otherwise than their originals (Table 16).
 
     >>> prediction_change(RunSpec.make("split-mnist", "er+gmed(alpha=0.0)", seed=0))
     0.0
     """
-    learner, stream = _editing_learner(spec, device), make_stream(spec, torch.device(device))
+    learner, memory = _trained(spec, device, data_dir)
+    changed = learner.predict(memory.after) != learner.predict(memory.before)
+    return float(changed.float().mean())
+
+
+def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay, EditedMemory]:
+    learner, stream = _editing_learner(spec, device), make_stream(spec, torch.device(device), data_dir)
     _train(learner, stream, spec)
     memory = learner.memory
-    slots = torch.from_numpy(memory.filled())
-    originals = pixels(stream.x[memory.origin[slots]])
-    changed = learner.predict(memory.x[slots]) != learner.predict(originals)
-    return float(changed.float().mean())
+    slots = torch.from_numpy(memory.filled()).to(memory.x.device)
+    origin = memory.origin[slots]
+    before = pixels(stream.x[origin])
+    return learner, EditedMemory(before, memory.x[slots], memory.y[slots], memory.age[slots], origin)
 
 
 def _editing_learner(spec: RunSpec, device: str) -> Replay:

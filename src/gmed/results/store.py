@@ -82,6 +82,22 @@ class Merged(NamedTuple):
     conflicts: list[str]
 
 
+class Timing(NamedTuple):
+    """How long a finished run took, and where.
+
+    Attributes
+    ----------
+    seconds
+        All stages together; of runs computed together, each one's share.
+    """
+
+    key: str
+    benchmark: str
+    method: str
+    device: str
+    seconds: float
+
+
 class Store:
     """Results in one SQLite file. A finished run is found by its key and never computed again.
 
@@ -200,6 +216,21 @@ class Store:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
         with self.explained("cannot be read"):
             return [_result(row) for row in self._rows("finished", benchmark) if _current(row)]
+
+    def timings(self) -> list[Timing]:
+        """How long every finished run took, whatever the versions that computed it."""
+        query = "SELECT key, benchmark, method, timings, environment FROM runs WHERE status = 'finished' ORDER BY rowid"
+        with self.explained("cannot be read"):
+            return [
+                Timing(
+                    row["key"],
+                    row["benchmark"],
+                    row["method"],
+                    json.loads(row["environment"]).get("device", ""),
+                    sum(json.loads(row["timings"]).values()),
+                )
+                for row in self.database.execute(query)
+            ]
 
     def outdated(self, benchmark: str | None = None) -> int:
         """How many finished runs were computed by other versions of their parts."""

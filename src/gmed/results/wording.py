@@ -16,6 +16,29 @@ def spread(mean: float, std: float | None) -> str:
     return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.1f}"
 
 
+def beside(mean: float, std: float | None) -> str:
+    """A number of any size and its standard deviation, each if there is one.
+
+    >>> beside(0.42607, 0.0183), beside(5.0, None), beside(81.938, 4.01), beside(math.nan, None)
+    ('0.4261 ± 0.018', '5', '81.94 ± 4.0', '-')
+    """
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.4g}" if std is None or math.isnan(std) else f"{mean:.4g} ± {std:#.2g}".rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """About how long, in the unit that suits it.
+
+    >>> duration(3.4), duration(200), duration(9000), duration(400_000)
+    ('3 s', '3 min', '2.5 h', '4.6 days')
+    """
+    for unit, length, limit in (("s", 1, 100), ("min", 60, 6000), ("h", 3600, 172_800)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}" if length < 3600 else f"{seconds / length:.1f} {unit}"
+    return f"{seconds / 86_400:.1f} days"
+
+
 def apart(difference: Difference | None) -> str:
     """Ours minus the published mean, and its standard error.
 

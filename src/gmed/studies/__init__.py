@@ -1,0 +1,33 @@
+"""Tables and figures of the paper, each to be reproduced by its name."""
+
+from gmed.errors import unknown
+from gmed.paper.targets import TARGETS
+from gmed.studies.accuracy_table import AccuracyTable
+from gmed.studies.cosine import Cosine
+from gmed.studies.gallery import Gallery
+from gmed.studies.memory_figure import MemoryFigure
+from gmed.studies.prediction_change import PredictionChange
+from gmed.studies.sensitivity import Sensitivity
+from gmed.studies.study import Asked, Finding, Number, Study
+from gmed.studies.training_time import TrainingTime
+from gmed.studies.tsne import TSNE
+from gmed.studies.tuned import Tuned
+
+_TABLES: tuple[Study, ...] = (*map(AccuracyTable, TARGETS.values()), Tuned(), PredictionChange(), TrainingTime())
+_FIGURES: tuple[Study, ...] = (MemoryFigure(), Cosine(), Gallery(), Sensitivity(), TSNE())
+
+STUDIES = {study.name: study for study in (*_TABLES, *_FIGURES)}
+
+
+def get_study(name: str) -> Study:
+    """The table or figure of this name.
+
+    >>> get_study("cosine").where, get_study("gamma").where
+    ('Figure 3', 'Table 7')
+    """
+    if name not in STUDIES:
+        raise unknown("target", name, STUDIES)
+    return STUDIES[name]
+
+
+__all__ = ["STUDIES", "Asked", "Finding", "Number", "Study", "get_study"]

@@ -1,0 +1,109 @@
+"""How charts look, and how they become files: SVG, PNG, PDF and the data as CSV, without a network or a browser.
+
+What draws is an extra of the package, imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gmed.errors import UsageError
+
+if TYPE_CHECKING:
+    import altair as alt
+
+LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "sklearn": "scikit-learn", "PIL": "pillow"}
+"""What draws, by the names it is imported and installed under."""
+
+COLOURS = {
+    "er": "#56b4e9",
+    "er+gmed": "#0072b2",
+    "mir": "#e69f00",
+    "mir+gmed": "#d55e00",
+}
+"""Of methods, a base light and its edited form dark; Okabe and Ito's colours, which the colour-blind tell apart."""
+
+CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+"""Of anything else, from the same set."""
+
+SHAPES = ("circle", "square", "triangle-up", "diamond")
+"""What has a colour has a shape as well."""
+
+INK, GREY = "#222222", "#8c8c8c"
+
+PIXELS_PER_INCH = 200
+
+Record = dict[str, Any]
+
+
+def require_libraries() -> None:
+    """Refuse to begin what could not be drawn in the end."""
+    if lacking := [installed for imported, installed in LIBRARIES.items() if find_spec(imported) is None]:
+        raise UsageError(f"figures need {', '.join(lacking)}: pip install 'gmed[report]'")
+
+
+def data(records: Iterable[Record]) -> alt.InlineData:
+    """Records as a chart holds them."""
+    import altair as alt
+
+    return alt.InlineData(values=list(records))
+
+
+def panel_title(text: str) -> alt.TitleParams:
+    """The title of one of several panels."""
+    import altair as alt
+
+    return alt.TitleParams(text, fontSize=12, fontWeight="normal", anchor="middle", offset=6)
+
+
+def dressed(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
+    """A whole figure with its title, what a reader must know below it, and the look that all of them share."""
+    import altair as alt
+
+    heading = alt.TitleParams(title, subtitle=list(subtitle), anchor="start", offset=14)
+    return (
+        chart.properties(title=heading, background="white", padding=12)
+        .configure_title(color=INK, fontSize=14, subtitleColor="#555555", subtitleFontSize=11, subtitlePadding=4)
+        .configure_axis(
+            labelColor=INK,
+            titleColor=INK,
+            titleFontWeight="normal",
+            titleFontSize=11,
+            gridColor="#ececec",
+            labelFontSize=10,
+        )
+        .configure_legend(labelColor=INK, titleColor=INK, titleFontWeight="normal", labelFontSize=11)
+        .configure_view(stroke=None)
+    )
+
+
+def write(chart: Any, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
+    """The chart as SVG, PNG and PDF and its data as CSV; each file appears whole or not at all."""
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for ending in ("svg", "png", "pdf", "csv"):
+            path, temporary = folder / f"{name}.{ending}", folder / f".{name}.{ending}"
+            try:
+                if ending == "csv":
+                    _write_csv(records, temporary)
+                else:
+                    chart.save(temporary, format=ending, **({"ppi": PIXELS_PER_INCH} if ending == "png" else {}))
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            written.append(path)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from None
+    return written
+
+
+def _write_csv(records: Sequence[Record], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, records[0])
+        writer.writeheader()
+        writer.writerows(records)

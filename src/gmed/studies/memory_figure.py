@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gmed.engine import get_benchmark, resolve
+from gmed.paper.targets import get_target
+from gmed.plan import Planned
+from gmed.reproduce import Reproduction, planned, reproduce
+from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, panel_title
+from gmed.studies.figure import Figure
+from gmed.studies.study import Asked, Finding
+
+PANELS_IN_A_ROW = 3
+
+
+class MemoryFigure(Figure):
+    """Accuracy against the size of memory; its numbers are those of a table, which it shows as well."""
+
+    name = "memory-figure"
+    title = "accuracy against size of memory"
+    where = "Figure 2"
+
+    def plan(self) -> list[Planned]:
+        return planned(get_target("memory"))
+
+    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+        table = reproduce(
+            "memory",
+            benchmarks=asked.benchmarks,
+            seeds=asked.seeds,
+            quick=asked.quick,
+            watcher=asked.watcher,
+            **asked.how,
+        )
+        found = Finding(self, asked.quick, table=table, missing=table.missing, failures=table.failures)
+        return found, records_of(table)
+
+    def draw(self, records: list[Record]) -> Any:
+        import altair as alt
+
+        panels = [
+            _panel([record for record in records if record["benchmark"] == benchmark])
+            for benchmark in dict.fromkeys(record["benchmark"] for record in records)
+        ]
+        return alt.concat(*panels, columns=PANELS_IN_A_ROW, spacing=24)
+
+    def legend(self, records: list[Record]) -> list[str]:
+        seeds = sorted({record["n"] for record in records})
+        return [
+            f"points: mean ± standard deviation, n = {' or '.join(map(str, seeds))} seeds; black lines: published",
+            "* gain over the unedited method with p < 0.05, one-tailed paired t-test, uncorrected",
+        ]
+
+
+def records_of(table: Reproduction) -> list[Record]:
+    """What is drawn of a table of sizes of memory, a record for each cell."""
+    marks = {(c.benchmark, c.method): c.marks for c in table.comparisons}
+    records = []
+    for row in table.rows:
+        cell = row.cell
+        method = resolve(get_benchmark(cell.benchmark), cell.method)
+        reach = 0.0 if math.isnan(row.std) else row.std
+        records.append(
+            {
+                "benchmark": cell.benchmark,
+                "method": method.base.name + (f"+{method.edit.name}" if method.edit else ""),
+                "memory": method.base.parameters["memory"],
+                "n": row.n,
+                "mean": row.mean,
+                "low": row.mean - reach,
+                "high": row.mean + reach,
+                "marks": marks.get((cell.benchmark, cell.method), ""),
+                "published": cell.published.mean,
+                "published_std": cell.published.std,
+                "published_marks": cell.published.marks,
+            }
+        )
+    return records
+
+
+def _panel(records: list[Record]) -> Any:
+    import altair as alt
+
+    methods = [method for method in COLOURS if any(record["method"] == method for record in records)]
+    title, below = "final accuracy, %", alt.Legend(orient="bottom")
+    colours = alt.Scale(domain=methods, range=[COLOURS[method] for method in methods])
+    shapes = alt.Scale(domain=methods, range=SHAPES[: len(methods)])
+    base = alt.Chart(data(records)).encode(
+        alt.X("memory:O", title="examples in memory", axis=alt.Axis(labelAngle=0, grid=False)),
+        alt.XOffset("method:N", sort=methods),
+        color=alt.Color("method:N", title=None, scale=colours, legend=below),
+    )
+    spread = base.mark_rule(strokeWidth=1.5).encode(
+        alt.Y("low:Q", title=title, scale=alt.Scale(zero=False)), alt.Y2("high:Q")
+    )
+    points = base.mark_point(filled=True, size=45, opacity=1).encode(
+        alt.Y("mean:Q", title=title), shape=alt.Shape("method:N", title=None, scale=shapes, legend=below)
+    )
+    theirs = base.mark_tick(thickness=2, size=13).encode(alt.Y("published:Q", title=title), color=alt.value(INK))
+    stars = base.mark_text(dy=-5, fontSize=15).encode(
+        alt.Y("high:Q", title=title), text="marks:N", color=alt.value(INK)
+    )
+    whole = spread + theirs + points + stars
+    return whole.properties(width=230, height=190, title=panel_title(records[0]["benchmark"]))

@@ -1,0 +1,176 @@
+"""What of the paper can be reproduced by name: the one form that its tables and figures have here."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, ClassVar
+
+from gmed.experiment import Watcher, default_store
+from gmed.paper import quantities
+from gmed.plan import Chosen, Planned, choose
+from gmed.reproduce import Reproduction
+from gmed.results import Failure
+from gmed.results.results import finite
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody wants of a study.
+
+    Attributes
+    ----------
+    benchmarks
+        Only these; by default all whose data are here.
+    seeds
+        How many; by default as many as the paper's.
+    quick
+        The small version: three seeds on one benchmark. It shows that all runs, and says nothing about the paper.
+    folder
+        Where figures are written.
+    watcher
+        Makes what is told of the progress on each benchmark.
+    how
+        ``store``, ``device``, ``workers``, ``data_dir`` and so on, as in :func:`gmed.run`.
+    """
+
+    benchmarks: Sequence[str] = ()
+    seeds: int | None = None
+    quick: bool = False
+    folder: Path = Path("figures")
+    watcher: Callable[[], Watcher] = Watcher
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of ours and, where there is one, the paper's.
+
+    Attributes
+    ----------
+    n, mean, std
+        Over so many runs; the standard deviation of one is ``nan``.
+    """
+
+    benchmark: str
+    quantity: str
+    n: int
+    mean: float
+    std: float
+    published: float | None = None
+    published_std: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        benchmark: str,
+        quantity: str,
+        values: Sequence[float],
+        published: float | None = None,
+        published_std: float | None = None,
+    ) -> Number:
+        """From the values of the runs.
+
+        >>> Number.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
+        Number(benchmark='split-mnist', quantity='rate', n=3, mean=2.0, std=1.0, published=2.5, published_std=None)
+        """
+        mean, std = fmean(values), stdev(values) if len(values) > 1 else math.nan
+        return cls(benchmark, quantity, len(values), mean, std, published, published_std)
+
+
+@dataclass
+class Finding:
+    """A figure, or a table that is not one of accuracies, beside what was published.
+
+    Attributes
+    ----------
+    numbers
+        Ours beside the paper's.
+    notes
+        What a reader of them must know.
+    files
+        What was written.
+    table
+        The table of accuracies that a figure shows, if it is one.
+    missing
+        Benchmarks that were left out, and why.
+    """
+
+    study: Study
+    quick: bool = False
+    numbers: list[Number] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    table: Reproduction | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can carry it: as that of a table, with numbers and files."""
+        study = self.study
+        return {
+            **(self.table.to_dict() if self.table else {"schema": "gmed-reproduction/1"}),
+            "target": {"name": study.name, "title": study.title, "where": study.where},
+            "quick": self.quick,
+            "missing": self.missing,
+            "numbers": [finite(asdict(number)) for number in self.numbers],
+            "notes": self.notes,
+            "files": [str(path) for path in self.files],
+            "failures": [asdict(failure) for failure in self.failures],
+        }
+
+
+class Study(ABC):
+    """A table or a figure of the paper that can be reproduced by name.
+
+    Attributes
+    ----------
+    name, title
+        What it is called here, and what it shows.
+    where
+        What it is called in the paper.
+    stored
+        Whether its runs are kept in the store; what must be watched while it runs is run anew.
+    costs_like
+        A method that a run of it costs as much as, if not the one it runs.
+    """
+
+    name: str
+    title: str
+    where: str
+    stored: ClassVar[bool] = True
+    costs_like: ClassVar[str | None] = None
+
+    @abstractmethod
+    def plan(self) -> list[Planned]:
+        """The runs it needs."""
+
+    @abstractmethod
+    def carry_out(self, asked: Asked) -> Finding | Reproduction:
+        """Compute what is missing, and set it beside what was published."""
+
+    def chosen(self, asked: Asked) -> Chosen:
+        """What of its plan is asked for and can be computed here."""
+        return choose(
+            self.plan(),
+            self.where,
+            benchmarks=asked.benchmarks,
+            seeds=asked.seeds,
+            quick=asked.quick,
+            data_dir=asked.how.get("data_dir"),
+            store=asked.how.get("store", default_store()) if self.stored else None,
+        )
+
+    def published(self, benchmark: str, quantity: str, row: str | None = None) -> tuple[float, float | None]:
+        """A number that it shows in the paper, and its standard deviation, if that is given."""
+        (found,) = (
+            (number.value, number.std)
+            for number in quantities()
+            if (number.where, number.benchmark, number.quantity) == (self.where, benchmark, quantity)
+            and row in (None, number.row)
+        )
+        return found

@@ -1,0 +1,155 @@
+"""What there is to reproduce, what it needs, what of that is here, and how long the rest would take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from gmed.engine import RunSpec, get_benchmark
+from gmed.engine.bench import bench
+from gmed.engine.methods import parse
+from gmed.engine.run import environment, make_stream
+from gmed.engine.terms import pick_device
+from gmed.experiment import default_store
+from gmed.results import Store
+from gmed.results.store import Timing
+from gmed.studies.study import Study
+
+WARM_UP, STEPS = 5, 10
+"""Steps before and while the clock runs, where a speed is measured."""
+
+Clock = Callable[[str, str], float | None]
+"""Seconds that a run of a method takes on a benchmark, if they are known."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a study has come.
+
+    Attributes
+    ----------
+    stored, needed
+        Runs that the store has, and all that it needs.
+    kept
+        Whether its runs are kept at all.
+    data
+        The data sets it needs, and whether each is here.
+    seconds
+        What the missing runs take here, as far as it is known, on all cores; only those whose data are here.
+    unknown
+        How many of them there are whose speed is not known.
+    """
+
+    study: Study
+    stored: int
+    needed: int
+    kept: bool
+    data: dict[str, bool]
+    seconds: float
+    unknown: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can carry it."""
+        study = {"name": self.study.name, "title": self.study.title, "where": self.study.where}
+        return {**study, **{name: value for name, value in vars(self).items() if name != "study"}}
+
+
+def survey(
+    studies: Iterable[Study],
+    *,
+    store: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    measure: Callable[[str, str], None] | None = None,
+) -> list[Standing]:
+    """How far each of them has come.
+
+    Parameters
+    ----------
+    measure
+        If given, speeds that the store does not have are measured, after it was told of which benchmark and method.
+    """
+    path, where = Path(store or default_store()), pick_device(device)
+    timings = list[Timing]()
+    if path.exists():
+        with Store(path) as opened:
+            timings = opened.timings()
+    stored = {timing.key for timing in timings}
+    clock = recorded(timings, environment(where)["device"])
+    if measure is not None:
+        clock = lru_cache(maxsize=None)(_measured(clock, device, data_dir, measure))
+    at_once = 1 if where.type == "cuda" else os.cpu_count() or 1
+    here = lru_cache(maxsize=None)(
+        lambda name: get_benchmark(name).data_problem(Path(data_dir) if data_dir else None) is None
+    )
+
+    def standing(study: Study) -> Standing:
+        needed, kept, seconds, unknown = set[str](), 0, 0.0, 0
+        sets: dict[str, bool] = {}
+        for planned in study.plan():
+            sets.setdefault(get_benchmark(planned.benchmark).data, here(planned.benchmark))
+            keys = {spec.key for spec in planned.specs()} - needed
+            missing = keys - stored if study.stored else keys
+            needed |= keys
+            kept += len(keys) - len(missing)
+            if missing and here(planned.benchmark):
+                each = clock(planned.benchmark, study.costs_like or planned.method)
+                seconds += (each or 0.0) * len(missing) / at_once
+                unknown += 0 if each else len(missing)
+        return Standing(study, kept, len(needed), study.stored, sets, seconds, unknown)
+
+    return [standing(study) for study in studies]
+
+
+def recorded(timings: Iterable[Timing], device: str) -> Clock:
+    """What runs on this device took: of this very method, else of such that differ from it in parameters alone.
+
+    >>> clock = recorded([Timing("k", "split-mnist", "er+gmed(alpha=1.0)", "cpu", 4.0)], "cpu")
+    >>> clock("split-mnist", "er+gmed"), clock("split-mnist", "er")
+    (4.0, None)
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for timing in timings:
+        if timing.device == device:
+            for name in {timing.method, family(timing.method)}:
+                found.setdefault((timing.benchmark, name), []).append(timing.seconds)
+
+    def clock(benchmark: str, method: str) -> float | None:
+        seconds = found.get((benchmark, method)) or found.get((benchmark, family(method)))
+        return mean(seconds) if seconds else None
+
+    return clock
+
+
+def family(method: str) -> str:
+    """A method's name without its parameters.
+
+    >>> family("er(memory=100)+gmed(alpha=1.0)")
+    'er+gmed'
+    """
+    return "+".join(part.name for part in parse(method))
+
+
+def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Callable[[str, str], None]) -> Clock:
+    """The same clock where it knows; else a few steps are timed, and multiplied."""
+    timed: dict[tuple[str, str], float] = {}
+
+    def clock(benchmark: str, method: str) -> float | None:
+        if (seconds := known(benchmark, method)) is not None:
+            return seconds
+        name = benchmark, family(method)
+        if name not in timed:
+            tell(*name)
+            (speed,) = bench(*name, replicas=(), steps=STEPS, warm_up=WARM_UP, device=device)
+            folder = Path(data_dir) if data_dir else None
+            stream = make_stream(RunSpec.make(*name, seed=0), pick_device("cpu"), folder)
+            steps = len(stream) / get_benchmark(benchmark).batch_size
+            timed[name] = speed.milliseconds / 1000 * steps
+        return timed[name]
+
+    return clock

@@ -1,0 +1,81 @@
+"""Runs that are made to be watched: several at once, each in a process of its own, nothing kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from gmed.engine import RunSpec
+from gmed.engine.terms import pick_device
+from gmed.plan import Planned
+from gmed.studies.study import Asked
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Job = tuple[str, str, int]
+"""A benchmark, a method and a seed: what of a run can be sent to another process."""
+
+
+class Analysis(Protocol[T_co]):
+    """What is found by watching a run, such as those of :mod:`gmed.paper.analysis`."""
+
+    def __call__(self, spec: RunSpec, device: str, data_dir: Path | None) -> T_co: ...
+
+
+def watched(analysis: Analysis[T], planned: Planned, asked: Asked) -> list[T]:
+    """What the analysis finds at every seed: one run, or with no workers, in this process, else in several.
+
+    >>> from gmed.paper.analysis import prediction_change
+    >>> watched(prediction_change, Planned("split-mnist", "er+gmed(alpha=0.0)", 1), Asked(how={"workers": 0}))
+    [0.0]
+    """
+    specs, watcher = planned.specs(), asked.watcher()
+    watcher.start(specs, 0)
+    data_dir = asked.how.get("data_dir")
+    terms = pick_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
+    look = partial(_look, analysis, *terms)
+    found = []
+    for spec, result in zip(specs, _spread(look, specs, asked.how.get("workers")), strict=True):
+        watcher.watched(spec)
+        found.append(result)
+    return found
+
+
+def _spread(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int | None) -> Iterator[T]:
+    jobs = [(spec.benchmark.name, spec.method.name, spec.seed) for spec in specs]
+    if workers == 0 or len(jobs) == 1:
+        yield from map(look, jobs)
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    before = set(active_children())
+    pool = ProcessPoolExecutor(min(workers or cores, len(jobs)), get_context("spawn"), _quiet)
+    try:
+        yield from pool.map(look, jobs)
+    except BaseException:
+        for process in set(active_children()) - before:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _quiet() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+
+
+def _look(analysis: Analysis[T], device: str, data_dir: Path | None, job: Job) -> T:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # their number changes the order of sums
+    try:
+        return analysis(RunSpec.make(*job), device, data_dir)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,370 @@
+"""Figures, and tables that are not of accuracies: what they hold, what is written, and what is listed."""
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gmed.cli import app
+from gmed.engine import RunResult, RunSpec
+from gmed.engine.run import make_learner
+from gmed.errors import UsageError
+from gmed.paper.analysis import edited_memory, prediction_change
+from gmed.plan import Planned
+from gmed.results import Store
+from gmed.results.store import Timing
+from gmed.results.tuning import candidates
+from gmed.streams import pixels
+from gmed.studies import STUDIES, Asked, charts, cosine, gallery, get_study, sensitivity, tsne
+from gmed.studies.edited_memory_figure import edited_examples
+from gmed.studies.survey import recorded, survey
+from gmed.studies.watched_runs import watched
+
+SMALL = "er(memory=40)+gmed"
+
+
+def fill(path, planned, accuracy, seconds=lambda spec: 2.0, device="cpu"):
+    """A store with made-up results."""
+    with Store(path) as store:
+        for spec in (spec for one in planned for spec in one.specs()):
+            share, found = accuracy(spec), (spec.benchmark.name, spec.method.name, spec.seed)
+            timings = {"data": 0.5, "train": seconds(spec)}
+            result = RunResult(*found, [[share]], share, share, 1, timings, {"device": device, "machine": "here"})
+            store.add(spec, result)
+    return str(path)
+
+
+def somewhat(spec):
+    """An accuracy that depends on everything."""
+    return 0.5 + 0.4 * int(spec.key[:6], 16) / 16**6
+
+
+def reproduced(*words, **options):
+    shown = CliRunner().invoke(app, ["reproduce", *map(str, words)], env={"COLUMNS": "80"}, **options)
+    if shown.exception and not isinstance(shown.exception, SystemExit):
+        raise shown.exception
+    assert shown.exit_code == 0, shown.output
+    return shown.stdout
+
+
+def read(path):
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def check_files(folder, name):
+    ElementTree.parse(folder / f"{name}.svg")
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
+    assert sorted(path.name for path in folder.iterdir()) == [f"{name}.{end}" for end in ("csv", "pdf", "png", "svg")]
+
+
+def drawn_values(chart):
+    """All records that a chart holds."""
+    return [record for records in chart.to_dict()["datasets"].values() for record in records]
+
+
+@pytest.fixture(scope="module")
+def memory():
+    return edited_memory(RunSpec.make("split-mnist", SMALL, 0))
+
+
+def test_the_edited_memory_is_what_a_plain_loop_leaves(memory):
+    spec = RunSpec.make("split-mnist", SMALL, 0)
+    learner, stream = make_learner(spec, torch.device("cpu")), spec.benchmark.make_stream(None, 0)
+    for stretch in stream.stretches(10):
+        for x, y in stretch:
+            learner.observe(x, y)
+    assert torch.equal(memory.after, learner.memory.x[:40])
+    assert torch.equal(memory.label, learner.memory.y[:40])
+    assert torch.equal(memory.age, learner.memory.age[:40])
+    for place, origin in enumerate(learner.memory.origin[:40].tolist()):
+        assert torch.equal(memory.before[place], pixels(stream.x[origin : origin + 1])[0])
+        assert memory.label[place] == stream.y[origin]
+    assert not torch.equal(memory.before, memory.after)
+    changed = [int(learner.predict(pair)[0]) != int(learner.predict(pair)[1]) for pair in pairs(memory)]
+    assert prediction_change(spec) == pytest.approx(np.mean(changed))
+
+
+def pairs(memory):
+    return [torch.stack(pair) for pair in zip(memory.before, memory.after, strict=True)]
+
+
+def test_what_goes_into_tsne_is_what_memory_holds(memory):
+    some = edited_examples(memory, (0, 1, 2, 3))
+    wanted = [place for place in range(40) if memory.label[place] <= 3 and memory.age[place] > 0]
+    vectors = tsne.edit_vectors(some)
+    assert len(vectors) == len(wanted) > 5
+    for vector, place in zip(vectors, wanted, strict=True):
+        assert np.array_equal(vector, (memory.after[place] - memory.before[place]).numpy().ravel())
+    places = tsne.embedded(vectors)
+    assert places.shape == (len(wanted), 2) and np.array_equal(places, tsne.embedded(vectors))
+    records = tsne.records_of(some, places)
+    assert [record["origin"] for record in records] == memory.origin[wanted].tolist()
+    assert [record["x"] for record in records] == pytest.approx(places[:, 0].tolist())
+
+
+def test_nearest_neighbours_one_by_one():
+    rng = np.random.default_rng(0)
+    vectors, labels = rng.normal(size=(30, 3)).astype(np.float32), rng.integers(0, 3, 30)
+    same = 0
+    for i in range(30):
+        nearest = min((j for j in range(30) if j != i), key=lambda j: float(((vectors[i] - vectors[j]) ** 2).sum()))
+        same += labels[i] == labels[nearest]
+    assert tsne.neighbours_alike(vectors, labels) == pytest.approx(same / 30)
+    pairs = [labels[i] == labels[j] for i in range(30) for j in range(30) if i != j]
+    assert tsne.alike_by_chance(labels) == pytest.approx(np.mean(pairs))
+
+
+def test_rows_of_the_gallery_are_what_memory_holds(memory):
+    chosen = gallery.drawn(edited_examples(memory, (0, 1, 2, 3)))
+    records = gallery.records_of(chosen)
+    assert len(records) == 28 * 28 * len(chosen.label)
+    assert chosen.label.tolist() == sorted(chosen.label.tolist()) and max(np.bincount(chosen.label)) <= gallery.OF_EACH
+    for record in records[:: 28 * 28 // 3]:
+        place = memory.origin.tolist().index(record["origin"])
+        assert record["edits"] == memory.age[place] > 0 and record["label"] == memory.label[place] <= 3
+        assert record["before"] == float(memory.before[place, 0, record["row"], record["column"]])
+        assert record["after"] == float(memory.after[place, 0, record["row"], record["column"]])
+    changes = (chosen.after - chosen.before).abs().max()
+    assert gallery.largest_change(records) == pytest.approx(float(changes))
+
+
+def test_colours_of_a_difference():
+    image = gallery._blue_to_red(np.array([[-1.0, 0.0, 1.0, 0.5]]))
+    assert image.tolist() == [[[33, 102, 172], [255, 255, 255], [178, 24, 43], [216, 140, 149]]]
+    assert gallery._grey(np.array([[-0.2, 0.0, 0.5, 1.3]])).tolist()[0] == [[255] * 3, [255] * 3, [128] * 3, [0] * 3]
+
+
+@pytest.mark.parametrize("name", ["gallery", "tsne"])
+def test_figures_of_one_memory(name, tmp_path):
+    words = (name, "--workers", 0, "--device", "cpu", "--out", tmp_path / "new" / "out", "--store", tmp_path / "r.db")
+    shown = reproduced(*words)
+    check_files(tmp_path / "new" / "out", name)
+    assert f"Figure {'4' if name == 'gallery' else '6'}" in shown and "wrote" in shown
+    assert not (tmp_path / "r.db").exists()
+    with pytest.raises(UsageError, match="one run"):
+        reproduced(*words, "--seeds", 3)
+    with pytest.raises(UsageError, match="column of Figure"):
+        reproduced(*words, "--benchmarks", "rotated-mnist")
+
+
+def test_the_cosine_figure(tmp_path, monkeypatch):
+    curves = {seed: np.sin(np.arange(499) / (30 + seed)).tolist() for seed in range(3)}
+    monkeypatch.setattr(cosine, "similarity_to_the_optimal_edit", lambda spec, device, data_dir: curves[spec.seed])
+    words = ("cosine", "--quick", "--workers", 0, "--device", "cpu", "--out", tmp_path)
+    shown = reproduced(*words)
+    check_files(tmp_path, "cosine-quick")
+    assert "SMALL VERSION" in (tmp_path / "cosine-quick.svg").read_text() and "SMALL VERSION" in shown
+    assert "0.523 ± 0.014" in shown
+    (number,) = json.loads(reproduced(*words, "--json"))["numbers"]
+    means = [np.mean(curve) for curve in curves.values()]
+    assert (number["mean"], number["std"]) == pytest.approx((np.mean(means), np.std(means, ddof=1)))
+    rows = read(tmp_path / "cosine-quick.csv")
+    assert len(rows) == cosine.STRETCHES
+    first = [np.mean(curve[:10]) for curve in curves.values()]  # 499 steps in 50 stretches: the first has ten
+    assert float(rows[0]["mean"]) == pytest.approx(np.mean(first))
+    assert float(rows[0]["high"]) == pytest.approx(np.mean(first) + np.std(first, ddof=1))
+
+
+def test_the_memory_figure_shows_its_table(tmp_path):
+    study = get_study("memory-figure")
+    some = [one._replace(seeds=4) for one in study.plan() if one.benchmark in ("split-mnist", "rotated-mnist")]
+    store = fill(tmp_path / "r.db", some, somewhat)
+    words = ("memory-figure", "--seeds", 4, "--benchmarks", "split-mnist,rotated-mnist", "--store", store)
+    document = json.loads(reproduced(*words, "--out", tmp_path / "out", "--json"))
+    check_files(tmp_path / "out", "memory-figure")
+    rows = read(tmp_path / "out" / "memory-figure.csv")
+    assert len(rows) == len(document["rows"]) == len(some)
+    marks = {(c["benchmark"], c["method"]): c["marks"] for c in document["comparisons"]}
+    assert len(marks) == len(some) / 2
+    for row, cell in zip(rows, document["rows"], strict=True):
+        method = cell["cell"]["method"]
+        assert row["benchmark"] == cell["cell"]["benchmark"]
+        assert RunSpec.make(row["benchmark"], method, 0).method.base.parameters["memory"] == int(row["memory"])
+        assert float(row["mean"]) == pytest.approx(cell["mean"])
+        assert float(row["high"]) - float(row["mean"]) == pytest.approx(cell["std"])
+        assert row["marks"] == marks.get((row["benchmark"], method), "")
+        assert float(row["published"]) == cell["cell"]["published"]["mean"]
+    drawn = drawn_values(study.draw([{**row, "mean": float(row["mean"])} for row in rows]))
+    assert {float(one["mean"]) for one in drawn} == {float(row["mean"]) for row in rows}
+    assert "Table 13" in reproduced(*words, "--out", tmp_path / "out")
+
+
+def test_the_sensitivity_figure(tmp_path):
+    some = [one._replace(seeds=3) for one in get_study("sensitivity").plan() if one.benchmark == "split-mnist"]
+    assert len({one.method for one in some}) == len(some) == 1 + 9 + 5 - 1
+    store = fill(tmp_path / "r.db", some, somewhat)
+    shown = reproduced("sensitivity", "--quick", "--store", store, "--out", tmp_path / "out")
+    check_files(tmp_path / "out", "sensitivity-quick")
+    assert "82.67 ± 1.9" in shown and "81.07 ± 2.5" in shown
+    *lines, last = shown.splitlines()
+    assert last == f"wrote {tmp_path / 'out' / 'sensitivity-quick'}.svg, .png, .pdf, .csv"
+    assert max(map(len, lines)) <= 80
+    rows = read(tmp_path / "out" / "sensitivity-quick.csv")
+    assert [float(row["value"]) for row in rows] == [0.01, 0.03, 0.05, 0.07, 0.1, 0.5, 1, 5, 10, 0, 0.001, 0.01, 0.1, 1]
+    er = np.mean([100 * somewhat(RunSpec.make("split-mnist", "er", seed)) for seed in range(3)])
+    for row in rows:
+        method = f"er+gmed({row['parameter']}={row['value']})"
+        ours = [100 * somewhat(RunSpec.make("split-mnist", method, seed)) for seed in range(3)]
+        assert float(row["mean"]) == pytest.approx(np.mean(ours))
+        assert float(row["er"]) == pytest.approx(er)
+        assert (row["published"] == "82.67") == (row["tuned"] == "True")
+    assert sum(row["tuned"] == "True" for row in rows) == 2
+    records = sensitivity.records_of(get_results(store), "split-mnist")
+    drawn = drawn_values(get_study("sensitivity").draw(records))
+    assert {(one["parameter"], one["value"], one["mean"]) for one in drawn} == {
+        (record["parameter"], record["value"], record["mean"]) for record in records
+    }
+
+
+def get_results(store):
+    from gmed.experiment import stored_results
+
+    return stored_results(store)[0]
+
+
+def test_training_time(tmp_path):
+    some = [one._replace(seeds=3) for one in get_study("training-time").plan() if one.benchmark == "split-mnist"]
+    store = fill(tmp_path / "r.db", some, somewhat, lambda spec: (2 + spec.seed) * (3 if spec.method.edit else 1))
+    words = ("training-time", "--quick", "--store", store)
+    numbers = json.loads(reproduced(*words, "--json"))["numbers"]
+    assert [(n["quantity"], n["mean"], n["n"], n["published"]) for n in numbers] == [
+        ("seconds of er", 3.0, 3, 6.0),
+        ("seconds of er+gmed", 9.0, 3, 7.0),
+        ("ratio", 3.0, 3, pytest.approx(7 / 6)),
+    ]
+    shown = reproduced(*words)
+    assert "1.5 \ntimes" in shown or "1.5 times" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_stored_runs_need_no_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    plan = [one._replace(seeds=2) for one in get_study("training-time").plan() if one.benchmark == "split-cifar10"]
+    store = fill(tmp_path / "r.db", plan, somewhat, device="NVIDIA H200")
+    words = ("training-time", "--benchmarks", "split-cifar10", "--store", store)
+    assert "split-cifar10" in reproduced(*words, "--seeds", 2)
+    with pytest.raises(UsageError, match="cifar10"):
+        reproduced(*words, "--seeds", 3)
+
+
+def test_what_was_tuned_beside_the_paper(tmp_path):
+    named = candidates("split-mnist", "er+gmed")
+    best = named[0.5, 0.1]
+    plan = [Planned("split-mnist-tuning", method, 2) for method in named.values()]
+    store = fill(tmp_path / "r.db", plan, lambda spec: 0.9 if spec.method.name == best else 0.4)
+    words = ("tuned", "--benchmarks", "split-mnist", "--store", store)
+    numbers = json.loads(reproduced(*words, "--json"))["numbers"]
+    assert [(n["quantity"], n["n"], n["mean"], n["published"]) for n in numbers] == [
+        ("alpha of er+gmed", 2, 0.5, 5.0),
+        ("beta of er+gmed", 2, 0.1, 0.01),
+        ("alpha of er-aug+gmed", 0, None, 5.0),
+        ("beta of er-aug+gmed", 0, None, 0.001),
+    ]
+    assert "gmed tune" in reproduced(*words)
+    with pytest.raises(UsageError, match="leave out --seeds"):
+        reproduced(*words, "--seeds", 3)
+    nowhere = tmp_path / "none.db"
+    assert "mini-imagenet" in reproduced("tuned", "--store", nowhere) and not nowhere.exists()
+
+
+def test_prediction_change_in_percent(monkeypatch):
+    shares = lambda spec, device, data_dir: 0.1 * spec.seed  # noqa: E731
+    monkeypatch.setattr("gmed.studies.prediction_change.prediction_change", shares)
+    (number,) = json.loads(reproduced("prediction-change", "--quick", "--workers", 0, "--json"))["numbers"]
+    assert (number["mean"], number["std"]) == pytest.approx((10.0, 10.0))
+    assert (number["published"], number["n"]) == (10.2, 3)
+
+
+def test_processes_find_what_this_one_finds():
+    planned = Planned("split-mnist", SMALL, 2)
+    alone = watched(prediction_change, planned, Asked(how={"workers": 0, "device": "cpu"}))
+    assert watched(prediction_change, planned, Asked(how={"workers": 2, "device": "cpu"})) == alone
+    with pytest.raises(UsageError, match="only methods that edit with gmed"):
+        watched(prediction_change, Planned("split-mnist", "er", 2), Asked(how={"workers": 1}))
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
+    found = charts.find_spec
+    monkeypatch.setattr(charts, "find_spec", lambda name: None if name == "altair" else found(name))
+    for name in ("memory-figure", "cosine", "gallery", "sensitivity", "tsne"):
+        with pytest.raises(UsageError, match=r"figures need altair: pip install 'gmed\[report\]'"):
+            get_study(name).carry_out(Asked(folder=tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_that_draws_is_imported_before_it_draws():
+    look = "import sys, gmed.cli; print([n for n in ('altair', 'vl_convert', 'sklearn', 'PIL') if n in sys.modules])"
+    package = str(Path(charts.__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, env={"PYTHONPATH": package})
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="choose another --out"):
+        charts.write(None, [], tmp_path / "file", "x")
+
+
+def test_the_list(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    full = [one._replace(seeds=5) for one in get_study("full-mnist").plan()]
+    store = fill(tmp_path / "r.db", full, somewhat, lambda spec: 9.5)
+    shown = reproduced("--list", "--store", store, "--device", "cpu")
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80
+    for study in STUDIES.values():
+        assert any(line.startswith(study.name) for line in lines)
+    assert "30/120" in next(line for line in lines if line.startswith("full-mnist"))
+    assert "cifar10*" in shown and "mnist*" not in shown
+    listed = {
+        one["name"]: one for one in json.loads(reproduced("--list", "--store", store, "--device", "cpu", "--json"))
+    }
+    assert listed["main"]["data"] == {"mnist": True, "cifar10": False, "cifar100": False, "mini-imagenet": False}
+    assert listed["cosine"]["kept"] is False and listed["cosine"]["needed"] == 20
+
+
+def test_time_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("gmed.studies.survey.os.cpu_count", lambda: 2)
+    study = get_study("full-mnist")
+    store = fill(tmp_path / "r.db", [one._replace(seeds=5) for one in study.plan()], somewhat, lambda spec: 9.5)
+    (standing,) = survey([study], store=store, device="cpu")
+    assert (standing.stored, standing.needed, standing.unknown) == (30, 120, 0)
+    assert standing.seconds == pytest.approx(90 * 10.0 / 2)  # half a second of data each, on two cores
+    (nothing,) = survey([study], store=tmp_path / "none.db", device="cpu")
+    assert (nothing.stored, nothing.unknown, nothing.seconds) == (0, 120, 0)
+
+
+def test_speeds_are_measured_when_asked_for(monkeypatch):
+    study, told = get_study("gallery"), []
+    (standing,) = survey([study], store="none.db", device="cpu", measure=lambda *what: told.append(what))
+    assert told == [("split-mnist", "er+gmed")]
+    assert standing.unknown == 0 and 0.05 < standing.seconds < 600
+
+
+def test_speeds_of_another_device_do_not_count():
+    timings = [
+        Timing("a", "split-mnist", "er", "NVIDIA H200", 1.0),
+        Timing("b", "split-mnist", "er(memory=9)", "cpu", 3.0),
+    ]
+    assert recorded(timings, "cpu")("split-mnist", "er") == 3.0
+    assert recorded(timings, "NVIDIA H200")("split-mnist", "er+gmed") is None
+
+
+def test_every_study_is_whole():
+    for study in STUDIES.values():
+        assert study.plan() and study.title and study.where
+        assert math.prod(one.seeds for one in study.plan()[:3]) > 0
+    with pytest.raises(UsageError, match="did you mean 'cosine'"):
+        get_study("cosin")
