@@ -21,6 +21,7 @@ KINDS = ["ash", "birch", "cedar", "elm"]
 
 
 def write_csv(path, rows, header=("a", "b", "season", "kind"), delimiter=","):
+    path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows([header, *rows])
     return path
@@ -169,6 +170,18 @@ def test_runs_are_kept_by_what_the_data_are(table, tmp_path):
         get_benchmark(name).make_stream(moved.parent, 0)
     moved.unlink()
     assert len(gmed.experiment.stored_results(store)[0].runs) == 6  # results outlive their data
+
+
+def test_results_are_found_by_the_name_of_the_file(table, tmp_path):
+    store = tmp_path / "r.db"
+    gmed.run(str(table), "finetune", seeds=1, workers=0, store=store, label="kind", split="by-column=season")
+    assert len(gmed.experiment.stored_results(store, "trees.csv")[0].runs) == 1
+    numbers = write_csv(tmp_path / "n" / "trees.csv", [[*row[:2], row[3]] for row in rows()], header=("a", "b", "kind"))
+    gmed.run(str(numbers), "finetune", seeds=1, workers=0, store=store, label="kind")
+    with pytest.raises(UsageError, match="divided in several ways"):
+        gmed.experiment.stored_results(store, "trees.csv")
+    with pytest.raises(UsageError, match="unknown benchmark"):
+        gmed.experiment.stored_results(store, "other.csv")
 
 
 def test_every_name_is_read_back(tmp_path):

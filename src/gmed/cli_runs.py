@@ -65,9 +65,9 @@ def rm(
     store: StorePath = None,
 ) -> None:
     """Remove runs from the store; they are computed again when they are asked for."""
-    found = get_benchmark(benchmark)
-    names = [resolve(found, method).name for method in methods or []]
     with Store(_existing(store)) as opened:
+        benchmark = opened.benchmark_named(benchmark)
+        names = [resolve(get_benchmark(benchmark), method).name for method in methods or []]
         removed = opened.remove(benchmark, names, failed=failed)
     make_console().print(f"removed {removed} run{'' if removed == 1 else 's'}")
 

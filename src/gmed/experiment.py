@@ -356,11 +356,10 @@ def run(
 
 def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:
     """What a store holds, and how many runs were left out because their parts have changed since."""
-    if benchmark is not None:
-        get_benchmark(benchmark)
     if not Path(store).exists():
         raise UsageError(f"{store}: no results there yet; gmed run makes some")
     with Store(store) as opened:
+        benchmark = None if benchmark is None else opened.benchmark_named(benchmark)
         runs, failures = opened.runs(benchmark), opened.failures(benchmark)
         outdated = opened.outdated(benchmark)
     if methods and benchmark is not None:

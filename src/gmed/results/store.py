@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from gmed.engine import RunResult, RunSpec
-from gmed.errors import GmedError, StoreError
+from gmed.engine import RunResult, RunSpec, get_benchmark
+from gmed.errors import GmedError, StoreError, UsageError
 from gmed.results.results import Failure
 
 APPLICATION_ID = 0x474D4544  # "GMED": tells a store from other SQLite files
@@ -216,6 +216,21 @@ class Store:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
         with self.explained("cannot be read"):
             return [_result(row) for row in self._rows("finished", benchmark) if _current(row)]
+
+    def benchmark_named(self, name: str) -> str:
+        """The benchmark of this name; of data of one's own the file will do, if it was divided in one way only.
+
+        >>> with Store(":memory:") as store:
+        ...     store.benchmark_named("split-mnist")
+        'split-mnist'
+        """
+        query = "SELECT DISTINCT benchmark FROM runs WHERE substr(benchmark, 1, ?) = ? ORDER BY benchmark"
+        start = f"{Path(name).name}["
+        with self.explained("cannot be read"):
+            found = [str(row["benchmark"]) for row in self.database.execute(query, (len(start), start))]
+        if len(found) > 1:
+            raise UsageError(f"{name} was divided in several ways; say which: {' or '.join(map(repr, found))}")
+        return found[0] if found else get_benchmark(name).name
 
     def timings(self) -> list[Timing]:
         """How long every finished run took, whatever the versions that computed it."""
