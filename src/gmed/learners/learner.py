@@ -341,7 +341,7 @@ class Learner(ABC):
         if like.is_meta:
             raise InputError("the model is on the meta device, without values; give it some first: model.to_empty(...)")
         x = x.detach().to(device=like.device, dtype=like.dtype)
-        if not torch.isfinite(x).all():
+        if not all_finite([x]):
             where = (~torch.isfinite(x).flatten(1).all(1)).nonzero().flatten().tolist()
             raise InputError(
                 f"x holds NaN or infinity (in {like.dtype}) in example(s) {where[:5]} of the batch. "
