@@ -116,6 +116,16 @@ def test_labels_that_are_numbers_are_in_the_order_of_numbers(tmp_path):
     assert len(first) == 4
 
 
+def test_classes_have_one_order(tmp_path):
+    words = ["1", "01", "2", "+1", "1.0", "10"]
+    file = write_csv(tmp_path / "t.csv", [[i, words[i % 6]] for i in range(60)], header=("a", "k"))
+    data = read_own(file, "k", "none")
+    everything = np.concatenate([data.x_train, data.x_test])[:, 0]
+    labels = np.concatenate([data.y_train, data.y_test])[np.argsort(everything)]
+    expected = sorted(words, key=lambda word: (float(word), word))
+    assert labels[:6].tolist() == [expected.index(word) for word in words]
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float64, np.int32])
 def test_arrays(tmp_path, dtype):
     rng = np.random.default_rng(0)
@@ -172,16 +182,59 @@ def test_runs_are_kept_by_what_the_data_are(table, tmp_path):
     assert len(gmed.experiment.stored_results(store)[0].runs) == 6  # results outlive their data
 
 
-def test_results_are_found_by_the_name_of_the_file(table, tmp_path):
-    store = tmp_path / "r.db"
-    gmed.run(str(table), "finetune", seeds=1, workers=0, store=store, label="kind", split="by-column=season")
+def test_results_are_found_by_the_name_of_the_file(table, tmp_path, monkeypatch, capsys):
+    store, how = tmp_path / "r.db", {"seeds": 1, "workers": 0, "label": "kind"}
+    gmed.run(str(table), "finetune", store=store, split="by-column=season", **how)
     assert len(gmed.experiment.stored_results(store, "trees.csv")[0].runs) == 1
     numbers = write_csv(tmp_path / "n" / "trees.csv", [[*row[:2], row[3]] for row in rows()], header=("a", "b", "kind"))
-    gmed.run(str(numbers), "finetune", seeds=1, workers=0, store=store, label="kind")
-    with pytest.raises(UsageError, match="divided in several ways"):
-        gmed.experiment.stored_results(store, "trees.csv")
+    gmed.run(str(numbers), ["finetune", "er"], store=store, **how)
+    assert len(gmed.experiment.stored_results(store, "trees.csv")[0].runs) == 3
+    assert len(gmed.experiment.stored_results(store, "trees.csv", ["er"])[0].runs) == 1
     with pytest.raises(UsageError, match="unknown benchmark"):
         gmed.experiment.stored_results(store, "other.csv")
+    monkeypatch.setattr("sys.argv", ["gmed", "rm", "trees.csv", "--store", str(store)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "which of these?" in capsys.readouterr().err
+    assert len(gmed.experiment.stored_results(store)[0].runs) == 3
+
+
+def test_data_that_are_called_like_a_benchmark_do_not_take_its_place(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind in KINDS:
+        (tmp_path / "split-mnist" / kind).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (5, 5), (number, 0, 0)).save(tmp_path / "split-mnist" / kind / f"{number}.png")
+    store, how = tmp_path / "r.db", {"seeds": 1, "workers": 0}
+    gmed.run("./split-mnist", "finetune", store=store, **how)
+    gmed.run("split-mnist", "finetune", store=store, **how)
+    assert [run.benchmark for run in gmed.experiment.stored_results(store, "split-mnist")[0].runs] == ["split-mnist"]
+
+
+def test_links_and_folders_without_a_name(table, tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "link.csv").symlink_to(table)
+    how = {"seeds": 1, "workers": 0, "store": None}
+    found = gmed.run(str(tmp_path / "deep" / "link.csv"), "finetune", label="kind", split="by-column=season", **how)
+    assert found.runs[0].benchmark.startswith("link.csv[")
+    for kind in KINDS:
+        (tmp_path / "here" / kind).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (5, 5), (number, 0, 0)).save(tmp_path / "here" / kind / f"{number}.png")
+    monkeypatch.chdir(tmp_path / "here")
+    assert gmed.run(".", "finetune", **how).runs[0].benchmark.startswith("here[")
+    monkeypatch.chdir(tmp_path / "here" / "ash")
+    assert gmed.run("..", "finetune", **how).runs[0].benchmark.startswith("here[")
+    with pytest.raises(UsageError, match="unknown benchmark"):
+        gmed.run("", "finetune", **how)
+
+
+def test_tuned_by_its_name(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = OwnData.at(table, "kind", "by-column=season").name
+    found = gmed.run(f"{name}-tuning", "er", seeds=1, workers=0, store=None)
+    assert len(found.runs[0].accuracy) == 2
+    assert not found.failures
 
 
 def test_every_name_is_read_back(tmp_path):
@@ -232,8 +285,10 @@ def test_the_command_line(table, tmp_path, capsys, monkeypatch):
         ("a,k\n1,x\n2,y\n", "k", "by-colour", "split must be by-class"),
         ("a,k\n1,x\n2,y\n", "k", "by-column=b", "unknown column"),
         ("a,k\n1,x\n2,y\n", "k", "by-column=k", "both the label and"),
-        ("a,k\n1,x\n2,y\n", "k", "by-time=0", "whole number of at least 1"),
-        ("a,k\n1,x\n2,y\n", "k", "by-class=two", "whole number of at least 1"),
+        ("a,k\n1,x\n2,y\n", "k", "by-time=0", "whole number from 1 to 2"),
+        ("a,k\n1,x\n2,y\n", "k", "by-time=" + "9" * 30, "whole number from 1 to 2"),
+        ("a,k\n1,x\n2,y\n", "k", "by-class=two", "whole number from 1 to 2"),
+        ("a,k\n1,x\n2,y\n", "k", "by-class=", "nothing after ="),
     ],
 )
 def test_bad_tables(tmp_path, content, label, split, says):
@@ -255,8 +310,9 @@ def test_tables_that_are_no_text(tmp_path):
         read_own(tmp_path / "none.csv", "k")
 
 
-def test_a_feature_that_never_changes_is_zero(tmp_path):
-    file = write_csv(tmp_path / "t.csv", [[7, i, KINDS[i % 2]] for i in range(20)], header=("same", "a", "k"))
+@pytest.mark.parametrize("value", [7, 0.1, -1e300])
+def test_a_feature_that_never_changes_is_zero(tmp_path, value):
+    file = write_csv(tmp_path / "t.csv", [[value, i, KINDS[i % 2]] for i in range(300)], header=("same", "a", "k"))
     data = read_own(file, "k", "none")
     assert (data.x_train[:, 0] == 0).all()
     assert (data.x_test[:, 0] == 0).all()
@@ -288,9 +344,40 @@ def test_bad_arrays(tmp_path, arrays, says):
 
 
 def test_an_archive_that_is_none(tmp_path):
-    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 and no more")
+    file = tmp_path / "a.npz"
+    file.write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(DataError, match=r"not a sound \.npz"):
-        read_own(tmp_path / "a.npz")
+        read_own(file)
+    with file.open("wb") as opened:
+        np.save(opened, np.zeros(3))
+    with pytest.raises(DataError, match=r"not a sound \.npz"):
+        read_own(file)
+
+
+def test_names_that_could_mean_something_else(tmp_path):
+    file = write_csv(tmp_path / "t.csv", [[i, KINDS[i % 2]] for i in range(20)], header=("a", "x,by-column=y"))
+    with pytest.raises(DataError, match="cannot serve as a name"):
+        OwnData.at(file, "x,by-column=y", "none")
+    file = write_csv(tmp_path / "t.csv", [[i, KINDS[i % 2]] for i in range(20)], header=("a", "x\ny"))
+    with pytest.raises(DataError, match="cannot serve as a name"):
+        OwnData.at(file, "x\ny", "none")
+
+
+@settings(
+    max_examples=int(os.environ.get("GMED_FUZZ", 60)), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(place=st.integers(0, 10_000), value=st.integers(0, 255), packed=st.booleans())
+def test_whatever_happens_to_an_archive(tmp_path, place, value, packed):
+    file = tmp_path / "a.npz"
+    (np.savez_compressed if packed else np.savez)(file, x=np.arange(80.0).reshape(40, 2), y=np.arange(40) % 4)
+    content = bytearray(file.read_bytes())
+    content[place % len(content)] = value
+    file.write_bytes(content)
+    try:
+        data = read_own(file)
+    except GmedError:
+        return
+    assert np.isfinite(data.x_train).all()
 
 
 def test_options_that_do_not_belong_together(table, tmp_path):

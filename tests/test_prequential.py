@@ -29,6 +29,14 @@ def test_a_stored_run_without_it_is_computed_again_and_only_then(tmp_path):
         assert again.runs == [asked]
 
 
+def test_computed_anew_without_it_a_run_keeps_it(tmp_path):
+    how = {"seeds": 1, "workers": 0, "device": "cpu", "store": tmp_path / "r.db"}
+    asked = gmed.run("split-mnist", "finetune", prequential=True, **how).runs[0]
+    assert gmed.run("split-mnist", "finetune", rerun=True, **how).runs[0].prequential is None
+    with Store(tmp_path / "r.db") as store:
+        assert [run.prequential for run in store.runs()] == [asked.prequential]
+
+
 def test_workers_and_files_are_told(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\nprequential = true\n')

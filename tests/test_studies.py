@@ -314,6 +314,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="choose another --out"):
         charts.write(None, [], tmp_path / "file", "x")
+    with pytest.raises(UsageError, match="choose another --out"):
+        get_study("gallery").carry_out(Asked(folder=tmp_path / "file"))  # before anything is computed
 
 
 def test_the_list(tmp_path, monkeypatch):

@@ -66,7 +66,9 @@ def rm(
 ) -> None:
     """Remove runs from the store; they are computed again when they are asked for."""
     with Store(_existing(store)) as opened:
-        benchmark = opened.benchmark_named(benchmark)
+        benchmark, *others = opened.benchmarks_named(benchmark)
+        if others:
+            raise UsageError(f"which of these? {', '.join(map(repr, (benchmark, *others)))}")
         names = [resolve(get_benchmark(benchmark), method).name for method in methods or []]
         removed = opened.remove(benchmark, names, failed=failed)
     make_console().print(f"removed {removed} run{'' if removed == 1 else 's'}")

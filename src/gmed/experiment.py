@@ -19,6 +19,7 @@ from gmed.engine import (
     EDITS,
     FUZZY,
     METHODS,
+    TUNING,
     Event,
     Failed,
     Finished,
@@ -148,8 +149,9 @@ class Experiment:
         if self.benchmark not in BENCHMARKS and is_own(self.benchmark):
             if self.data_dir is not None:
                 raise UsageError(f"data_dir says where the data of a benchmark are; {self.benchmark} says so itself")
-            return OwnData.at(Path(self.benchmark), self.label, self.split or DEFAULT_SPLIT)
-        if Path(self.benchmark).suffix and OwnData.named(self.benchmark.removesuffix(FUZZY)) is None:
+            return OwnData.at(self._path, self.label, self.split or DEFAULT_SPLIT)
+        plain = self.benchmark.removesuffix(FUZZY).removesuffix(TUNING)
+        if Path(self.benchmark).suffix and OwnData.named(plain) is None:
             raise UsageError(
                 f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
                 "data in .csv, .parquet or .npz"
@@ -158,10 +160,14 @@ class Experiment:
             raise UsageError(f"label and split are for data of one's own, not for {self.benchmark}")
         return None
 
+    @property
+    def _path(self) -> Path:
+        return Path(os.path.abspath(self.benchmark))  # noqa: PTH100 (a link keeps its name)
+
     def _folder(self) -> Path | None:
         """Where the data are, unless where they are by default."""
         if self._own:
-            return Path(self.benchmark).resolve().parent
+            return self._path.parent
         return None if self.data_dir is None else Path(self.data_dir)
 
     def _settled(self, benchmark: str, method: str) -> str:
@@ -359,13 +365,14 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
     if not Path(store).exists():
         raise UsageError(f"{store}: no results there yet; gmed run makes some")
     with Store(store) as opened:
-        benchmark = None if benchmark is None else opened.benchmark_named(benchmark)
-        runs, failures = opened.runs(benchmark), opened.failures(benchmark)
-        outdated = opened.outdated(benchmark)
-    if methods and benchmark is not None:
-        named = {resolve(get_benchmark(benchmark), method).name for method in methods}
-        runs = [r for r in runs if r.method in named]
-        failures = [f for f in failures if f.method in named]
+        names = [None] if benchmark is None else opened.benchmarks_named(benchmark)
+        runs = [run for name in names for run in opened.runs(name)]
+        failures = [failure for name in names for failure in opened.failures(name)]
+        outdated = sum(opened.outdated(name) for name in names)
+    if methods:
+        named = {(name, resolve(get_benchmark(name), method).name) for name in names if name for method in methods}
+        runs = [r for r in runs if (r.benchmark, r.method) in named]
+        failures = [f for f in failures if (f.benchmark, f.method) in named]
     runs.sort(key=_place)
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
 

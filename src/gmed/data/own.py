@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset
 from gmed.data.raw import Raw, read_arrays, read_folder, read_rows
-from gmed.errors import DataError, UsageError, whole_number
+from gmed.errors import DataError, UsageError
 from gmed.randomness import generator
 
 TABLES = (".csv", ".parquet")
@@ -50,6 +51,12 @@ class OwnDataset(Dataset):
     tasks: int
     in_order: bool
     digest: str
+
+
+@lru_cache(maxsize=1)
+def _read_once(path: Path, label: str | None, split: str, changed: int) -> OwnDataset:
+    """The data, which the next run in this process need not read again if they have not changed since."""
+    return read_own(path, label, split)
 
 
 @dataclass(frozen=True)
@@ -92,12 +99,15 @@ class OwnData:
         """The data at a path, read once to know them."""
         data = read_own(path, label, split)
         label = label if path.suffix.lower() in TABLES else None
-        return cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest)
+        own = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest)
+        if cls.named(own.name) != own or not own.name.isprintable():
+            raise DataError(f"{str(path)!r}: rename the file or the columns: {own.name!r} cannot serve as a name.")
+        return own
 
     def load(self, folder: Path | None) -> OwnDataset:
         """The data themselves, which must be what they were when they were given this name."""
         path = (folder or Path()) / self.file
-        data = read_own(path, self.label, self.split)
+        data = _read_once(path, self.label, self.split, path.stat().st_mtime_ns if path.exists() else 0)
         if data.digest != self.digest:
             raise DataError(f"{path}: not the data of {self.name}: it has changed since. Run again by its path.")
         return data
@@ -105,7 +115,7 @@ class OwnData:
 
 def is_own(path: str) -> bool:
     """Whether this is a path to data rather than the name of a benchmark."""
-    return Path(path).suffix.lower() in (*TABLES, ".npz") or Path(path).is_dir()
+    return Path(path).suffix.lower() in (*TABLES, ".npz") or (path != "" and Path(path).is_dir())
 
 
 def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT) -> OwnDataset:
@@ -125,8 +135,8 @@ def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT) -
     kind, _, option = split.partition("=")
     if kind not in ("by-class", "by-time", "by-column", "none") or (kind == "by-column") > bool(option):
         raise UsageError(f"split must be by-class, by-time, by-column=NAME or none, not {split!r}")
-    if kind == "none" and option:
-        raise UsageError(f"split none takes no option, not {split!r}")
+    if (kind == "none" and option) or split.endswith("="):
+        raise UsageError(f"split {split!r}: there is {'no option of none' if option else 'nothing after ='}")
     suffix, column = path.suffix.lower(), option if kind == "by-column" else None
     if column is not None and suffix not in TABLES:
         raise UsageError(f"{path}: only tables have columns to make tasks by, not {split!r}")
@@ -147,10 +157,10 @@ def _divided(path: Path, raw: Raw, kind: str, option: str) -> OwnDataset:
     count = len(raw.y)
     task, task_test = np.zeros(count, dtype=np.int64), np.zeros(len(raw.y_test), dtype=np.int64)
     if kind == "by-class":
-        each = whole_number("the number of classes in a task", _whole(option or "2"))
+        each = _number("classes in a task", option or "2", len(raw.classes))
         task, task_test = raw.y // each, raw.y_test // each
     elif kind == "by-time":
-        parts = whole_number("the number of tasks", _whole(option or "10"))
+        parts = _number("tasks", option or "10", count)
         if len(raw.y_test):
             raise DataError(f"{path}: a test set of its own has no time. Divide by-class, or leave it out.")
         task = np.arange(count) * parts // count
@@ -203,9 +213,10 @@ def _standardised(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Features with mean 0 and deviation 1 over the training examples; one that never changes is 0."""
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
-        scale = np.where(deviation > 0, deviation, 1.0)
-        parts = [((part - mean) / scale).astype(np.float32) for part in (train, held)]
+        varies = train.max(0) > train.min(0)  # a deviation of what does not is next to 0, not 0
+        mean = np.where(varies, train.mean(0, dtype=np.float64), train[0])
+        deviation = np.where(varies, train.std(0, dtype=np.float64), 1.0)
+        parts = [((part - mean) / deviation).astype(np.float32) for part in (train, held)]
     sound = np.isfinite(deviation) & np.isfinite(parts[0]).all(0) & np.isfinite(parts[1]).all(0)
     for number in np.flatnonzero(~sound).tolist():
         name = columns[number] if columns else str(number)
@@ -213,5 +224,7 @@ def _standardised(
     return parts[0], parts[1]
 
 
-def _whole(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
+def _number(of_what: str, text: str, most: int) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,8}", text) or int(text) > most:
+        raise UsageError(f"the number of {of_what} must be a whole number from 1 to {most}, not {text!r}")
+    return int(text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ def read_arrays(path: Path) -> Raw:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, BadZipFile, KeyError) as error:
+    except Exception as error:  # what NumPy raises depends on the damage
         raise DataError(f"{path}: not a sound .npz file of plain arrays ({error}).") from None
     if not {"x", "y"} <= arrays.keys():
         raise DataError(f"{path}: it must hold the arrays x and y; it holds {', '.join(sorted(arrays)) or 'none'}.")
@@ -121,7 +122,7 @@ def _size(path: Path) -> int:
 def _digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
-        digest.update(f"{file.parent.name}/{file.name}\n".encode() if len(files) > 1 else b"")
+        digest.update(os.fsencode(f"{file.parent.name}/{file.name}\n") if len(files) > 1 else b"")
         with file.open("rb") as opened:
             while block := opened.read(2**20):
                 digest.update(block)
@@ -131,9 +132,15 @@ def _digest(files: Sequence[Path]) -> str:
 def _numbered(labels: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
     """The classes in order (numbers by size, words by the alphabet), and each label's place among them."""
     distinct = set(labels)
-    try:
-        order = sorted(distinct, key=int)
-    except ValueError:
-        order = sorted(distinct, key=str)
+    sizes = {label: _size_of(label) for label in distinct}
+    words = any(math.isnan(size) for size in sizes.values())
+    order = sorted(distinct, key=lambda label: (0.0 if words else sizes[label], str(label)))
     places = {label: place for place, label in enumerate(order)}
     return [str(label) for label in order], np.array([places[label] for label in labels], dtype=np.int64)
+
+
+def _size_of(label: Any) -> float:
+    try:
+        return float(label)
+    except ValueError:
+        return math.nan

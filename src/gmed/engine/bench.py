@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gmed.data.own import OwnData
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.run import environment, make_learner
 from gmed.engine.spec import RunSpec
@@ -120,8 +121,10 @@ def _seconds(
 def _random_stream(benchmark: Benchmark, steps: int, where: torch.device) -> Stream:
     generator = torch.Generator().manual_seed(0)
     count = steps * benchmark.batch_size
-    x = torch.randint(0, 256, (count, *SHAPES[benchmark.data]), dtype=torch.uint8, generator=generator)
-    return Stream(x, torch.randint(10, (count,), generator=generator), (), (count,), 10).to(where)
+    own = OwnData.named(benchmark.data)
+    shape, classes = (own.shape, own.classes) if own else (SHAPES[benchmark.data], 10)
+    x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
+    return Stream(x, torch.randint(classes, (count,), generator=generator), (), (count,), classes).to(where)
 
 
 def _wait(where: torch.device) -> None:

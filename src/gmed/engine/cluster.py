@@ -254,6 +254,7 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
 
 def _have(name: str, dataset: Dataset) -> None:
     if AT_HAND.get(name) is not dataset:
+        AT_HAND.clear()  # a worker may live long
         AT_HAND[name] = dataset
         forget_streams()
 

@@ -66,6 +66,12 @@ PATIENCE = 60.0
 """Seconds that workers have for their checkpoints when they are told to stop, unless they are told twice."""
 
 
+def usual_workers(on_gpu: bool) -> int:
+    """One per usable core, at most eight for a GPU."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 8) if on_gpu else cores
+
+
 def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Events:
     """Compute runs, in any order, and tell what happens as it happens.
 
@@ -79,9 +85,7 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
     """
     on_gpu = pick_device(terms.device).type == "cuda"
     groups = computed_together(specs) if on_gpu else [(spec,) for spec in specs]
-    if workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = min(cores, 8) if on_gpu else cores
+    workers = usual_workers(on_gpu) if workers is None else workers
     if workers == 0:
         yield from _here(groups, terms)
         return

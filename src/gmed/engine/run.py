@@ -30,6 +30,9 @@ from gmed.version import __version__
 AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
 """Numbers of a test set that are classified at a time: enough to keep a device busy, with room for activations."""
 
+SMALL = 784
+"""Numbers of an input below which the activations are what takes room."""
+
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
 
@@ -338,7 +341,7 @@ def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
 
 
 def _right(learner: Learner, test: Examples) -> Tensor:
-    chunk = max(1, AT_ONCE[test.x.device.type] // test.x[0].numel())
+    chunk = max(1, AT_ONCE[test.x.device.type] // max(test.x[0].numel(), SMALL))
     pieces = zip(torch.split(test.x, chunk), torch.split(test.y, chunk), strict=True)
     return torch.stack([(learner.predict(pixels(x)) == y).sum() for x, y in pieces]).sum()
 

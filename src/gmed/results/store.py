@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from gmed.engine import RunResult, RunSpec, get_benchmark
-from gmed.errors import GmedError, StoreError, UsageError
+from gmed.engine import BENCHMARKS, RunResult, RunSpec, get_benchmark
+from gmed.errors import GmedError, StoreError
 from gmed.results.results import Failure
 
 APPLICATION_ID = 0x474D4544  # "GMED": tells a store from other SQLite files
@@ -209,28 +209,34 @@ class Store:
                     self.database.execute("DELETE FROM runs WHERE key = :key AND status = 'failed'", row)
                     self.database.execute(f"INSERT OR IGNORE INTO runs ({names}) VALUES ({marks})", row)
                 else:
+                    row |= self._measured_before(row)
                     self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
                 self.database.execute("DELETE FROM claims WHERE key = :key", row)
+
+    def _measured_before(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What is known of the same run with the same accuracies, and was not measured this time."""
+        here = self.database.execute("SELECT * FROM runs WHERE key = :key AND accuracy = :accuracy", row).fetchone()
+        return {name: here[name] for name in MEASURED if row[name] is None} if here else {}
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
         with self.explained("cannot be read"):
             return [_result(row) for row in self._rows("finished", benchmark) if _current(row)]
 
-    def benchmark_named(self, name: str) -> str:
-        """The benchmark of this name; of data of one's own the file will do, if it was divided in one way only.
+    def benchmarks_named(self, name: str) -> list[str]:
+        """The benchmark of this name, or all that are made of the file of this name.
 
         >>> with Store(":memory:") as store:
-        ...     store.benchmark_named("split-mnist")
-        'split-mnist'
+        ...     store.benchmarks_named("split-mnist")
+        ['split-mnist']
         """
+        if name in BENCHMARKS:
+            return [name]
         query = "SELECT DISTINCT benchmark FROM runs WHERE substr(benchmark, 1, ?) = ? ORDER BY benchmark"
         start = f"{Path(name).name}["
         with self.explained("cannot be read"):
             found = [str(row["benchmark"]) for row in self.database.execute(query, (len(start), start))]
-        if len(found) > 1:
-            raise UsageError(f"{name} was divided in several ways; say which: {' or '.join(map(repr, found))}")
-        return found[0] if found else get_benchmark(name).name
+        return found or [get_benchmark(name).name]
 
     def timings(self) -> list[Timing]:
         """How long every finished run took, whatever the versions that computed it."""

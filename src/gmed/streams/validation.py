@@ -24,7 +24,7 @@ def held_out(stream: Stream, seed: int, *, tasks: int = 3, share: float = 0.05) 
     for stop in stream.evaluate_after[:tasks]:
         places = torch.arange(start, stop)
         order = torch.from_numpy(chooser.permutation(stop - start))
-        count = round(share * (stop - start))
+        count = max(1, round(share * (stop - start)))
         out, stay = places[order[:count]], places[order[count:].sort().values]
         tests.append(Examples(stream.x[out], stream.y[out]))
         kept.append(stay)

@@ -81,6 +81,21 @@ def dressed(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
     )
 
 
+def require_folder(folder: Path) -> None:
+    """The error that says so, unless files can be written there: before hours are spent on what goes there."""
+    probe = folder / ".gmed"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"{folder}: cannot be written ({error.strerror}); choose another --out")
+
+
 def write(chart: Any, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
     """The chart as SVG, PNG and PDF and its data as CSV; each file appears whole or not at all."""
     written = []
@@ -98,7 +113,7 @@ def write(chart: Any, records: Sequence[Record], folder: Path, name: str) -> lis
                 temporary.unlink(missing_ok=True)
             written.append(path)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from None
+        raise _unwritable(folder, error) from None
     return written
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from gmed.studies.charts import Record, dressed, require_libraries, write
+from gmed.studies.charts import Record, dressed, require_folder, require_libraries, write
 from gmed.studies.study import Asked, Finding, Study
 
 
@@ -12,6 +12,7 @@ class Figure(Study):
 
     def carry_out(self, asked: Asked) -> Finding:
         require_libraries()
+        require_folder(asked.folder)
         found, records = self.find(asked)
         if not records:
             return found

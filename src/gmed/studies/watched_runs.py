@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,7 +13,9 @@ from typing import Protocol, TypeVar
 import torch
 
 from gmed.engine import RunSpec
+from gmed.engine.executor import usual_workers
 from gmed.engine.terms import pick_device
+from gmed.errors import whole_number
 from gmed.plan import Planned
 from gmed.studies.study import Asked
 
@@ -38,26 +39,29 @@ def watched(analysis: Analysis[T], planned: Planned, asked: Asked) -> list[T]:
     >>> watched(prediction_change, Planned("split-mnist", "er+gmed(alpha=0.0)", 1), Asked(how={"workers": 0}))
     [0.0]
     """
+    workers = asked.how.get("workers")
+    if workers is not None:
+        whole_number("workers", workers, least=0)
     specs, watcher = planned.specs(), asked.watcher()
     watcher.start(specs, 0)
     data_dir = asked.how.get("data_dir")
     terms = pick_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
     look = partial(_look, analysis, *terms)
+    workers = usual_workers(terms[0] == "cuda") if workers is None else workers
     found = []
-    for spec, result in zip(specs, _spread(look, specs, asked.how.get("workers")), strict=True):
+    for spec, result in zip(specs, _spread(look, specs, workers), strict=True):
         watcher.watched(spec)
         found.append(result)
     return found
 
 
-def _spread(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int | None) -> Iterator[T]:
+def _spread(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) -> Iterator[T]:
     jobs = [(spec.benchmark.name, spec.method.name, spec.seed) for spec in specs]
     if workers == 0 or len(jobs) == 1:
         yield from map(look, jobs)
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     before = set(active_children())
-    pool = ProcessPoolExecutor(min(workers or cores, len(jobs)), get_context("spawn"), _quiet)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _quiet)
     try:
         yield from pool.map(look, jobs)
     except BaseException:
