@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,30 +92,39 @@ def where_measured(device: str) -> dict[str, str]:
 def _seconds(
     spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], where: torch.device
 ) -> tuple[float, bool]:
-    """Seconds of the second number of steps after the first, and whether they ran as a CUDA graph."""
+    """Seconds of the second number of steps after the first, and whether they ran as a CUDA graph.
+
+    All are made in one go, as in a run, where the host decides on the next steps while the device makes the last ones.
+    """
     size = spec.benchmark.batch_size
     learners = [make_learner(RunSpec(spec.benchmark, spec.method, seed), where) for seed in range(max(replicas, 1))]
     group = Together(learners, [stream] * len(learners), size)
 
-    def learn(start: int, stop: int, number: int) -> None:
-        task = (number,) if learners[0].task_aware else ()
+    before, timed = steps
+    whole = before + timed
+
+    def learn(start: int, stop: int, *task: int) -> Iterator[int]:
+        """Tells how many steps have been made."""
         if replicas:
-            for _ in group.learn(start * size, stop * size, *task):
-                pass
+            for place in group.learn(start * size, stop * size, *task):
+                yield place // size
             for failure in group.failures.values():
                 raise failure
-            return
-        for step in range(start, stop):
-            rows = slice(step * size, (step + 1) * size)
-            learners[0].observe(pixels(stream.x[rows]), stream.y[rows], *task)
+        else:
+            for step in range(start, stop):
+                rows = slice(step * size, (step + 1) * size)
+                learners[0].observe(pixels(stream.x[rows]), stream.y[rows], *task)
+                yield step + 1
 
-    before, timed = steps
-    learn(0, before, 0)
-    _wait(where)
-    start = time.perf_counter()
-    learn(before, before + timed, 1)
-    _wait(where)
-    return time.perf_counter() - start, group.captured
+    parts = [(0, before, 0), (before, whole, 1)] if learners[0].task_aware else [(0, whole)]
+    marks = [(0, time.perf_counter())]
+    for part in parts:
+        for made in learn(*part):
+            _wait(where)
+            marks.append((made, time.perf_counter()))
+    *earlier, (_, end) = marks
+    made, start = next((mark for mark in earlier if mark[0] >= before), earlier[-1])
+    return (end - start) * timed / (whole - made), group.captured
 
 
 def _random_stream(benchmark: Benchmark, steps: int, where: torch.device) -> Stream:
