@@ -34,6 +34,9 @@ NO_WRITE_BACK = {
 }
 PAIRS = {
     "GMED helps": [(f"{base}+gmed", base) for base in ("er", "mir", "er-aug", "er-t", "gem", "gss")],
+    "GMED helps with other sizes of memory": [
+        (f"{base}(memory={size})+gmed", f"{base}(memory={size})") for base in ("er", "mir") for size in (100, 200)
+    ],
     "GMED beats other edits": [
         (f"{base}+gmed", f"{base}+{edit}") for base in ("er", "mir") for edit in ("adv-edit", "random-edit")
     ],

@@ -23,6 +23,8 @@ VARIANTS = [
     *DECAYED,
     *(f"er+gmed(extra={n})" for n in (3, 5, 10, 50)),
 ]
+FADING = ["er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed"]
+SIZES = [f"{base}(memory={size}){edit}" for base in ("er", "mir") for size in (100, 200) for edit in ("", "+gmed")]
 PLAN = {  # in the order they are worth waiting for
     "basics": dict.fromkeys(("split-mnist", "permuted-mnist", "rotated-mnist"), BASICS)
     | {"split-mnist-full": ["er", "er+gmed"]},
@@ -45,6 +47,8 @@ PLAN = {  # in the order they are worth waiting for
         ],
         "permuted-mnist": [*DECAYED, "er+gmed(alpha=5.0,beta=0.0,write_back=false)"],  # the published ones
     },
+    "fuzzy": dict.fromkeys(("split-mnist-fuzzy", "rotated-mnist-fuzzy", "permuted-mnist-fuzzy"), FADING),
+    "sizes": dict.fromkeys(("split-mnist", "rotated-mnist"), SIZES),
 }
 
 
