@@ -363,6 +363,8 @@ def run(
 def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:
     """What a store holds, and how many runs were left out because their parts have changed since."""
     if not Path(store).exists():
+        if benchmark is not None and not is_own(benchmark):
+            get_benchmark(benchmark)  # a name that does not exist is the first thing to know
         raise UsageError(f"{store}: no results there yet; gmed run makes some")
     with Store(store) as opened:
         names = [None] if benchmark is None else opened.benchmarks_named(benchmark)
