@@ -68,8 +68,8 @@ Of {0} claims {1} are replicated, {2} are not, {3} are undecided.
 NOT_MEASURED = """
 ## Not measured yet
 
-Fuzzy boundaries and sizes of memory but on Split MNIST; on CIFAR-10 all but the main methods, and all of it on CIFAR-100
-and mini-ImageNet.
+Fuzzy boundaries and sizes of memory but on Split MNIST; on CIFAR-10 all but the main methods, and all of it on
+CIFAR-100 and mini-ImageNet.
 """
 
 
