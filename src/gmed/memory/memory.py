@@ -93,12 +93,10 @@ class Memory(ABC):
 
         Of two examples sent to one slot in the same batch, the later stays.
         """
-        slots = admitted.tolist()
+        slots, outside = admitted.tolist(), self.capacity
         last = {slot: number for number, slot in enumerate(slots)}
-        stays = (last[slot] == number and slot < self.capacity for number, slot in enumerate(slots))
-        return np.array(
-            [slot if stay else self.capacity for slot, stay in zip(slots, stays, strict=True)], dtype=np.int64
-        )
+        stays = [last[slot] == number and slot < outside for number, slot in enumerate(slots)]
+        return np.where(stays, admitted, outside).astype(np.int64)
 
     def next_origins(self, count: int) -> NDArray[np.int64]:
         """Which examples of the stream the next ones are."""

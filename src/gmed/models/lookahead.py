@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 
 import torch
@@ -98,9 +99,7 @@ class LookAhead:
         return self.loss(self.output_after(x), y)
 
     def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
-        if self._certain:
-            return forward(self.model, parameters, x)
-        with same_chance():
+        with nullcontext() if self._certain else same_chance():
             return forward(self.model, parameters, x)
 
     @cached_property
