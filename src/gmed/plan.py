@@ -14,6 +14,12 @@ from gmed.results import Results, Store
 USUAL_SEEDS = 20
 """How many, where the paper does not say."""
 
+SIX = ("split-mnist", "permuted-mnist", "rotated-mnist", "split-cifar10", "split-cifar100", "split-mini-imagenet")
+"""The benchmarks that most of the paper is about."""
+
+SMALL_VERSION = "A SMALL VERSION: it shows that everything runs, and says nothing about the paper."
+"""Printed with whatever is of so few seeds that it decides nothing."""
+
 QUICK_SEEDS = 3
 QUICK_BENCHMARKS = ("split-mnist", "split-mnist-fuzzy", "split-mnist-full", "rotated-mnist")
 """Where a small version looks first; the whole column follows from none of it."""

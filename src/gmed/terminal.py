@@ -26,6 +26,7 @@ from gmed.data import progress as data
 from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
+from gmed.plan import SMALL_VERSION
 from gmed.reproduce import Reproduction
 from gmed.results import Failure, Gain, Results
 from gmed.results.metrics import Metrics
@@ -33,8 +34,6 @@ from gmed.results.wording import apart, beside, duration, p_value, spread
 from gmed.studies import Finding
 from gmed.studies.survey import Standing
 from gmed.tune import Tuned
-
-SMALL_VERSION = " A SMALL VERSION: it shows that everything runs, and says nothing about the paper."
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -258,7 +257,7 @@ def _mean(runs: Sequence[Metrics], name: str) -> str:
 def show_reproduction(console: Console, found: Reproduction) -> None:
     """A table of the paper beside ours, column by column, then its comparisons."""
     target = found.target
-    console.print(f"{target.table}: {target.title}.{SMALL_VERSION if found.quick else ''}")
+    console.print(f"{target.table}: {target.title}.{' ' + SMALL_VERSION if found.quick else ''}")
     for benchmark in dict.fromkeys(row.cell.benchmark for row in found.rows):
         table = Table(title=f"{benchmark}: accuracy %", title_justify="left")
         table.add_column("method", overflow="fold")
@@ -299,7 +298,7 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
         show_reproduction(console, found.table)
     else:
         study = found.study
-        console.print(f"{study.where}: {study.title}.{SMALL_VERSION if found.quick else ''}")
+        console.print(f"{study.where}: {study.title}.{' ' + SMALL_VERSION if found.quick else ''}")
         if found.numbers:
             _show_numbers(console, found)
         for note in found.notes:

@@ -4,10 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from gmed.data.dataset import Dataset
 from gmed.errors import whole_number
+
+Places = NDArray[np.int64]
+"""Where examples are in a data set."""
 
 
 class Examples(NamedTuple):
@@ -67,6 +73,18 @@ def pixels(x: Tensor) -> Tensor:
     tensor([0.0000, 0.2000, 1.0000])
     """
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+
+
+def task_by_task(data: Dataset, seen: Sequence[Places], held: Sequence[Places]) -> Stream:
+    """The stream of these training examples, task by task as they are to be seen, and these test examples of each."""
+    chosen = np.concatenate(seen)
+    return Stream(
+        x=torch.from_numpy(data.x_train[chosen]),
+        y=torch.from_numpy(data.y_train[chosen]),
+        tests=tuple(Examples(torch.from_numpy(data.x_test[t]), torch.from_numpy(data.y_test[t])) for t in held),
+        evaluate_after=ends([len(places) for places in seen]),
+        num_classes=data.num_classes,
+    )
 
 
 def ends(lengths: Sequence[int]) -> tuple[int, ...]:

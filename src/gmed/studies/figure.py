@@ -3,6 +3,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+from gmed.plan import SMALL_VERSION
 from gmed.studies.charts import Record, dressed, require_folder, require_libraries, write
 from gmed.studies.study import Asked, Finding, Study
 
@@ -17,9 +18,7 @@ class Figure(Study):
         if not records:
             return found
         name = f"{self.name}-quick" if asked.quick else self.name
-        small = (
-            ["A SMALL VERSION: it shows that everything runs, and says nothing about the paper."] if asked.quick else []
-        )
+        small = [SMALL_VERSION] if asked.quick else []
         chart = dressed(self.draw(records), f"{self.where}: {self.title}", [*small, *self.legend(records)])
         found.files = write(chart, records, asked.folder, name)
         return found

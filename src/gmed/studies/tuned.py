@@ -7,19 +7,11 @@ from pathlib import Path
 from gmed.engine import TUNING
 from gmed.errors import UsageError, unknown
 from gmed.experiment import default_store
-from gmed.plan import Planned
+from gmed.plan import SIX, Planned
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, candidates, scores
 from gmed.studies.study import Asked, Finding, Number, Study
 
-BENCHMARKS = (
-    "split-mnist",
-    "permuted-mnist",
-    "rotated-mnist",
-    "split-cifar10",
-    "split-cifar100",
-    "split-mini-imagenet",
-)
 ROWS = {"er+gmed": "er+gmed, mir+gmed, gem+gmed", "er-aug+gmed": "er-aug+gmed"}
 SEEDS = 5
 """At which ``gmed tune`` tries every candidate unless told otherwise."""
@@ -35,7 +27,7 @@ class Tuned(Study):
     def plan(self) -> list[Planned]:
         return [
             Planned(benchmark + TUNING, candidate, SEEDS)
-            for benchmark in BENCHMARKS
+            for benchmark in SIX
             for method in ROWS
             for candidate in candidates(benchmark, method).values()
         ]
@@ -44,11 +36,11 @@ class Tuned(Study):
         if asked.quick or asked.seeds:
             raise UsageError(f"{self.name} reads what gmed tune tried; leave out --seeds and --quick")
         for name in asked.benchmarks:
-            if name not in BENCHMARKS:
-                raise unknown(f"column of {self.where}:", name, BENCHMARKS)
+            if name not in SIX:
+                raise unknown(f"column of {self.where}:", name, SIX)
         found, path = Finding(self), asked.how.get("store") or default_store()
         with Store(path if Path(path).exists() else ":memory:") as store:
-            for benchmark in asked.benchmarks or BENCHMARKS:
+            for benchmark in asked.benchmarks or SIX:
                 for method in ROWS:
                     found.numbers += self.numbers(store, benchmark, method)
         if any(number.n == 0 for number in found.numbers):
