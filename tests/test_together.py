@@ -16,7 +16,7 @@ from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, BGD, ER, MIR, ERAug, FineTune
-from gmed.memory import Reservoir
+from gmed.memory import Reservoir, host
 from gmed.models import Passes, ResNet18
 from gmed.streams import Stream
 
@@ -265,3 +265,27 @@ def test_a_graph_of_several_equals_each_alone_on_a_gpu(name, monkeypatch):
     for seed, learner in enumerate(learners):
         reference = FORESEEN[name](model(seed, "cuda"), seed)
         assert same(learner.state_dict(), alone(reference, stream(seed, 900, "cuda"), 10, [0, 455, 900]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_memory_with_the_host_changes_nothing(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+    def learned(share):
+        monkeypatch.setattr(host, "SHARE", share)
+        learners = [FORESEEN["er+gmed"](model(seed, "cuda"), seed) for seed in range(2)]
+        group = together(learners, [stream(seed, 900, "cuda") for seed in range(2)], 10, [0, 455, 900])
+        assert group.captured and all(("x" in learner.memory._on_host) == (share == 0) for learner in learners)
+        return learners
+
+    on_gpu, on_host = learned(1.0), learned(0.0)
+    for ours, theirs in zip(on_host, on_gpu, strict=True):
+        state = ours.state_dict()
+        assert state["memory.x"].device.type == "cpu" and same({k: v.cpu() for k, v in state.items()}, cpu(theirs))
+        again = FORESEEN["er+gmed"](model(9, "cuda"), 9)
+        again.load_state_dict(state)
+        assert "x" in again.memory._on_host and same(cpu(again), cpu(theirs))
+
+
+def cpu(learner):
+    return {name: tensor.cpu() for name, tensor in learner.state_dict().items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gmed.engine.spec import RunSpec
+from gmed.memory.host import belongs_on_host
 from gmed.streams import Stream
 
 SHARE = 0.8
@@ -30,5 +31,6 @@ def learners_that_fit(spec: RunSpec, stream: Stream, free: int) -> int:
     """
     example = stream.x[0].numel()
     data = stream.x.nbytes + sum(test.x.nbytes for test in stream.tests)
-    stored = int(spec.method.base.parameters.get("memory", 0))
-    return max(1, int(SHARE * free) // (data + 4 * example * (stored + WORK)))
+    stored = 4 * example * int(spec.method.base.parameters.get("memory", 0))
+    memory = 0 if belongs_on_host(stored, stream.x.device) else stored
+    return max(1, int(SHARE * free) // (data + memory + 4 * example * WORK))

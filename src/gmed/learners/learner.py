@@ -281,11 +281,11 @@ class Learner(ABC):
     def _become(self, state: dict[str, Tensor]) -> None:
         like = next(self.model.parameters())
 
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v.to(like.device) for k, v in state.items() if k.startswith(prefix)}
+        def part(prefix: str, where: torch.device = like.device) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v.to(where) for k, v in state.items() if k.startswith(prefix)}
 
         if self.memory is not None:
-            self.memory.load_state_dict(part("memory."))
+            self.memory.load_state_dict(part("memory.", torch.device("cpu")))
             if self.memory.ready:
                 self.memory.to(like)
         self.model.load_state_dict(part("model."))

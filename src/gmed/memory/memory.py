@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.errors import UsageError, whole_number
+from gmed.memory.host import belongs_on_host, seen_by_gpu
 
 
 class Memory(ABC):
@@ -45,6 +46,7 @@ class Memory(ABC):
         self.seen = 0
         self._claimed = False
         self._rows: dict[str, Tensor] = {}  # the columns with one more row, where what is not stored is written
+        self._on_host: dict[str, Tensor] = {}  # those of them that a GPU has no room for, as the host sees them
         self._overwritten: list[tuple[str, Tensor, Tensor]] | None = None
 
     @abstractmethod
@@ -75,13 +77,12 @@ class Memory(ABC):
     ) -> None:
         """Keep something more of every example."""
         try:
-            rows = torch.full((self.capacity + 1, *shape), fill, dtype=dtype, device=device)
+            self._hold(name, torch.full((self.capacity + 1, *shape), fill, dtype=dtype), device)
         except (RuntimeError, TypeError, MemoryError) as error:  # how torch says that there is not so much room
             raise UsageError(
                 f"there is no room for a memory of {self.capacity} examples of shape {shape} on {device}; "
                 "choose a smaller one"
             ) from error
-        self._hold(name, rows)
 
     def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> None:
         """Offer a batch of examples, with what else the memory keeps of them. One that enters has age 0."""
@@ -137,8 +138,16 @@ class Memory(ABC):
         """Everything the memory is, as named tensors."""
         state = {"seen": torch.tensor(self.seen)}
         if self.ready:
-            state |= {name: getattr(self, name) for name in self.columns}
+            state |= {name: self._values(name) for name in self.columns}
         return state
+
+    def _values(self, name: str) -> Tensor:
+        """A column, where there is room for a copy of it."""
+        if name in self._on_host:
+            torch.cuda.synchronize(self._rows[name].device)
+            return self._on_host[name][: self.capacity]
+        values: Tensor = getattr(self, name)
+        return values
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the memory whose state this is; it must have the same number of slots."""
@@ -154,23 +163,24 @@ class Memory(ABC):
                 raise UsageError(f"{name} of the state's memory is {tensor.dtype} {tuple(tensor.shape)}: it is damaged")
         if held and bool((held["age"] < 0).any() | (held["origin"] < -1).any() | (held["origin"] >= seen).any()):
             raise UsageError("the state's memory counts what never was: it is damaged")
-        before = self._rows, self.seen
+        before = self._rows, self._on_host, self.seen
         self.clear()
         for name, tensor in held.items():
-            self._hold(name, torch.cat([tensor, tensor[-1:]]))
+            self._hold(name, torch.cat([tensor, tensor[-1:]]), tensor.device)
         self.seen = seen
         if held and bool((self.origin.cpu()[torch.from_numpy(self.filled())] < 0).any()):
             self.clear()
-            rows, self.seen = before
+            rows, on_host, self.seen = before
             for name, tensor in rows.items():
-                self._hold(name, tensor)
+                self._hold(name, tensor, tensor.device)
+            self._on_host = on_host
             raise UsageError("the state's memory lacks examples that it counts: it is damaged")
 
     def clear(self) -> None:
         """Forget everything, and the shape of examples too."""
         for name in self.columns:
             vars(self).pop(name, None)
-        self._rows = {}
+        self._rows, self._on_host = {}, {}
         self.seen = 0
 
     def claim(self) -> None:
@@ -183,10 +193,15 @@ class Memory(ABC):
         """Move the stored examples to where ``like`` is, in its type."""
         for name, rows in self._rows.items():
             if rows.device != like.device or (name == "x" and rows.dtype != like.dtype):
-                self._hold(name, rows.to(like) if name == "x" else rows.to(like.device))
+                self._hold(name, rows.to(like.dtype) if name == "x" else rows, like.device)
 
-    def _hold(self, name: str, rows: Tensor) -> None:
-        self._rows[name] = rows
+    def _hold(self, name: str, rows: Tensor, device: torch.device) -> None:
+        """Keep a column, on the device or where the device can reach it."""
+        self._on_host.pop(name, None)
+        if rows.device != device and belongs_on_host(rows.nbytes, device):
+            self._on_host[name] = rows.pin_memory()
+            rows = seen_by_gpu(self._on_host[name], device)
+        self._rows[name] = rows = rows.to(device)
         setattr(self, name, rows[: self.capacity])
 
 

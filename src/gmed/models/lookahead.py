@@ -73,9 +73,9 @@ class LookAhead:
     @cached_property
     def parameters(self) -> Parameters:
         """θ'. No gradient flows through it back to θ."""
-        ahead = torch._foreach_mul([self.stream_gradient[name] for name in self.current], -self.lr)
-        torch._foreach_add_(ahead, [p.detach() for p in self.current.values()])
-        return dict(zip(self.current, ahead, strict=True))
+        theta = [p.detach() for p in self.current.values()]
+        slope = [self.stream_gradient[name] for name in self.current]
+        return dict(zip(self.current, torch._foreach_sub(theta, slope, alpha=self.lr), strict=True))
 
     @property
     def taken(self) -> bool:
