@@ -336,7 +336,8 @@ def explain(error: Exception) -> str:
 
 def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
     """The share of each test set that the learner classifies rightly."""
-    right = torch.stack([_right(learner, test) for test in tests]).tolist()  # a GPU is waited for once
+    with _tensor_cores():
+        right = torch.stack([_right(learner, test) for test in tests]).tolist()  # a GPU is waited for once
     return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
 
 
@@ -366,6 +367,17 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def _tensor_cores() -> Iterator[None]:
+    """Inside, a GPU multiplies matrices in TF32, as it convolves by torch's default: predictions, not steps."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @contextmanager
