@@ -57,12 +57,12 @@ HEAD = """\
 Written by `python benchmarks/evidence.py` from the results kept in `benchmarks/results`; do not edit.
 
 Claims of the paper that one method is better or worse than another, on the data sets for which there are at least ten
-paired seeds here: 20, or 10 where the paper has 10, and three times as many for comparisons on Split MNIST that these had
-left undecided. The rule was fixed before the verdicts were seen, and that number before the further seeds were run.
+paired seeds here: 20, or 10 where the paper has 10, and three times as many for comparisons on Split MNIST that these
+had left undecided. The rule was fixed before the verdicts were seen, and that number before the further seeds were run.
 **Replicated**: the same sign, and p < 0.05 in the one-tailed paired t-test in the direction of the claim after Holm's
 correction over all {0} claims of this page. **Not replicated**: the 95 % interval of our difference excludes the
-published one. **Undecided**: neither. Differences are in points of final accuracy; settings are the published ones where there are any
-([deviations](deviations.md)).
+published one. **Undecided**: neither. Differences are in points of final accuracy; settings are the published ones
+where there are any ([deviations](deviations.md)).
 
 Of {0} claims {1} are replicated, {2} are not, {3} are undecided.
 """
