@@ -5,6 +5,7 @@ import platform
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
 
 SMALL = 784
 """Numbers of an input below which the activations are what takes room."""
+
+MAKERS = 4
+"""Threads that make the streams of the seeds that advance together on a GPU, which waits for them."""
 
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
@@ -188,7 +192,7 @@ class _Run:
         self.where = pick_device(terms.device)
         self.clock = _Clock()
         with self.clock("data"):
-            self.streams = [make_stream(spec, self.where, terms.data_dir) for spec in specs]
+            self.streams = _make_streams(specs, self.where, terms.data_dir)
         self.learners = [make_learner(spec, self.where) for spec in specs]
         self.accuracy: list[list[list[float]]] = [[] for _ in specs]
         self.seen = 0
@@ -319,6 +323,13 @@ def make_stream(spec: RunSpec, where: torch.device, data_dir: Path | None = None
     """The stream of a run, as its method sees it."""
     made = made_stream(spec.benchmark.name, spec.seed, data_dir, where)
     return spec.method.make_stream(made, spec.seed).to(where)
+
+
+def _make_streams(specs: Sequence[RunSpec], where: torch.device, data_dir: Path | None) -> list[Stream]:
+    if where.type == "cpu":
+        return [make_stream(spec, where, data_dir) for spec in specs]
+    with ThreadPoolExecutor(MAKERS) as makers:
+        return list(makers.map(lambda spec: make_stream(spec, where, data_dir), specs))
 
 
 def make_learner(spec: RunSpec, where: torch.device) -> Learner:
