@@ -150,7 +150,7 @@ class Learner(ABC):
         One forward over both together, so that batch-norm sees them together. Where examples do not influence
         each other and the look-ahead was taken, its stream gradient is used again: the same sum.
         """
-        parameters = trainable(self.model)
+        parameters = ahead.current
         if x_m is None or y_m is None or not len(y_m):
             loss = cross_entropy(self.model(ahead.x), ahead.y)
             slope = gradient(loss, parameters)
