@@ -27,6 +27,7 @@ from gmed.engine import (
     RunSpec,
     execute,
     get_benchmark,
+    load_extension,
     resolve,
 )
 from gmed.engine.checkpoint import Checkpoints, checkpointed
@@ -85,6 +86,7 @@ class Experiment:
     label: str | None = None
     split: str | None = None
     prequential: bool = False
+    extensions: Sequence[str | Path] = ()
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -98,6 +100,7 @@ class Experiment:
             "cluster": ((str, type(None)), "the address of a Dask scheduler"),
             "label": ((str, type(None)), "the name of a column"),
             "split": ((str, type(None)), "a way to make tasks, such as by-class"),
+            "extensions": ((list, tuple), "a list of Python files"),
         }
         for name, (kind, wanted) in kinds.items():
             if not isinstance(getattr(self, name), kind) or isinstance(getattr(self, name), bool):
@@ -108,6 +111,10 @@ class Experiment:
         for name in ("fuzzy", "deterministic", "prequential"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be true or false, not {short(getattr(self, name))}")
+        for path in self.extensions:
+            if not isinstance(path, (str, Path)):
+                raise UsageError(f"extensions must be Python files such as 'my_edit.py', not {short(path)}")
+            load_extension(path)
         check_device(self.device)
         finite_number("checkpoint_every", self.checkpoint_every, above=0)
         if self.workers is not None:
@@ -377,6 +384,12 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         failures = [f for f in failures if (f.benchmark, f.method) in named]
     runs.sort(key=_place)
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
+
+
+def extensions_to_load(store: str | Path) -> str:
+    """The options that would load what has computed stored results and is not here, if there is any."""
+    with Store(store) as opened:
+        return " ".join(f"--extension {name}" for name in opened.extensions_lacking())
 
 
 def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:

@@ -127,7 +127,11 @@ class Learner(ABC):
 
     def can_be_decided_ahead(self) -> bool:
         """Whether every step of this learner, as it is put together, is foreseeable."""
-        parts = [part for part in (self, self.memory, getattr(self, "editing", None)) if part is not None]
+        parts = [
+            part
+            for part in (self, self.memory, getattr(self, "editing", None), getattr(self, "retrieval", None))
+            if part is not None
+        ]
         declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
         return declared and leaves_nothing_to_chance(self.model)
 
