@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from gmed.cli_data import data_app
-from gmed.cli_options import Extension
+from gmed.cli_options import Extension, Model
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
 from gmed.cli_tune import add_tune
@@ -22,6 +22,7 @@ from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, base_parameters, settable
+from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import read_installed
 from gmed.errors import GmedError, whole_number
 from gmed.experiment import Experiment, default_store, extensions_to_load, stored_results
@@ -97,6 +98,7 @@ def run(
     prequential: Annotated[
         bool, typer.Option("--prequential", help="Predict each batch before learning from it too")
     ] = False,
+    model: Model = None,
     extension: Extension = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
@@ -117,6 +119,7 @@ def run(
         "checkpoint_every": checkpoint_every,
         "label": label,
         "split": split,
+        "model": model,
     }
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), **given)
@@ -167,6 +170,7 @@ def bench(
     replicas: Annotated[str, typer.Option(help="Learners that advance together: 1,20")] = "1",
     steps: Annotated[int, typer.Option(help="Steps measured, after 200 to warm up")] = 400,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    model: Model = None,
     extension: Extension = None,
     as_json: Json = False,
 ) -> None:
@@ -174,6 +178,8 @@ def bench(
     counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in replicas.split(",")]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
+    if model is not None:
+        benchmark = OwnModel.given(model).on(benchmark)
     for method in methods:
         speeds += measure(benchmark, method, replicas=counts, steps=whole_number("steps", steps), device=device)
     environment = where_measured(device)

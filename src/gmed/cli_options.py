@@ -20,3 +20,5 @@ Extension = Annotated[
     typer.Option("--extension", help="Python file that registers parts of your own; may be repeated", callback=_load),
 ]
 """Files are loaded as the option is read, before the command begins."""
+
+Model = Annotated[str | None, typer.Option(help="Model of your own: net.py:small or package.module:factory")]

@@ -33,6 +33,8 @@ from gmed.engine import (
 from gmed.engine.checkpoint import Checkpoints, checkpointed
 from gmed.engine.cluster import Cluster
 from gmed.engine.executor import Executor, Progress
+from gmed.engine.fitting import check_fits
+from gmed.engine.own_model import Given, OwnModel
 from gmed.engine.terms import Terms, check_device, pick_device
 from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
@@ -87,6 +89,7 @@ class Experiment:
     split: str | None = None
     prequential: bool = False
     extensions: Sequence[str | Path] = ()
+    model: Given | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -142,6 +145,8 @@ class Experiment:
         benchmark = self._own.name if self._own else get_benchmark(self.benchmark).name
         if self.fuzzy and not benchmark.endswith(FUZZY):
             benchmark += FUZZY
+        if self.model is not None:
+            benchmark = OwnModel.given(self.model).on(benchmark)
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
         methods = [self._settled(benchmark, method) for method in self.methods]
@@ -220,7 +225,9 @@ class Experiment:
         results.runs.extend(stored.values())
         todo = [spec for spec in specs if spec.key not in stored]
         if todo:  # bad or missing data are known before anything runs or is written
-            todo[0].benchmark.dataset(data_dir, watcher.preparing)
+            data = todo[0].benchmark.dataset(data_dir, watcher.preparing)
+            if self.model is not None:
+                check_fits(todo[0].benchmark, data)
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
             if todo:
@@ -297,6 +304,7 @@ def run(
     label: str | None = None,
     split: str | None = None,
     prequential: bool = False,
+    model: Given | None = None,
     rerun: bool = False,
     executor: Executor | None = None,
 ) -> Results:
@@ -332,6 +340,9 @@ def run(
     prequential
         Whether every batch is predicted before it is learned from, for one more figure at the cost of a forward pass;
         a stored run without that figure is computed again.
+    model
+        A model in place of the benchmark's: ``"net.py:small(width=64)"`` or ``"package.module:factory"``; a function or
+        class at the top level of a file, called without arguments; or a module, of which every run gets a copy.
     rerun
         Compute anew what the store already has.
     executor
@@ -363,6 +374,7 @@ def run(
         label=label,
         split=split,
         prequential=prequential,
+        model=model,
     )
     return experiment.run(rerun=rerun, executor=executor)
 

@@ -20,6 +20,7 @@ from threading import Lock, Thread
 
 import torch
 
+from gmed.engine.own_model import OwnModel
 from gmed.engine.run import Outcome, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, pick_device
@@ -121,6 +122,11 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
 def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
     """Why runs cannot be computed by another process, if they cannot."""
     for spec in specs:
+        if isinstance(spec.benchmark.model, OwnModel) and spec.benchmark.model.is_object:
+            return (
+                "the model is an object, which no other process has: "
+                "give what makes it, a function at the top level of a file or 'net.py:small'"
+            )
         for source in spec.sources():
             if not source.portable:
                 return (

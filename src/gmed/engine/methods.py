@@ -8,7 +8,6 @@ of the base's: er+my-memory(option=1)+my-retrieval+gmed.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from torch import nn
 
 from gmed.editing import GMED, AdversarialEdit, Edit, OptimalEdit, RandomEdit
 from gmed.engine.benchmarks import Benchmark
+from gmed.engine.parts import Part, parse_part, written
 from gmed.engine.sources import Source, read_installed, sources_of
 from gmed.errors import GmedError, UsageError, finite_number, unknown
 from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune, Learner
@@ -76,19 +76,6 @@ MEMORIES: dict[str, type[Memory]] = {}
 
 RETRIEVALS: dict[str, type[Retrieval]] = {}
 """Retrievals of somebody's own, by name."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A named part and its parameters."""
-
-    name: str
-    parameters: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        if not self.parameters:
-            return self.name
-        return f"{self.name}({','.join(f'{k}={_written(v)}' for k, v in self.parameters.items())})"
 
 
 @dataclass(frozen=True)
@@ -281,7 +268,7 @@ def parse(text: str) -> tuple[Part, ...]:
     parts = re.findall(r"[^+(]+(?:\([^)]*\)\s*)?", text)
     if not parts or "+".join(parts) != text:
         raise UsageError(f"cannot read the method {text!r}; write it like er, er+gmed or 'er+gmed(alpha=1.0)'")
-    return tuple(_parse_part(part.strip(), text) for part in parts)
+    return tuple(parse_part(part.strip(), text) for part in parts)
 
 
 def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
@@ -335,7 +322,7 @@ def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
         return finite_number(f"{part}'s {name}", value)
     if kind in (float, int, bool) and type(value) is not kind:
         wanted = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
-        raise UsageError(f"{part}({name}=...) takes {wanted}, not {_written(value)}")
+        raise UsageError(f"{part}({name}=...) takes {wanted}, not {written(value)}")
     return tuple(map(float, value)) if _is_range(value) else value
 
 
@@ -344,30 +331,3 @@ def _is_range(value: Any) -> bool:
 
 
 _EMPTY = Stream(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), (), (), 1)
-_WORDS = {"true": True, "false": False, "none": None}
-
-
-def _parse_part(part: str, text: str) -> Part:
-    name, _, arguments = part.partition("(")
-    lowered = re.sub(r"\b(true|false|none)\b", lambda m: str(_WORDS[m[0].lower()]), arguments, flags=re.I)
-    try:
-        call = ast.parse(f"part({lowered or ')'}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError
-        parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        if len(parameters) < len(call.keywords):
-            raise ValueError
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise UsageError(
-            f"cannot read {part!r} in the method {text!r}; parameters are written name=value, "
-            "as in 'er+gmed(alpha=1.0,beta=0.01)'"
-        ) from None
-    return Part(name.strip(), parameters)
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(_written(v) for v in value)}]"
-    if isinstance(value, str):
-        return repr(value)
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

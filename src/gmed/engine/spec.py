@@ -8,6 +8,7 @@ from typing import Any
 
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.methods import Method, resolve
+from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import Source
 
 ENGINE_VERSION = 1
@@ -59,7 +60,9 @@ class RunSpec:
 
     def sources(self) -> tuple[Source, ...]:
         """What of somebody's own computes it; who computes it elsewhere must have that too."""
-        return self.method.sources()
+        model = self.benchmark.model
+        made_by = (model.source(),) if isinstance(model, OwnModel) and not model.is_object else ()
+        return tuple(dict.fromkeys((*self.method.sources(), *made_by)))
 
     def __hash__(self) -> int:
         return hash(self.key)
