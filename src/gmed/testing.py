@@ -96,6 +96,13 @@ def memory_stays_bounded_and_finite(text: str) -> None:
     learner = learn(make(text), stream(60, sizes=(10, 1, 7, 23)))
     for name, t in learner.state_dict().items():
         _owed(bool(torch.isfinite(t).all()), f"{text}: {name} holds NaN or infinity after 60 steps")
+    memory_is_sound(text, learner)
+    predicted = learner.predict(next(stream(1))[0])
+    _owed(predicted.shape == (10,), f"{text}: predictions for 10 examples have the shape {tuple(predicted.shape)}")
+
+
+def memory_is_sound(text: str, learner: Learner) -> None:
+    """It holds as many examples as it says, where it says, none twice."""
     if (memory := learner.memory) is not None:
         within = len(memory) <= memory.capacity == len(memory.x)
         _owed(
@@ -104,8 +111,6 @@ def memory_stays_bounded_and_finite(text: str) -> None:
         stored = memory.origin.cpu()[torch.from_numpy(memory.filled())]
         sound = len(set(stored.tolist())) == len(stored) and bool((stored >= 0).all())
         _owed(sound, f"{text}: memory.filled() names slots without an example, or an example is stored twice")
-    predicted = learner.predict(next(stream(1))[0])
-    _owed(predicted.shape == (10,), f"{text}: predictions for 10 examples have the shape {tuple(predicted.shape)}")
 
 
 def task_ids_are_taken_where_declared(text: str) -> None:
@@ -164,6 +169,33 @@ def steps_decided_ahead_are_the_same_steps(text: str) -> None:
     _same(text, "steps one by one and steps decided ahead", learn(alone, batches).state_dict(), ahead.state_dict())
 
 
+def examples_are_forgotten_on_request(text: str) -> None:
+    """All trace of them in memory is gone, nothing else is changed, and the learner goes on: also with none left."""
+    learner = learn(make(text), stream(20))
+    memory = learner.memory
+    if memory is None or getattr(getattr(learner, "editing", None), "oracle", False):
+        return
+    before, slots = learner.state_dict(), memory.filled()
+    gone, stays = slots[::3], np.delete(slots, np.s_[::3])
+    count = learner.forget(origin=memory.origin[torch.from_numpy(gone)].tolist())
+    after = learner.state_dict()
+    _owed(count == len(gone) and memory.filled().tolist() == stays.tolist(), f"{text}: others than asked for are gone")
+    for name in before:
+        if name.removeprefix("memory.") in memory.columns and name != "memory.origin":
+            left = before[name].clone()
+            left[torch.from_numpy(gone)] = 0
+            _owed(torch.equal(left, after[name]), f"{text}: {name} does not show that examples were removed")
+        elif name != "memory.origin":
+            _owed(torch.equal(before[name], after[name]), f"{text}: forgetting changes {name}")
+    copy, batches = make(text, seed=5), list(stream(20, seed=1))
+    copy.load_state_dict(after)
+    states = [learn(one, batches[10:]).state_dict() for one in (learner, copy)]
+    _same(text, "a learner that has forgotten, and its copy", *states)
+    learner.forget(where=lambda x, y: y >= 0)
+    _owed(len(memory) == 0, f"{text}: something is left after all was forgotten")
+    memory_is_sound(text, learn(learner, batches[10:]))
+
+
 CHECKS: tuple[Callable[[str], None], ...] = (
     one_seed_is_one_result,
     a_state_goes_on_exactly,
@@ -173,6 +205,7 @@ CHECKS: tuple[Callable[[str], None], ...] = (
     a_diverging_step_changes_nothing,
     an_edit_changes_what_is_stored,
     steps_decided_ahead_are_the_same_steps,
+    examples_are_forgotten_on_request,
 )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -129,6 +130,20 @@ class Replay(Learner):
         if len(self._history) > 1:
             self._history = [History(*(torch.cat(parts) for parts in zip(*self._history, strict=True)))]
         return self._history[0] if self._history else History(self.memory.x[:0], self.memory.y[:0])
+
+    def forget(
+        self,
+        *,
+        origin: int | Sequence[int] | None = None,
+        label: int | Sequence[int] | None = None,
+        where: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> int:
+        if self.editing is not None and self.editing.oracle:
+            raise UsageError(
+                f"{type(self.editing).__name__} keeps every example it has observed, for analysis; such a learner "
+                "cannot forget one"
+            )
+        return super().forget(origin=origin, label=label, where=where)
 
     def own_state(self) -> dict[str, Tensor]:
         return {"history.x": self._oracle().x, "history.y": self._oracle().y} if self._history else {}
