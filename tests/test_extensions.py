@@ -15,6 +15,7 @@ import gmed
 from gmed.engine import RunSpec, Terms, extensions, get_benchmark, resolve, run_one
 from gmed.engine.checkpoint import Checkpoints
 from gmed.engine.run import Interrupted, run_together
+from gmed.engine.sources import file_source
 from gmed.errors import UsageError
 from gmed.testing import CHECKS, check_method
 
@@ -245,6 +246,22 @@ def test_a_name_that_is_gone_from_the_file_is_gone(fade):
     assert gmed.load_extension(fade) == ("pale",)
     with pytest.raises(UsageError, match="unknown edit 'fade'"):
         resolve(SPLIT, "er+fade")
+
+
+def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_path):
+    """The file of one, then of another with the same name, then nobody's, then the first again."""
+    first = file_source(fade)
+    (tmp_path / "other.py").write_text(FADE.replace("1 - self", "1 + self"))
+    other = file_source(tmp_path / "other.py")
+    for sources in ((first,), (other,), (), (first,)):
+        extensions.have_all(sources)
+        if sources:
+            assert extensions.REGISTERED["fade"] == sources[0]
+        assert RunSpec.make("split-mnist", "er+fade", 0)
+    (tmp_path / "greedy.py").write_text(FADE.replace('"fade"', '"gmed"'))
+    with pytest.raises(UsageError, match="the name gmed is taken"):
+        extensions.have_all((file_source(tmp_path / "greedy.py"),))
+    assert extensions.REGISTERED["fade"] == first
 
 
 def test_what_it_inherits_from_counts_too(fade, tmp_path, monkeypatch):

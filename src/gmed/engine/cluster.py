@@ -31,7 +31,7 @@ from gmed.engine.executor import (
     computed_together,
     tied_to_this_process,
 )
-from gmed.engine.extensions import have_only
+from gmed.engine.extensions import have_all
 from gmed.engine.kept_streams import forget_streams
 from gmed.engine.run import Interrupted, RunResult, environment, explain, run_together
 from gmed.engine.sources import Source
@@ -232,7 +232,7 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
     with _one_at_a_time, TemporaryDirectory() as folder:
         torch.set_num_threads(1)
         checkpoints = Checkpoints(Path(folder), every=float("inf"))
-        have_only(tuple(Source(**source) for source in job["sources"]))
+        have_all(tuple(Source(**source) for source in job["sources"]))
         specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
         _have(specs[0].benchmark.data, dataset)
         for spec in specs:

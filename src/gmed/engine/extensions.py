@@ -27,6 +27,8 @@ Part = TypeVar("Part", bound=type[Edit | Memory | Retrieval | Learner])
 REGISTERED: dict[str, Source] = {}
 """The names of parts of somebody's own, and where each is defined."""
 
+_replaceable: set[str] = set()  # names that may be given anew, while others' files are read
+
 _TABLES: tuple[dict[str, Any], ...] = (METHODS, EDITS, MEMORIES, RETRIEVALS)
 
 _KINDS: dict[type, tuple[dict[str, Any], set[str]]] = {  # where each is kept, and what it is always given
@@ -97,17 +99,26 @@ def load_extension(path: str | Path) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def have_only(sources: tuple[Source, ...]) -> None:
-    """Have these parts of somebody's own in this process, and of those that were read from files no others.
+def have_all(sources: tuple[Source, ...]) -> None:
+    """Have these parts of somebody's own in this process, whoever had their names before.
 
-    For processes that compute for others, now with one file and now with another of the same names.
+    For processes that compute for others, now with one file and now with another.
     """
-    _unregister(known for known in REGISTERED.values() if known.folder is None)
-    for source in sources:
-        if source.folder is None:
-            run(source)
-        else:
-            have(source)
+    names = {name: known for name, known in REGISTERED.items() if known.folder is None}
+    with _all_or_nothing():
+        for name in names:
+            del REGISTERED[name]
+        _replaceable.update(names)
+        try:
+            for source in sources:
+                if source.folder is None:
+                    run(source)
+                else:
+                    have(source)
+        finally:
+            _replaceable.clear()
+        for name, known in names.items():
+            REGISTERED.setdefault(name, known)
 
 
 def _names(source: Source) -> tuple[str, ...]:
@@ -167,7 +178,7 @@ def _check_free(name: str, part: type, source: Source) -> None:
         holder = holder.learner if isinstance(holder, Recipe) else holder
         if known == source and holder.__qualname__ != part.__qualname__:
             raise UsageError(f"the name {name} is taken: by {holder.__qualname__} in the same file; choose another")
-    elif any(name in table for table in _TABLES):
+    elif name not in _replaceable and any(name in table for table in _TABLES):
         raise UsageError(f"the name {name} is taken: by this package, see gmed list; choose another")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gmed.engine.extensions import have_only
+from gmed.engine.extensions import have_all
 from gmed.engine.run import Interrupted, Outcome, RunResult, explain, run_together
 from gmed.engine.sources import Source
 from gmed.engine.spec import RunSpec
@@ -52,7 +52,7 @@ def main() -> None:
                 report("progress", seen=seen, total=total)
 
         try:
-            have_only(tuple(Source(**source) for source in job["sources"]))
+            have_all(tuple(Source(**source) for source in job["sources"]))
             specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
             outcomes = run_together(specs, Terms.from_dict(job["terms"]), on_progress, told_to_stop.is_set)
         except Interrupted:
