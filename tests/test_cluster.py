@@ -135,7 +135,7 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
     spec = RunSpec.make("split-mnist", "er", 0)
     data = spec.benchmark.dataset()
     job = {"gmed": gmed.__version__, "benchmark": "split-mnist", "method": "er", "seeds": [0], "device": "cpu"}
-    job |= {"deterministic": False, "prequential": True, "seconds": 0.0}
+    job |= {"deterministic": False, "prequential": True, "seconds": 0.0, "sources": []}
     kept, seen = {}, []
     for _ in range(3):
         found = go_on(job, data, kept)
@@ -167,3 +167,22 @@ def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_p
         failed = next(e for e in events if isinstance(e, Failed))
         assert failed.spec == specs[0]
         assert "DivergedError" in failed.error
+
+
+def test_parts_and_models_of_ones_own_travel_along(tmp_path):
+    """Workers have neither file; the same names mean another text the second time."""
+    text = (
+        "import gmed\nfrom torch import nn\n\n"
+        "@gmed.register('fade')\nclass Fade(gmed.editing.Edit):\n"
+        "    def edit(self, x_m, y_m, age, moment):\n        return x_m * 0.9\n\n"
+        "def small():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+    path = tmp_path / "mine.py"
+    with dask(tmp_path, workers=1) as (client, _):
+        for said in (text, text.replace("0.9", "0.5")):
+            path.write_text(said)
+            gmed.load_extension(path)
+            asked = {"seeds": 1, "device": "cpu", "store": None, "model": f"{path}:small"}
+            there = gmed.run("split-mnist", "er+fade", **asked, executor=Cluster(client))
+            assert not there.failures, there.failures[0].error
+            assert accuracies(there) == accuracies(gmed.run("split-mnist", "er+fade", **asked, workers=0))

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
 
-from gmed.engine import EDITS, METHODS, get_benchmark, resolve
+from gmed.engine import EDITS, METHODS
 from gmed.errors import DivergedError
+from gmed.testing import CHECKS, ROOM, learn, make, stream
 
 SMALL = {  # parameters that make the slow ones quick
     "hal": "anchor_steps=3,memory_epochs=1",
@@ -23,7 +23,6 @@ STRIDE = {
     "adv-edit": ("adv-edit(stride={})", 0.05),
     "optimal-edit": ("optimal-edit(alpha={},examples=20)", 0.01),
 }
-ROOM = 40  # slots
 
 
 def written(base, edit=None, stride=None):
@@ -43,67 +42,10 @@ EDITED = [(base, edit) for base in BASES if METHODS[base].editable for edit in E
 EVERY = [written(base) for base in BASES] + [written(base, edit) for base, edit in EDITED]
 
 
-def make(text, seed=0):
-    torch.manual_seed(7)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 4)).double()
-    return resolve(get_benchmark("split-mnist"), text).make_learner(model, seed)
-
-
-def stream(steps, sizes=(10,), seed=0):
-    """Two classes at a time; the task is known to those who declare it."""
-    g = torch.Generator().manual_seed(seed)
-    for t in range(steps):
-        task = 0 if t < steps // 2 else 1
-        n = sizes[t % len(sizes)]
-        y = torch.randint(2, (n,), generator=g) + 2 * task
-        x = torch.rand(n, 1, 6, 6, generator=g, dtype=torch.float64)
-        x[torch.arange(n), 0, y, y] += 1
-        yield x, y, task
-
-
-def learn(learner, batches):
-    for x, y, task in batches:
-        learner.observe(x, y, *((task,) if learner.task_aware else ()))
-    return learner
-
-
-def same(a, b, tolerance=0.0):
-    left, right = a.state_dict(), b.state_dict()
-    assert left.keys() == right.keys()
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], rtol=0, atol=tolerance, msg=name)
-
-
 @pytest.mark.parametrize("text", EVERY)
-def test_one_seed_one_result_and_another_seed_another(text):
-    first = learn(make(text), stream(12))
-    torch.manual_seed(1234)
-    torch.rand(5)
-    same(first, learn(make(text), stream(12)))
-    other = learn(make(text, seed=1), stream(12))
-    if first.memory is not None:
-        assert any(not torch.equal(other.state_dict()[name], t) for name, t in first.state_dict().items())
-
-
-@pytest.mark.parametrize("text", EVERY)
-def test_a_state_goes_on_exactly(text, tmp_path):
-    batches = list(stream(16))
-    whole = learn(make(text), batches[:9])
-    whole.save(tmp_path / "state")
-    resumed = make(text, seed=5)
-    resumed.load(tmp_path / "state")
-    same(learn(whole, batches[9:]), learn(resumed, batches[9:]))
-
-
-@pytest.mark.parametrize("text", EVERY)
-def test_long_streams_of_odd_batches_keep_memory_bounded_and_finite(text):
-    learner = learn(make(text), stream(60, sizes=(10, 1, 7, 23)))
-    for name, t in learner.state_dict().items():
-        assert torch.isfinite(t).all(), name
-    if learner.memory is not None:
-        assert len(learner.memory) <= ROOM
-        assert len(learner.memory.x) == ROOM
-    assert learner.predict(next(stream(1))[0]).shape == (10,)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_every_method_keeps_what_is_promised(text, check):
+    check(text)
 
 
 @pytest.mark.parametrize(("base", "edit"), [(base, edit) for base, edit in EDITED if edit in STRIDE])
@@ -125,42 +67,8 @@ def test_edits_change_memory_and_nothing_about_who_is_in_it(base, edit):
 
 
 @pytest.mark.parametrize("text", EVERY)
-def test_task_ids_reach_those_who_declare_them_and_nobody_else(text):
-    learner = make(text)
-    x, y, task = next(stream(1))
-    assert learner.task_aware == text.startswith(("gem", "hal"))
-    wrong = (x, y) if learner.task_aware else (x, y, task)
-    with pytest.raises(TypeError):
-        learner.observe(*wrong)
-
-
-@pytest.mark.parametrize("text", EVERY)
-def test_a_refused_batch_changes_nothing(text):
-    learner = learn(make(text), stream(8))
-    before = learner.state_dict()
-    x, y, task = next(stream(1))
-    x[2, 0, 0, 0] = float("nan")
-    with pytest.raises(ValueError, match="NaN"):
-        learner.observe(x, y, *((task,) if learner.task_aware else ()))
-    after = learner.state_dict()
-    for name, then in before.items():
-        assert torch.equal(after[name], then), name
-
-
-@pytest.mark.parametrize("text", EVERY)
-def test_a_diverging_step_changes_nothing(text):
-    batches = list(stream(12))
-    learner = learn(make(text), batches[:6])  # the next batch begins another task
-    with torch.no_grad():
-        for p in learner.model.parameters():
-            p.fill_(1e308)
-    before = learner.state_dict()
-    with pytest.raises(DivergedError):
-        learn(learner, batches[6:7])
-    after = learner.state_dict()
-    assert before.keys() == after.keys()
-    for name, then in before.items():
-        assert torch.equal(after[name], then), name
+def test_who_is_told_the_task(text):
+    assert make(text).task_aware == text.startswith(("gem", "hal"))
 
 
 def test_a_second_update_that_fails_undoes_the_first(monkeypatch):

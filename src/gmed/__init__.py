@@ -1,11 +1,12 @@
 """Online, task-free continual learning with an editable replay memory.
 
 Three depths: :func:`edit_examples` in a replay loop of your own, a learner with ``observe`` and ``predict``
-(:mod:`gmed.learners`), and whole experiments (:func:`run`).
+(:mod:`gmed.learners`), and whole experiments (:func:`run`). Parts of one's own join in by :func:`register`.
 """
 
 from gmed import data, editing, errors, learners, memory, models, retrieval, streams
 from gmed.editing import edit_examples
+from gmed.engine import load_extension, register
 from gmed.experiment import Experiment, run
 from gmed.version import __version__
 
@@ -17,8 +18,10 @@ __all__ = [
     "editing",
     "errors",
     "learners",
+    "load_extension",
     "memory",
     "models",
+    "register",
     "retrieval",
     "run",
     "streams",

@@ -15,15 +15,18 @@ from rich.table import Table
 
 from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
+from gmed.cli_options import Extension, Model
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
 from gmed.cli_tune import add_tune
 from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
-from gmed.engine.methods import EDITS, METHODS, base_parameters, settable
+from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, base_parameters, settable
+from gmed.engine.own_model import OwnModel
+from gmed.engine.sources import read_installed
 from gmed.errors import GmedError, whole_number
-from gmed.experiment import Experiment, default_store, stored_results
+from gmed.experiment import Experiment, default_store, extensions_to_load, stored_results
 from gmed.results import Results
 from gmed.terminal import (
     BAD_USAGE,
@@ -97,6 +100,8 @@ def run(
     prequential: Annotated[
         bool, typer.Option("--prequential", help="Predict each batch before learning from it too")
     ] = False,
+    model: Model = None,
+    extension: Extension = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
 ) -> None:
@@ -116,6 +121,7 @@ def run(
         "checkpoint_every": checkpoint_every,
         "label": label,
         "split": split,
+        "model": model,
     }
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), **given)
@@ -142,13 +148,16 @@ def table(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="Forgetting, transfer and the like instead")] = False,
+    extension: Extension = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Show stored results beside the published ones."""
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
     if outdated:
+        lacking = extensions_to_load(store or default_store())
         note = f"{outdated} stored results are left out: a part that computed them has changed since"
+        note += f", or is to be loaded: {lacking}" if lacking else ""
         make_console(stderr=True).print(note)
     if metrics and not as_json:  # the JSON document holds the metrics of every run
         show_metrics(make_console(), results)
@@ -163,12 +172,16 @@ def bench(
     replicas: Annotated[str, typer.Option(help="Learners that advance together: 1,20")] = "1",
     steps: Annotated[int, typer.Option(help="Steps measured, after 200 to warm up")] = 400,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    model: Model = None,
+    extension: Extension = None,
     as_json: Json = False,
 ) -> None:
     """Measure how fast methods step here, alone in a plain loop and several together."""
     counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in replicas.split(",")]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
+    if model is not None:
+        benchmark = OwnModel.given(model).on(benchmark)
     for method in methods:
         speeds += measure(benchmark, method, replicas=counts, steps=whole_number("steps", steps), device=device)
     environment = where_measured(device)
@@ -181,9 +194,11 @@ def bench(
 @app.command("list")
 def list_(
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data sets [the packaged ones]")] = None,
+    extension: Extension = None,
 ) -> None:
     """List benchmarks, and methods with their parameters."""
     console = make_console()
+    read_installed()
     folder = Path(data_dir) if data_dir else None
     shown = Table(title="Benchmarks", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "data", "stream"):
@@ -202,9 +217,9 @@ def list_(
         shown.add_column(heading)
     for name, recipe in METHODS.items():
         shown.add_row(name, _defaults(base_parameters(recipe)), recipe.summary)
-    for name, edit in EDITS.items():
-        what = (edit.__doc__ or "").strip().split("\n")[0].rstrip(".")
-        shown.add_row(f"...+{name}", _defaults(settable(edit)), what)
+    for name, part in {**MEMORIES, **RETRIEVALS, **EDITS}.items():
+        what = (part.__doc__ or "").strip().split("\n")[0].rstrip(".")
+        shown.add_row(f"...+{name}", _defaults(settable(part)), what)
     console.print(shown)
     console.print("\nDefaults of each benchmark")
     for b in sharp:

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from gmed.cli_options import Extension
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
-from gmed.experiment import default_store, stored_results, unfinished_runs
+from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
 from gmed.results import Store
 from gmed.results.export import export as write_export
 from gmed.terminal import DONE, RUN_FAILED, make_console
@@ -30,6 +31,7 @@ def add_commands(app: typer.Typer) -> None:
 def runs(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Each failed run with the reason")] = False,
+    extension: Extension = None,
     store: StorePath = None,
 ) -> None:
     """List stored runs: how many of each method are finished, failed or half-finished."""
@@ -55,13 +57,16 @@ def runs(
         shown.add_row(*name, *(str(found[name] or "-") for found in counts.values()))
     console.print(shown)
     if outdated:
-        console.print(f"{outdated} more were computed by other versions of their parts")
+        lacking = extensions_to_load(path)
+        said = f", or by parts to be loaded: {lacking}" if lacking else ""
+        console.print(f"{outdated} more were computed by other versions of their parts{said}")
 
 
 def rm(
     benchmark: Annotated[str, typer.Argument(help="The benchmark whose runs are removed")],
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only failed runs")] = False,
+    extension: Extension = None,
     store: StorePath = None,
 ) -> None:
     """Remove runs from the store; they are computed again when they are asked for."""
@@ -77,6 +82,7 @@ def rm(
 def export(
     file: Annotated[str, typer.Argument(help="Where to: a name ending in .csv, .json or .parquet")],
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    extension: Extension = None,
     store: StorePath = None,
 ) -> None:
     """Write stored runs to a file, one row each."""

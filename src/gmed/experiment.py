@@ -27,11 +27,14 @@ from gmed.engine import (
     RunSpec,
     execute,
     get_benchmark,
+    load_extension,
     resolve,
 )
 from gmed.engine.checkpoint import Checkpoints, checkpointed
 from gmed.engine.cluster import Cluster
 from gmed.engine.executor import Executor, Progress
+from gmed.engine.fitting import check_fits
+from gmed.engine.own_model import Given, OwnModel
 from gmed.engine.terms import Terms, check_device, pick_device
 from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
 from gmed.paper import published
@@ -85,6 +88,8 @@ class Experiment:
     label: str | None = None
     split: str | None = None
     prequential: bool = False
+    extensions: Sequence[str | Path] = ()
+    model: Given | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[Any, str]] = {
@@ -98,6 +103,7 @@ class Experiment:
             "cluster": ((str, type(None)), "the address of a Dask scheduler"),
             "label": ((str, type(None)), "the name of a column"),
             "split": ((str, type(None)), "a way to make tasks, such as by-class"),
+            "extensions": ((list, tuple), "a list of Python files"),
         }
         for name, (kind, wanted) in kinds.items():
             if not isinstance(getattr(self, name), kind) or isinstance(getattr(self, name), bool):
@@ -108,6 +114,10 @@ class Experiment:
         for name in ("fuzzy", "deterministic", "prequential"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be true or false, not {short(getattr(self, name))}")
+        for path in self.extensions:
+            if not isinstance(path, (str, Path)):
+                raise UsageError(f"extensions must be Python files such as 'my_edit.py', not {short(path)}")
+            load_extension(path)
         check_device(self.device)
         finite_number("checkpoint_every", self.checkpoint_every, above=0)
         if self.workers is not None:
@@ -135,6 +145,8 @@ class Experiment:
         benchmark = self._own.name if self._own else get_benchmark(self.benchmark).name
         if self.fuzzy and not benchmark.endswith(FUZZY):
             benchmark += FUZZY
+        if self.model is not None:
+            benchmark = OwnModel.given(self.model).on(benchmark)
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
         methods = [self._settled(benchmark, method) for method in self.methods]
@@ -213,7 +225,9 @@ class Experiment:
         results.runs.extend(stored.values())
         todo = [spec for spec in specs if spec.key not in stored]
         if todo:  # bad or missing data are known before anything runs or is written
-            todo[0].benchmark.dataset(data_dir, watcher.preparing)
+            data = todo[0].benchmark.dataset(data_dir, watcher.preparing)
+            if self.model is not None:
+                check_fits(todo[0].benchmark, data)
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
             if todo:
@@ -290,6 +304,7 @@ def run(
     label: str | None = None,
     split: str | None = None,
     prequential: bool = False,
+    model: Given | None = None,
     rerun: bool = False,
     executor: Executor | None = None,
 ) -> Results:
@@ -325,6 +340,9 @@ def run(
     prequential
         Whether every batch is predicted before it is learned from, for one more figure at the cost of a forward pass;
         a stored run without that figure is computed again.
+    model
+        A model in place of the benchmark's: ``"net.py:small(width=64)"`` or ``"package.module:factory"``; a function or
+        class at the top level of a file, called without arguments; or a module, of which every run gets a copy.
     rerun
         Compute anew what the store already has.
     executor
@@ -356,6 +374,7 @@ def run(
         label=label,
         split=split,
         prequential=prequential,
+        model=model,
     )
     return experiment.run(rerun=rerun, executor=executor)
 
@@ -377,6 +396,12 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         failures = [f for f in failures if (f.benchmark, f.method) in named]
     runs.sort(key=_place)
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
+
+
+def extensions_to_load(store: str | Path) -> str:
+    """The options that would load what has computed stored results and is not here, if there is any."""
+    with Store(store) as opened:
+        return " ".join(f"--extension {name}" for name in opened.extensions_lacking())
 
 
 def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:

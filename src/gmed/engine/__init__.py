@@ -2,6 +2,7 @@
 
 from gmed.engine.benchmarks import BENCHMARKS, FUZZY, TUNING, Benchmark, get_benchmark
 from gmed.engine.executor import Event, Failed, Finished, Progress, execute
+from gmed.engine.extensions import load_extension, register
 from gmed.engine.methods import EDITS, METHODS, Method, resolve
 from gmed.engine.run import RunResult, run_one
 from gmed.engine.spec import RunSpec
@@ -24,6 +25,8 @@ __all__ = [
     "Terms",
     "execute",
     "get_benchmark",
+    "load_extension",
+    "register",
     "resolve",
     "run_one",
 ]

@@ -16,6 +16,7 @@ from gmed.data import Dataset
 from gmed.data.catalogue import get_entry
 from gmed.data.own import OwnData
 from gmed.data.progress import Progress, unwatched
+from gmed.engine.own_model import OwnModel
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.streams import Stream, fuzzy, held_out, permuted, rotated, split, tasked
@@ -86,8 +87,9 @@ class Benchmark:
         options = {k: p.default for k, p in signature(self.stream).parameters.items() if p.default is not p.empty}
         stream = {"name": _name(self.stream), **options} | ({"fuzzy": True} if self.fuzzy else {})
         stream |= {"tuning": True} if self.tuning else {}
-        chosen = getattr(self.model, "keywords", {})
-        model = {"name": _name(self.model), **chosen} if chosen else _name(self.model)
+        model: Any = self.model.config() if isinstance(self.model, OwnModel) else _name(self.model)
+        if chosen := getattr(self.model, "keywords", {}):
+            model = {"name": model, **chosen}
         return {"stream": stream, "model": model, "batch_size": self.batch_size}
 
 
@@ -231,6 +233,8 @@ def get_benchmark(name: str) -> Benchmark:
     """The benchmark of this name, or an error that names the nearest ones."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
+    if found := OwnModel.named(name):
+        return replace(get_benchmark(found[0]), name=name, model=found[1])
     ending = next((ending for ending in (FUZZY, TUNING) if name.endswith(ending)), "")
     own = OwnData.named(name.removesuffix(ending))
     if own is None:

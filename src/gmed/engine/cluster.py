@@ -21,9 +21,20 @@ import torch
 from gmed.data import Dataset
 from gmed.engine.benchmarks import AT_HAND
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.executor import Event, Events, Failed, Finished, Group, Progress, computed_together
+from gmed.engine.executor import (
+    Event,
+    Events,
+    Failed,
+    Finished,
+    Group,
+    Progress,
+    computed_together,
+    tied_to_this_process,
+)
+from gmed.engine.extensions import have_all
 from gmed.engine.kept_streams import forget_streams
 from gmed.engine.run import Interrupted, RunResult, environment, explain, run_together
+from gmed.engine.sources import Source
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.errors import UsageError
@@ -61,6 +72,8 @@ class Cluster:
     def __call__(self, specs: Sequence[RunSpec], terms: Terms) -> Events:
         if not specs:
             return
+        if tied := tied_to_this_process(specs):
+            raise UsageError(tied)
         with self._client() as client:
             self._wait_for_workers(client)
             self._compare_versions(client)
@@ -161,6 +174,7 @@ class _Chains:
             "deterministic": self.terms.deterministic,
             "prequential": self.terms.prequential,
             "seconds": checkpoints.every if checkpoints else A_WHILE,
+            "sources": [source.to_dict() for source in first.sources()],
         }
         resources = {"GPU": 1} if self.device == "cuda" else None
         with warnings.catch_warnings():
@@ -218,6 +232,7 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
     with _one_at_a_time, TemporaryDirectory() as folder:
         torch.set_num_threads(1)
         checkpoints = Checkpoints(Path(folder), every=float("inf"))
+        have_all(tuple(Source(**source) for source in job["sources"]))
         specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
         _have(specs[0].benchmark.data, dataset)
         for spec in specs:

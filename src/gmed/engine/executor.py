@@ -20,9 +20,11 @@ from threading import Lock, Thread
 
 import torch
 
+from gmed.engine.own_model import OwnModel
 from gmed.engine.run import Outcome, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, pick_device
+from gmed.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,10 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
     """
     on_gpu = pick_device(terms.device).type == "cuda"
     groups = computed_together(specs) if on_gpu else [(spec,) for spec in specs]
-    workers = usual_workers(on_gpu) if workers is None else workers
+    tied = tied_to_this_process(specs)
+    if tied and workers:
+        raise UsageError(f"{tied}; or compute with workers=0")
+    workers = 0 if tied else usual_workers(on_gpu) if workers is None else workers
     if workers == 0:
         yield from _here(groups, terms)
         return
@@ -112,6 +117,23 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
         finally:  # told to stop again while waiting
             for worker in crew:
                 worker.wait_until(0.0)
+
+
+def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
+    """Why runs cannot be computed by another process, if they cannot."""
+    for spec in specs:
+        if isinstance(spec.benchmark.model, OwnModel) and spec.benchmark.model.is_object:
+            return (
+                "the model is an object, which no other process has: "
+                "give what makes it, a function at the top level of a file or 'net.py:small'"
+            )
+        for source in spec.sources():
+            if not source.portable:
+                return (
+                    f"{spec.method.name} on {spec.benchmark.name} is partly defined in the script that runs "
+                    f"({source.file}), which no other process imports: put that into a file of its own and load it"
+                )
+    return None
 
 
 def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
@@ -206,6 +228,7 @@ class _Worker(Thread):
             "method": group[0].method.name,
             "seeds": [spec.seed for spec in group],
             "terms": self.terms.to_dict(),
+            "sources": [source.to_dict() for source in group[0].sources()],
         }
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()

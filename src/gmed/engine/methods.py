@@ -1,14 +1,16 @@
 """The methods, and the grammar that names them: a base, optionally an edit, each with parameters.
 
 er      er+gmed      er+gmed(alpha=1.0,beta=0.01)      er(memory=200)+gmed(steps=3)
+
+Memories and retrievals of somebody's own (:mod:`gmed.engine.extensions`) are named in the same way, and take the place
+of the base's: er+my-memory(option=1)+my-retrieval+gmed.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any
@@ -18,9 +20,12 @@ from torch import nn
 
 from gmed.editing import GMED, AdversarialEdit, Edit, OptimalEdit, RandomEdit
 from gmed.engine.benchmarks import Benchmark
-from gmed.errors import UsageError, finite_number, unknown
+from gmed.engine.parts import Part, parse_part, written
+from gmed.engine.sources import Source, read_installed, sources_of
+from gmed.errors import GmedError, UsageError, finite_number, unknown
 from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune, Learner
 from gmed.memory import GSSGreedy, LossAwareReservoir, Memory, Reservoir, TaskRing
+from gmed.retrieval import Retrieval
 from gmed.streams import Stream, iid
 
 
@@ -37,6 +42,11 @@ class Recipe:
     @property
     def editable(self) -> bool:
         return "editing" in signature(self.learner).parameters
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether what it replays can be chosen otherwise."""
+        return "retrieval" in signature(self.learner).parameters
 
 
 METHODS = {
@@ -61,18 +71,11 @@ EDITS: dict[str, type[Edit]] = {
     "optimal-edit": OptimalEdit,
 }
 
+MEMORIES: dict[str, type[Memory]] = {}
+"""Memories of somebody's own, by name; those of this package belong to their methods."""
 
-@dataclass(frozen=True)
-class Part:
-    """A named part and its parameters."""
-
-    name: str
-    parameters: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        if not self.parameters:
-            return self.name
-        return f"{self.name}({','.join(f'{k}={_written(v)}' for k, v in self.parameters.items())})"
+RETRIEVALS: dict[str, type[Retrieval]] = {}
+"""Retrievals of somebody's own, by name."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,18 @@ class Method:
     name
         The shortest way to write it: parameters appear where they differ from the benchmark's defaults.
     base_name
-        The same method without its edit, or ``None`` if it has none: what its gain is measured against.
+        The same method without its edit, or what else is named last, or ``None`` if there is the base alone: what its
+        gain is measured against.
+    memory, retrieval
+        Those of somebody's own that take the place of the base's.
     """
 
     name: str
     base_name: str | None
     base: Part
     edit: Part | None
+    memory: Part | None = None
+    retrieval: Part | None = None
 
     def make_stream(self, stream: Stream, seed: int) -> Stream:
         """The stream as this method sees it."""
@@ -100,22 +108,41 @@ class Method:
     def make_learner(self, model: nn.Module, seed: int) -> Learner:
         recipe, settings = METHODS[self.base.name], self.base.parameters
         parts: dict[str, Any] = _given_to(recipe.learner, settings)
-        if recipe.memory is not None:
+        if self.memory is not None:
+            parts["memory"] = MEMORIES[self.memory.name](settings["memory"], **self.memory.parameters)
+        elif recipe.memory is not None:
             parts["memory"] = recipe.memory(settings["memory"], **_given_to(recipe.memory, settings))
+        if self.retrieval is not None:
+            parts["retrieval"] = RETRIEVALS[self.retrieval.name](**self.retrieval.parameters)
         if self.edit is not None:
             parts["editing"] = EDITS[self.edit.name](**self.edit.parameters)
         return recipe.learner(model, seed=seed, **parts)
 
     def config(self) -> dict[str, Any]:
-        parts = {"base": {"name": self.base.name, **self.base.parameters}}
-        return parts | ({"edit": {"name": self.edit.name, **self.edit.parameters}} if self.edit else {})
+        parts = {"base": self.base, "memory": self.memory, "retrieval": self.retrieval, "edit": self.edit}
+        return {kind: {"name": part.name, **part.parameters} for kind, part in parts.items() if part is not None}
 
-    def versions(self) -> dict[str, int]:
-        """The version of every part that computes this method."""
+    def versions(self) -> dict[str, int | str]:
+        """The version of every part that computes this method; of a file of somebody's own, its digest."""
+        lineage = [ancestor for part in self._classes() for ancestor in part.__mro__]
+        versions: dict[str, int | str] = {c.__name__: int(vars(c)["version"]) for c in lineage if "version" in vars(c)}
+        for source in self.sources():
+            versions[source.name] = "+".join(filter(None, (str(versions.get(source.name, "")), source.digest)))
+        return versions
+
+    def sources(self) -> tuple[Source, ...]:
+        """What of somebody's own computes this method."""
+        return sources_of(self._classes())
+
+    def _classes(self) -> list[type]:
         recipe = METHODS[self.base.name]
-        parts: list[type | None] = [recipe.learner, recipe.memory, EDITS[self.edit.name] if self.edit else None]
-        lineage = [ancestor for part in parts if part is not None for ancestor in part.__mro__]
-        return {c.__name__: int(vars(c)["version"]) for c in lineage if "version" in vars(c)}
+        parts: list[type | None] = [
+            recipe.learner,
+            MEMORIES[self.memory.name] if self.memory else recipe.memory,
+            RETRIEVALS[self.retrieval.name] if self.retrieval else None,
+            EDITS[self.edit.name] if self.edit else None,
+        ]
+        return [part for part in parts if part is not None]
 
 
 def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
@@ -129,36 +156,107 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
     >>> resolve(get_benchmark("split-mnist"), "er+gmed", memory=200).edit.parameters["alpha"]
     5.0
     """
-    typed = parse(text)
-    if typed[0].name in EDITS:
-        raise UsageError(f"{typed[0].name} is an edit, and edits what a method replays: er+{typed[0].name}")
-    if "," in typed[0].name:
+    first, *others = parse(text)
+    if "," in first.name:
         raise UsageError(f"{text!r}: methods are separated by spaces")
-    if typed[0].name not in METHODS:
-        raise unknown("method", typed[0].name, METHODS)
-    recipe = METHODS[typed[0].name]
-    if len(typed) > 2:
-        raise UsageError(f"{text!r}: a method takes one edit, not {len(typed) - 1}")
+    kind_of_first = _kind(first.name)
+    if kind_of_first is None:
+        raise _unknown("method", first.name, METHODS)
+    if kind_of_first != "method":
+        raise UsageError(f"{first.name} is {_WHAT_IT_IS[kind_of_first]}: er+{first.name}")
+    named = _named(text, others)
+    recipe, edit_part = METHODS[first.name], named.get("edit")
+    _check_takes(text, recipe, named)
 
-    settings = dict(typed[0].parameters)
+    settings = dict(first.parameters)
     if memory is not None and recipe.memory is not None:
         settings.setdefault("memory", memory)
-    base, short_base = _settle(Part(typed[0].name, settings), base_parameters(recipe), benchmark.settings)
-    if len(typed) == 1:
-        method = Method(str(short_base), None, base, None)
-    else:
-        name = typed[1].name
-        if name not in EDITS:
-            raise unknown("edit", name, EDITS)
-        if not recipe.editable:
-            raise UsageError(f"{text!r}: {base.name} replays no stored examples, so there is nothing to edit")
-        usual = benchmark.edits.get(f"{base.name}+{name}", benchmark.edits.get(name, {}))
-        edit, short_edit = _settle(typed[1], settable(EDITS[name]), usual)
-        method = Method(f"{short_base}+{short_edit}", str(short_base), base, edit)
-
-    method.make_learner(nn.Linear(1, 1), seed=0)  # a bad value is refused here, before anything runs
-    method.make_stream(_EMPTY, seed=0)
+    own = replace(recipe, memory=Memory) if "memory" in named else recipe
+    base, short_base = _settle(Part(first.name, settings), base_parameters(own), benchmark.settings)
+    settled, short = {}, [str(short_base)]
+    for kind, part in named.items():
+        usual = benchmark.settings
+        if part is edit_part:
+            usual = benchmark.edits.get(f"{base.name}+{part.name}", benchmark.edits.get(part.name, {}))
+        settled[kind], shortest = _settle(part, settable(_parts(kind)[part.name]), usual)
+        short.append(str(shortest))
+    base_name = "+".join(short[:-1]) or None
+    method = Method(
+        "+".join(short), base_name, base, settled.get("edit"), settled.get("memory"), settled.get("retrieval")
+    )
+    _try(text, method)
     return method
+
+
+def _kind(name: str) -> str | None:
+    """What a name is of; installed extensions are looked at before a name is said not to exist."""
+    for _ in range(2):
+        for kind in ("method", *_KINDS):
+            if name in _parts(kind):
+                return kind
+        read_installed()
+    return None
+
+
+def _parts(kind: str) -> Mapping[str, Any]:
+    tables: dict[str, Mapping[str, Any]]
+    tables = {"method": METHODS, "memory": MEMORIES, "retrieval": RETRIEVALS, "edit": EDITS}
+    return tables[kind]
+
+
+_KINDS = ("memory", "retrieval", "edit")
+"""What can be named after the base, in this order."""
+
+_WHAT_IT_IS = {
+    "memory": "a memory, and takes the place of a method's",
+    "retrieval": "a retrieval, and chooses what a method replays",
+    "edit": "an edit, and edits what a method replays",
+}
+
+
+def _named(text: str, others: Sequence[Part]) -> dict[str, Part]:
+    """What is named after the base, by its kind, in the order that names are written in."""
+    found: dict[str, Part] = {}
+    for part in others:
+        kind = _kind(part.name)
+        if kind == "method":
+            raise UsageError(f"{text!r}: {part.name} is a method, which comes first: {part.name}+gmed")
+        if kind is None:
+            raise _unknown("edit", part.name, {**EDITS, **MEMORIES, **RETRIEVALS})
+        if kind in found:
+            raise UsageError(f"{text!r}: a method takes one {kind}, not {found[kind].name} and {part.name}")
+        found[kind] = part
+    return {kind: found[kind] for kind in _KINDS if kind in found}
+
+
+def _unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
+    said = unknown(kind, name, valid)
+    return UsageError(f"{said} One of your own is known once its file is loaded: --extension FILE.py")
+
+
+def _check_takes(text: str, recipe: Recipe, named: Mapping[str, Part]) -> None:
+    """Make sure that a method can be put together with these parts."""
+    first = text.partition("+")[0].partition("(")[0].strip()
+    if "edit" in named and not recipe.editable:
+        raise UsageError(f"{text!r}: {first} replays no stored examples, so there is nothing to edit")
+    if "memory" in named and recipe.memory is None:
+        raise UsageError(f"{text!r}: {first} stores no examples, so there is no memory to replace")
+    if "retrieval" in named and not recipe.retrieves:
+        takers = ", ".join(name for name, other in METHODS.items() if other.retrieves)
+        raise UsageError(f"{text!r}: {first} does not leave open what it replays; these do: {takers}")
+
+
+def _try(text: str, method: Method) -> None:
+    """Put a method together once: a bad value is refused here, before anything runs."""
+    try:
+        method.make_learner(nn.Linear(1, 1), seed=0)
+        method.make_stream(_EMPTY, seed=0)
+    except GmedError:
+        raise
+    except Exception as error:  # of a part of somebody's own
+        if not method.sources():
+            raise
+        raise UsageError(f"{text!r} cannot be put together: {type(error).__name__}: {error}") from error
 
 
 def parse(text: str) -> tuple[Part, ...]:
@@ -170,7 +268,7 @@ def parse(text: str) -> tuple[Part, ...]:
     parts = re.findall(r"[^+(]+(?:\([^)]*\)\s*)?", text)
     if not parts or "+".join(parts) != text:
         raise UsageError(f"cannot read the method {text!r}; write it like er, er+gmed or 'er+gmed(alpha=1.0)'")
-    return tuple(_parse_part(part.strip(), text) for part in parts)
+    return tuple(parse_part(part.strip(), text) for part in parts)
 
 
 def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
@@ -186,7 +284,7 @@ def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
 
 def settable(part: Callable[..., Any]) -> dict[str, Parameter]:
     """The arguments of a part that are settings, not other parts."""
-    parts = {"model", "memory", "capacity", "editing", "stream", "seed"}
+    parts = {"model", "memory", "capacity", "editing", "retrieval", "stream", "seed"}
     return {k: p for k, p in _parameters(part).items() if k not in parts}
 
 
@@ -224,7 +322,7 @@ def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
         return finite_number(f"{part}'s {name}", value)
     if kind in (float, int, bool) and type(value) is not kind:
         wanted = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
-        raise UsageError(f"{part}({name}=...) takes {wanted}, not {_written(value)}")
+        raise UsageError(f"{part}({name}=...) takes {wanted}, not {written(value)}")
     return tuple(map(float, value)) if _is_range(value) else value
 
 
@@ -233,28 +331,3 @@ def _is_range(value: Any) -> bool:
 
 
 _EMPTY = Stream(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), (), (), 1)
-_WORDS = {"true": True, "false": False, "none": None}
-
-
-def _parse_part(part: str, text: str) -> Part:
-    name, _, arguments = part.partition("(")
-    lowered = re.sub(r"\b(true|false|none)\b", lambda m: str(_WORDS[m[0].lower()]), arguments, flags=re.I)
-    try:
-        call = ast.parse(f"part({lowered or ')'}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError
-        parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        if len(parameters) < len(call.keywords):
-            raise ValueError
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise UsageError(
-            f"cannot read {part!r} in the method {text!r}; parameters are written name=value, "
-            "as in 'er+gmed(alpha=1.0,beta=0.01)'"
-        ) from None
-    return Part(name.strip(), parameters)
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(_written(v) for v in value)}]"
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

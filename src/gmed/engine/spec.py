@@ -8,6 +8,8 @@ from typing import Any
 
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.methods import Method, resolve
+from gmed.engine.own_model import OwnModel
+from gmed.engine.sources import Source
 
 ENGINE_VERSION = 1
 """Raised whenever results change by what has no version of its own: look-ahead, retrieval, iid order, evaluation."""
@@ -39,8 +41,11 @@ class RunSpec:
             "method": self.method.config(),
         }
 
-    def versions(self) -> dict[str, int]:
-        """The version of every part that computes it; a part whose results change changes its version."""
+    def versions(self) -> dict[str, int | str]:
+        """The version of every part that computes it; a part whose results change changes its version.
+
+        A file of somebody's own is there by its name, with the digest of its text.
+        """
         return {
             "engine": ENGINE_VERSION,
             self.benchmark.name: self.benchmark.version,
@@ -52,6 +57,12 @@ class RunSpec:
         """The name of this run in a store: a hash of the configuration, the versions and the seed."""
         identity = {"config": self.config(), "versions": self.versions(), "seed": self.seed}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+
+    def sources(self) -> tuple[Source, ...]:
+        """What of somebody's own computes it; who computes it elsewhere must have that too."""
+        model = self.benchmark.model
+        made_by = (model.source(),) if isinstance(model, OwnModel) and not model.is_object else ()
+        return tuple(dict.fromkeys((*self.method.sources(), *made_by)))
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -93,7 +93,7 @@ class Together:
         at = start
         while at < stop and self._sound:
             steps = (stop - at) // self.batch_size
-            decided = self._decided is not None and self._decided[0] == at
+            decided = self._decided is not None and self._decided[0] == at and self._whole()
             if decided or (steps > 1 and self._settled(steps)):
                 at = self._stretch(at, stop)
             else:
@@ -133,10 +133,15 @@ class Together:
 
     # ------------------------------------------------------------------ a stretch of steps, decided ahead
 
+    def _whole(self) -> bool:
+        """Whether no memory has slots that were emptied on request: what is drawn depends on when those are filled."""
+        memories = [self.learners[replica].memory for replica in self._sound]
+        return all(memory is None or memory.whole for memory in memories)
+
     def _settled(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
         learner, asked = self.learners[self._sound[0]], self._asked.get(self._sound[0])
-        if not self.foreseeable or asked is None:
+        if not self.foreseeable or asked is None or not self._whole():
             return False
         learner.decisions = AsTheyCome()
         for later in (0, steps - 1):

@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 
-from gmed.engine.run import Interrupted, RunResult, explain, run_together
+from gmed.engine.extensions import have_all
+from gmed.engine.run import Interrupted, Outcome, RunResult, explain, run_together
+from gmed.engine.sources import Source
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
-from gmed.errors import GmedError
+from gmed.errors import GmedError, UsageError
 
 REPORT_EVERY = 0.2  # seconds
 
@@ -40,6 +42,7 @@ def main() -> None:
 
     for line in sys.stdin:
         job = json.loads(line)
+        outcomes: list[Outcome]
         last = 0.0
 
         def on_progress(seen: int, total: int) -> None:
@@ -48,11 +51,14 @@ def main() -> None:
                 last = time.monotonic()
                 report("progress", seen=seen, total=total)
 
-        specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
         try:
+            have_all(tuple(Source(**source) for source in job["sources"]))
+            specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
             outcomes = run_together(specs, Terms.from_dict(job["terms"]), on_progress, told_to_stop.is_set)
         except Interrupted:
             return
+        except UsageError as error:  # what was to be computed could not be understood here
+            outcomes = [error] * len(job["seeds"])
         for outcome in outcomes:
             if isinstance(outcome, RunResult):
                 report("finished", result=outcome.to_dict())

@@ -6,6 +6,7 @@ from gmed.editing import Edit
 from gmed.errors import whole_number
 from gmed.learners.replay import Replay
 from gmed.memory import Memory
+from gmed.retrieval import Retrieval
 
 
 class ER(Replay):
@@ -13,7 +14,7 @@ class ER(Replay):
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, seed
+    model, lr, memory, editing, replay_size, retrieval, seed
         As in :class:`~gmed.learners.replay.Replay`.
     updates_per_batch
         Updates made on each incoming batch; the replayed examples are drawn anew for each, and edited for the
@@ -46,15 +47,18 @@ class ER(Replay):
         memory: Memory,
         editing: Edit | None = None,
         replay_size: int = 10,
+        retrieval: Retrieval | None = None,
         updates_per_batch: int = 1,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        super().__init__(
+            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, retrieval=retrieval, seed=seed
+        )
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), once somebody asks for it
-        drawn = self.draw()  # (x_m, y_m) ~ M
+        drawn = self.retrieved(ahead)  # (x_m, y_m) ~ M
         edited = self.edit(drawn, ahead)  # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
         x_m, y_m = edited.x[: len(drawn)], self.memory.y[drawn]
 
@@ -62,6 +66,7 @@ class ER(Replay):
         self.write_back(edited)  # replace (x_m, y_m) in M
 
         for again in range(1, self.updates_per_batch):
-            drawn = self.draw(f"replay {again}")
-            self.descend(self.look_ahead(x, y), self.memory.x[drawn], self.memory.y[drawn])
+            ahead = self.look_ahead(x, y)
+            drawn = self.retrieved(ahead, f"replay {again}")
+            self.descend(ahead, self.memory.x[drawn], self.memory.y[drawn])
         self.remember(x, y)  # reservoir_update(x, y, M)

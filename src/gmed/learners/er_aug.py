@@ -7,6 +7,7 @@ from gmed.editing import Edit
 from gmed.learners.replay import Replay
 from gmed.memory import Memory
 from gmed.replay import Augmentation
+from gmed.retrieval import Retrieval
 
 
 class ERAug(Replay):
@@ -16,7 +17,7 @@ class ERAug(Replay):
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, seed
+    model, lr, memory, editing, replay_size, retrieval, seed
         As in :class:`~gmed.learners.replay.Replay`.
     rotation, scaling, crop, flip
         As in :class:`~gmed.replay.Augmentation`.
@@ -37,13 +38,16 @@ class ERAug(Replay):
         memory: Memory,
         editing: Edit | None = None,
         replay_size: int = 10,
+        retrieval: Retrieval | None = None,
         rotation: float = 0.0,
         scaling: float = 0.0,
         crop: int = 0,
         flip: bool = False,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        super().__init__(
+            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, retrieval=retrieval, seed=seed
+        )
         self.augment = Augmentation(rotation, scaling, crop, flip)
 
     def augmented(self, x: Tensor) -> Tensor:
@@ -53,7 +57,7 @@ class ERAug(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)
-        drawn = self.draw()  # (x_e, y_e) ~ M
+        drawn = self.retrieved(ahead)  # (x_e, y_e) ~ M
         x_a, y_m = self.augmented(self.memory.x[drawn]), self.memory.y[drawn]
         edited = self.edit(drawn, ahead)
 

@@ -8,6 +8,7 @@ from gmed.editing import Edit
 from gmed.errors import UsageError, finite_number
 from gmed.learners.er_aug import ERAug
 from gmed.memory import LossAwareReservoir
+from gmed.retrieval import Retrieval
 
 
 class ERTricks(ERAug):
@@ -16,7 +17,7 @@ class ERTricks(ERAug):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, rotation, scaling, crop, flip, seed
+    model, lr, editing, replay_size, retrieval, rotation, scaling, crop, flip, seed
         As in :class:`~gmed.learners.er_aug.ERAug`.
     memory
         A :class:`~gmed.memory.LossAwareReservoir`.
@@ -39,6 +40,7 @@ class ERTricks(ERAug):
         memory: LossAwareReservoir,
         editing: Edit | None = None,
         replay_size: int = 10,
+        retrieval: Retrieval | None = None,
         rotation: float = 0.0,
         scaling: float = 0.0,
         crop: int = 0,
@@ -49,7 +51,7 @@ class ERTricks(ERAug):
         if not isinstance(memory, LossAwareReservoir):
             raise UsageError(f"ER with tricks needs a LossAwareReservoir, not {memory!r}")
         super().__init__(
-            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size,
+            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, retrieval=retrieval,
             rotation=rotation, scaling=scaling, crop=crop, flip=flip, seed=seed,
         )  # fmt: skip
         if finite_number("lr_decay", lr_decay, above=0) > 1:
@@ -62,7 +64,7 @@ class ERTricks(ERAug):
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)
-        drawn = self.draw()
+        drawn = self.retrieved(ahead)
         x_a, y_m = self.augmented(self.memory.x[drawn]), self.memory.y[drawn]
         edited = self.edit(drawn, ahead)
         x_m = edited.x[: len(drawn)]

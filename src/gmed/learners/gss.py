@@ -9,6 +9,7 @@ from gmed.errors import UsageError, whole_number
 from gmed.learners.er import ER
 from gmed.memory import GSSGreedy
 from gmed.models import evaluating, gradient, trainable
+from gmed.retrieval import Retrieval
 
 
 class GSS(ER):
@@ -20,7 +21,7 @@ class GSS(ER):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, seed
+    model, lr, editing, replay_size, retrieval, seed
         As in :class:`~gmed.learners.ER`.
     updates_per_batch
         As in :class:`~gmed.learners.ER`; three, as its authors run it on MNIST.
@@ -46,6 +47,7 @@ class GSS(ER):
         memory: GSSGreedy,
         editing: Edit | None = None,
         replay_size: int = 10,
+        retrieval: Retrieval | None = None,
         updates_per_batch: int = 3,
         compared: int = 10,
         seed: int = 0,
@@ -58,6 +60,7 @@ class GSS(ER):
             memory=memory,
             editing=editing,
             replay_size=replay_size,
+            retrieval=retrieval,
             updates_per_batch=updates_per_batch,
             seed=seed,
         )

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -127,7 +128,11 @@ class Learner(ABC):
 
     def can_be_decided_ahead(self) -> bool:
         """Whether every step of this learner, as it is put together, is foreseeable."""
-        parts = [part for part in (self, self.memory, getattr(self, "editing", None)) if part is not None]
+        parts = [
+            part
+            for part in (self, self.memory, getattr(self, "editing", None), getattr(self, "retrieval", None))
+            if part is not None
+        ]
         declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
         return declared and leaves_nothing_to_chance(self.model)
 
@@ -232,6 +237,60 @@ class Learner(ABC):
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         return self._evaluated(self._inputs(x))
+
+    def forget(
+        self,
+        *,
+        origin: int | Sequence[int] | None = None,
+        label: int | Sequence[int] | None = None,
+        where: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> int:
+        """Remove stored examples from memory on request, and tell how many.
+
+        Their values are overwritten in memory's tensors, so they are in no state or checkpoint written from now on;
+        older files keep them, and so may memory that the process has given back. What was learned from them stays
+        learned: the model's parameters, and what a method derives from many examples (the anchors and mean embeddings
+        of HAL), do not change. The stream goes on as ever; who enters memory later is for each kind of memory to say.
+
+        Parameters
+        ----------
+        origin
+            Which examples of the stream: 0 is the first one ever observed. This finds edited examples too.
+        label
+            Examples of which classes.
+        where
+            Called with all stored examples ``(x, y)`` as they are now, edited or not; says of each whether it goes.
+
+        One of the three is given. Examples that are not stored are not an error: there is nothing of them to remove.
+
+        Examples
+        --------
+        >>> import torch, gmed
+        >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.05, memory=gmed.memory.Reservoir(500))
+        >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
+        >>> learner.forget(origin=[0, 7]), learner.forget(label=3), learner.forget(where=lambda x, y: y > 7)
+        (2, 1, 2)
+        >>> learner.memory.y[learner.memory.filled()].tolist()
+        [1, 2, 4, 5, 6]
+        """
+        if sum(given is not None for given in (origin, label, where)) != 1:
+            raise UsageError("say what to forget by one of origin, label and where")
+        memory = self.memory
+        if origin is not None:
+            chosen = {"origin": _numbers("origin", origin)}
+        elif label is not None:
+            chosen = {"y": _numbers("label", label)}
+        if memory is None or not memory.ready:
+            return 0
+        filled = memory.filled()
+        held = torch.from_numpy(filled).to(memory.y.device)
+        if where is not None:
+            goes = _mask(where(memory.x[held], memory.y[held]), len(held))
+        else:
+            ((column, numbers),) = chosen.items()
+            goes = np.isin(getattr(memory, column)[held].cpu().numpy(), numbers)
+        memory.remove(filled[goes])
+        return int(goes.sum())
 
     # ------------------------------------------------------------------ state is data
 
@@ -435,6 +494,22 @@ class Learner(ABC):
         else:
             with torch_seeded(self.seed, "model", self.steps):
                 yield
+
+
+def _numbers(name: str, given: Any) -> NDArray[np.int64]:
+    numbers = np.atleast_1d(_tensor(name, given).cpu().numpy())
+    if numbers.size and not (np.issubdtype(numbers.dtype, np.integer) and numbers.ndim == 1):
+        raise UsageError(f"{name} must be a whole number or several, not {given!r}")
+    return numbers.astype(np.int64)
+
+
+def _mask(given: Any, count: int) -> NDArray[np.bool_]:
+    mask = _tensor("what where returns", given)
+    if mask.dtype != torch.bool or mask.shape != (count,):
+        raise UsageError(
+            f"where must say true or false of each of the {count} stored examples, not {mask.dtype} {tuple(mask.shape)}"
+        )
+    return np.asarray(mask.cpu().numpy(), dtype=np.bool_)
 
 
 def _tensor(name: str, given: Any) -> Tensor:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from gmed.errors import UsageError, whole_number
 from gmed.learners.learner import Learner
 from gmed.memory import Memory
 from gmed.models import LookAhead
+from gmed.retrieval import Retrieval
 
 
 class Edited(NamedTuple):
@@ -33,6 +35,8 @@ class Replay(Learner):
         How drawn examples are changed, such as ``gmed.editing.GMED(alpha=5.0, beta=0.01)``; by default not.
     replay_size
         How many stored examples are drawn per step; all of them while fewer are stored.
+    retrieval
+        Which stored examples are replayed, where that is not left to chance: a :class:`~gmed.retrieval.Retrieval`.
     """
 
     memory: Memory
@@ -45,20 +49,30 @@ class Replay(Learner):
         memory: Memory,
         editing: Edit | None = None,
         replay_size: int = 10,
+        retrieval: Retrieval | None = None,
         seed: int = 0,
     ) -> None:
         if memory is None:
             raise UsageError("replay needs a memory, such as gmed.memory.Reservoir(500)")
         if editing is not None and not isinstance(editing, Edit):
             raise UsageError(f"editing must be an edit such as GMED(alpha=5.0, beta=0.01), not {editing!r}")
+        if retrieval is not None and not isinstance(retrieval, Retrieval):
+            raise UsageError(f"retrieval must be a gmed.retrieval.Retrieval, not {retrieval!r}")
         super().__init__(model, lr=lr, memory=memory, seed=seed)
         self.editing = editing
+        self.retrieval = retrieval
         self.replay_size = whole_number("replay_size", replay_size)
         self._history: list[History] = []  # kept for edits that declare an oracle, and for them alone
 
     def draw(self, purpose: str = "replay") -> Tensor:
         """The slots of a batch to replay or edit."""
         return self.sample(self.replay_size, purpose)
+
+    def retrieved(self, ahead: LookAhead, purpose: str = "replay") -> Tensor:
+        """The slots of a batch to replay: a draw, unless this learner retrieves otherwise."""
+        if self.retrieval is None or not len(self.memory):
+            return self.draw(purpose)
+        return self._slots(self.retrieval.retrieve(self.memory, self.replay_size, ahead, self.random(purpose)))
 
     def edit(self, drawn: Tensor, ahead: LookAhead) -> Edited:
         """The drawn examples, edited if this learner edits; nothing is stored yet."""
@@ -90,12 +104,46 @@ class Replay(Learner):
         m = self.memory
         oracle = self._oracle() if self.editing.oracle else None
         moment = Moment(ahead, self.replay_size, lambda: self.random(purpose), oracle)
-        return self.editing.edit(m.x[slots], m.y[slots], m.age[slots], moment)
+        x = m.x[slots]
+        edited = self.editing.edit(x, m.y[slots], m.age[slots], moment)
+        if not isinstance(edited, Tensor) or edited.shape != x.shape or edited.dtype != x.dtype:
+            given = f"{edited.dtype} {tuple(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
+            raise UsageError(
+                f"{type(self.editing).__name__}.edit must return the examples it was given, changed: "
+                f"{x.dtype} {tuple(x.shape)}, not {given}"
+            )
+        return edited
+
+    def _slots(self, retrieved: object) -> Tensor:
+        """What a retrieval returned, or the error that says why it is of no use."""
+        slots = torch.as_tensor(retrieved, device=self.memory.y.device)
+        stored = torch.from_numpy(self.memory.filled()).to(slots.device)
+        sound = slots.ndim == 1 and slots.dtype == torch.int64 and bool(torch.isin(slots, stored).all())
+        if not sound or len(set(slots.tolist())) != len(slots) or not 0 < len(slots) <= self.replay_size:
+            raise UsageError(
+                f"{type(self.retrieval).__name__}.retrieve must return 1 to {self.replay_size} slots that hold an "
+                f"example, none twice, as int64; not {slots.dtype} {tuple(slots.shape)}: {slots.tolist()}"
+            )
+        return slots
 
     def _oracle(self) -> History:
         if len(self._history) > 1:
             self._history = [History(*(torch.cat(parts) for parts in zip(*self._history, strict=True)))]
         return self._history[0] if self._history else History(self.memory.x[:0], self.memory.y[:0])
+
+    def forget(
+        self,
+        *,
+        origin: int | Sequence[int] | None = None,
+        label: int | Sequence[int] | None = None,
+        where: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> int:
+        if self.editing is not None and self.editing.oracle:
+            raise UsageError(
+                f"{type(self.editing).__name__} keeps every example it has observed, for analysis; such a learner "
+                "cannot forget one"
+            )
+        return super().forget(origin=origin, label=label, where=where)
 
     def own_state(self) -> dict[str, Tensor]:
         return {"history.x": self._oracle().x, "history.y": self._oracle().y} if self._history else {}

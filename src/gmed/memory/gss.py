@@ -16,7 +16,8 @@ class GSSGreedy(Memory):
     An example comes with a score in 0 .. 2: one plus the largest cosine of its gradient with those of stored
     examples. Where memory is full, a stored example i, drawn with probability proportional to its score, makes
     room with probability score_i / (score_i + score): never for an infinite score, by which the learner says that a
-    batch agrees with what is stored.
+    batch agrees with what is stored. A slot that was emptied on request is filled by the next example, as in a memory
+    that is not full yet.
 
     References
     ----------
@@ -35,11 +36,10 @@ class GSSGreedy(Memory):
         scores = self.score.cpu().numpy().copy()
         offered = columns["score"].cpu().numpy()
         slots = np.full(len(y), self.capacity)
-        stored = len(self)
+        free = [*range(self.seen, self.capacity), *self._holes.tolist()]
         for row, score in enumerate(offered):
-            if stored < self.capacity:
-                slots[row] = stored
-                stored += 1
+            if free:
+                slots[row] = free.pop(0)
             else:
                 redundancy = scores - scores.min() + 0.01
                 rival = int(rng.choice(self.capacity, p=redundancy / redundancy.sum()))

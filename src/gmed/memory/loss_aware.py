@@ -14,7 +14,8 @@ class LossAwareReservoir(Memory):
 
     An example that enters a full memory takes the place of one of a frequent class and of low loss: slot i
     leaves with probability proportional to S_i = a * (stored examples of its class) - loss_i, where a makes the
-    two terms weigh the same (cut at 0, which the paper leaves open).
+    two terms weigh the same (cut at 0, which the paper leaves open). While there are slots that were emptied on
+    request, an example that enters takes one of those, and none leaves.
 
     Attributes
     ----------
@@ -39,9 +40,12 @@ class LossAwareReservoir(Memory):
         enters = (nth <= self.capacity) | (rng.integers(0, nth) < self.capacity)
         labels, losses = self.y.cpu().numpy().copy(), self.loss.cpu().numpy().astype(np.float64)
         slots = np.full(len(y), self.capacity)
+        holes = self._holes.tolist()
         for row in np.flatnonzero(enters):
             if nth[row] <= self.capacity:
                 slots[row] = nth[row] - 1
+            elif holes:
+                slots[row] = holes.pop(0)
             else:
                 slots[row] = rng.choice(self.capacity, p=leaving(labels, losses))
             labels[slots[row]] = int(y[row])

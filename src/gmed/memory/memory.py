@@ -13,6 +13,9 @@ from torch import Tensor
 from gmed.errors import UsageError, whole_number
 from gmed.memory.host import belongs_on_host, seen_by_gpu
 
+REMOVED = -2
+"""The origin of a slot whose example was removed on request; -1 is that of one that never held any."""
+
 
 class Memory(ABC):
     """A fixed number of slots, kept as tensors that can be edited in place.
@@ -26,7 +29,7 @@ class Memory(ABC):
     age
         How often the example in a slot has been edited since it entered; 0 when a slot is overwritten.
     origin
-        Which example of the stream it was: 0 for the first one ever observed.
+        Which example of the stream it was: 0 for the first one ever observed. Negative where there is none.
     seen
         How many examples have been offered so far.
     foreseeable
@@ -45,6 +48,7 @@ class Memory(ABC):
         self.capacity = whole_number("memory capacity", capacity)
         self.seen = 0
         self._claimed = False
+        self._holes = np.zeros(0, dtype=np.int64)  # slots emptied on request, in their order
         self._rows: dict[str, Tensor] = {}  # the columns with one more row, where what is not stored is written
         self._on_host: dict[str, Tensor] = {}  # those of them that a GPU has no room for, as the host sees them
         self._overwritten: list[tuple[str, Tensor, Tensor]] | None = None
@@ -55,7 +59,17 @@ class Memory(ABC):
 
     def filled(self) -> NDArray[np.int64]:
         """The slots that hold an example."""
-        return np.arange(min(self.seen, self.capacity))
+        slots = np.arange(min(self.seen, self.capacity))
+        return slots if self.whole else np.setdiff1d(slots, self._holes)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no slot is empty that was emptied on request.
+
+        While one is, which slots are filled depends on who has entered since, and not on counters alone: steps are not
+        decided ahead then.
+        """
+        return not len(self._holes)
 
     def __len__(self) -> int:
         return len(self.filled())
@@ -107,6 +121,8 @@ class Memory(ABC):
         """Write a batch of examples where :meth:`places` says."""
         self.write(places, **columns, age=torch.zeros_like(origin), origin=origin)
         self.seen += len(origin)
+        if not self.whole:
+            self._holes = np.setdiff1d(self._holes, places.cpu().numpy())
 
     def replace(self, slots: Tensor, x: Tensor) -> None:
         """Write edited examples back and count the edit. One that is not finite leaves its slot as it was."""
@@ -120,16 +136,42 @@ class Memory(ABC):
                 self._overwritten.append((name, slots, held[slots]))
             held[slots] = values
 
+    def remove(self, slots: NDArray[np.int64]) -> None:
+        """Empty some of the filled slots: what they hold is overwritten, in every column.
+
+        Removing changes nothing about who enters later, which a subclass decides as ever (:meth:`admit`). In a
+        reservoir every other example is then stored with the probability it would have had.
+
+        >>> import torch
+        >>> from gmed.memory import Reservoir
+        >>> from gmed.randomness import generator
+        >>> memory, x, y = Reservoir(3), torch.tensor([[5.0], [6.0], [7.0]]), torch.tensor([0, 1, 1])
+        >>> memory.lay_out(x, y)
+        >>> memory.insert(x, y, generator(0, "reservoir"))
+        >>> memory.remove(np.array([1]))
+        >>> len(memory), memory.filled().tolist(), memory.x.flatten().tolist(), memory.origin.tolist()
+        (2, [0, 2], [5.0, 0.0, 7.0], [0, -2, 2])
+        """
+        slots = np.unique(slots)
+        if not np.isin(slots, self.filled()).all():
+            raise UsageError("only slots that hold an example can be emptied; memory.filled() says which do")
+        if not len(slots):
+            return
+        emptied = torch.from_numpy(np.append(slots, self.capacity))  # what was not stored lay behind the last
+        for name, rows in self._rows.items():
+            rows[emptied.to(rows.device)] = REMOVED if name == "origin" else 0
+        self._holes = np.union1d(self._holes, slots)
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Whatever is written inside is undone if something fails there."""
-        seen, self._overwritten = self.seen, []
+        seen, holes, self._overwritten = self.seen, self._holes, []
         try:
             yield
         except BaseException:
             for name, slots, values in reversed(self._overwritten):
                 self._rows[name][slots] = values
-            self.seen = seen
+            self.seen, self._holes = seen, holes
             raise
         finally:
             self._overwritten = None
@@ -161,16 +203,18 @@ class Memory(ABC):
                 raise UsageError(f"the state's memory has {slots} slots ({name}), this one {self.capacity}")
             if (tensor.dtype == torch.int64) != (name in ("y", "age", "origin")) or (name != "x" and tensor.ndim != 1):
                 raise UsageError(f"{name} of the state's memory is {tensor.dtype} {tuple(tensor.shape)}: it is damaged")
-        if held and bool((held["age"] < 0).any() | (held["origin"] < -1).any() | (held["origin"] >= seen).any()):
+        if held and bool((held["age"] < 0).any() | (held["origin"] < REMOVED).any() | (held["origin"] >= seen).any()):
             raise UsageError("the state's memory counts what never was: it is damaged")
-        before = self._rows, self._on_host, self.seen
+        before = self._rows, self._on_host, self.seen, self._holes
         self.clear()
         for name, tensor in held.items():
-            self._hold(name, torch.cat([tensor, tensor[-1:]]), tensor.device)
+            self._hold(name, torch.cat([tensor, torch.zeros_like(tensor[-1:])]), tensor.device)
         self.seen = seen
+        if held:
+            self._holes = np.flatnonzero((self.origin == REMOVED).cpu().numpy())
         if held and bool((self.origin.cpu()[torch.from_numpy(self.filled())] < 0).any()):
             self.clear()
-            rows, on_host, self.seen = before
+            rows, on_host, self.seen, self._holes = before
             for name, tensor in rows.items():
                 self._hold(name, tensor, tensor.device)
             self._on_host = on_host
@@ -181,6 +225,7 @@ class Memory(ABC):
         for name in self.columns:
             vars(self).pop(name, None)
         self._rows, self._on_host = {}, {}
+        self._holes = np.zeros(0, dtype=np.int64)
         self.seen = 0
 
     def claim(self) -> None:

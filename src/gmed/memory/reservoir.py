@@ -12,6 +12,11 @@ class Reservoir(Memory):
 
     The n-th example enters with probability capacity / n and overwrites a slot chosen uniformly.
 
+    Where examples are removed on request, later ones enter with the same probability and into the same slots, empty or
+    not: every example that was not removed is still stored with probability capacity / n. (To fill empty slots at once
+    would store what comes next with certainty, and favour it.) So slots fill again slowly, and memory stays smaller
+    meanwhile.
+
     Parameters
     ----------
     capacity

@@ -11,6 +11,8 @@ from gmed.memory.memory import Memory
 class TaskRing(Memory):
     """An equal share of the slots for every task, in which its latest examples are kept.
 
+    The next example goes behind the newest that is left; where the newest were removed on request, into their slots.
+
     For task-aware learners, which say whose examples come next (:meth:`begin`).
 
     Parameters

@@ -5,6 +5,7 @@ from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_i
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
 from gmed.models.modes import evaluating, running_statistics
+from gmed.models.onnx_export import export_onnx
 from gmed.models.passes import Passes
 from gmed.models.resnet import ResNet18
 
@@ -15,6 +16,7 @@ __all__ = [
     "Passes",
     "ResNet18",
     "evaluating",
+    "export_onnx",
     "forward",
     "gradient",
     "leaves_nothing_to_chance",

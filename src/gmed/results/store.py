@@ -258,6 +258,14 @@ class Store:
         with self.explained("cannot be read"):
             return sum(not _current(row) for row in self._rows("finished", benchmark))
 
+    def extensions_lacking(self) -> list[str]:
+        """The files that computed finished runs whose methods are not known here."""
+        with self.explained("cannot be read"):
+            lacking = [row for row in self._rows("finished", None) if _spec(row) is None]
+            return sorted(
+                {name for row in lacking for name, v in json.loads(row["versions"]).items() if type(v) is str}
+            )
+
     def failures(self, benchmark: str | None = None) -> list[Failure]:
         with self.explained("cannot be read"):
             return [
@@ -397,8 +405,13 @@ def _result(row: sqlite3.Row) -> RunResult:
     return result
 
 
-def _current(row: sqlite3.Row) -> bool:
+def _spec(row: sqlite3.Row) -> RunSpec | None:
     try:
-        return bool(RunSpec.make(row["benchmark"], row["method"], row["seed"]).key == row["key"])
-    except GmedError:  # a benchmark or method that no longer exists
-        return False
+        return RunSpec.make(row["benchmark"], row["method"], row["seed"])
+    except GmedError:  # a benchmark or method that does not exist, or no longer
+        return None
+
+
+def _current(row: sqlite3.Row) -> bool:
+    spec = _spec(row)
+    return spec is not None and spec.key == str(row["key"])

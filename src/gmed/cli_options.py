@@ -1,0 +1,24 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gmed.engine import load_extension
+
+
+def _load(paths: list[str] | None) -> list[str] | None:
+    for path in paths or []:
+        load_extension(path)
+    return paths
+
+
+Extension = Annotated[
+    list[str] | None,
+    typer.Option("--extension", help="Python file that registers parts of your own; may be repeated", callback=_load),
+]
+"""Files are loaded as the option is read, before the command begins."""
+
+Model = Annotated[str | None, typer.Option(help="Model of your own: net.py:small or package.module:factory")]

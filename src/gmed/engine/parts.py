@@ -1,0 +1,57 @@
+"""A name and its parameters, as they are written: gmed(alpha=1.0,steps=3)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gmed.errors import UsageError
+
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A named part and its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        if not self.parameters:
+            return self.name
+        return f"{self.name}({','.join(f'{k}={written(v)}' for k, v in self.parameters.items())})"
+
+
+def parse_part(part: str, text: str) -> Part:
+    """What a part of a longer text says.
+
+    >>> parse_part("gmed(steps=3, clamp=[0,1])", "er+gmed(steps=3, clamp=[0,1])").parameters
+    {'steps': 3, 'clamp': [0, 1]}
+    """
+    name, _, arguments = part.partition("(")
+    lowered = re.sub(r"\b(true|false|none)\b", lambda m: str(_WORDS[m[0].lower()]), arguments, flags=re.I)
+    try:
+        call = ast.parse(f"part({lowered or ')'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        if len(parameters) < len(call.keywords):
+            raise ValueError
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise UsageError(
+            f"cannot read {part!r} in {text!r}; parameters are written name=value, as in 'er+gmed(alpha=1.0,beta=0.01)'"
+        ) from None
+    return Part(name.strip(), parameters)
+
+
+def written(value: Any) -> str:
+    """A value as it is written in a name."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(written(v) for v in value)}]"
+    if isinstance(value, str):
+        return repr(value)
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,427 @@
+"""Parts of one's own: named, run, kept, carried to other processes, and told apart."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+import gmed
+from gmed.engine import RunSpec, Terms, extensions, get_benchmark, resolve, run_one
+from gmed.engine.checkpoint import Checkpoints
+from gmed.engine.run import Interrupted, run_together
+from gmed.engine.sources import file_source
+from gmed.errors import UsageError
+from gmed.testing import CHECKS, check_method
+
+DOCS = Path(__file__).parents[1] / "docs"
+SPLIT = get_benchmark("split-mnist")
+
+FADE = '''
+import gmed
+from dataclasses import dataclass
+
+@gmed.register("fade")
+@dataclass(frozen=True)
+class Fade(gmed.editing.Edit):
+    """Stored examples fade."""
+    share: float = 0.1
+
+    def __post_init__(self):
+        if self.share > 1:
+            raise ValueError("nothing would be left")
+
+    def edit(self, x_m, y_m, age, moment):
+        return x_m * (1 - self.share)
+'''
+
+
+@pytest.fixture(autouse=True)
+def only_for_this_test():
+    with suppress(KeyError), extensions._all_or_nothing():
+        yield
+        raise KeyError  # whatever was registered is taken back
+
+
+@pytest.fixture
+def fade(tmp_path):
+    path = tmp_path / "fade.py"
+    path.write_text(FADE)
+    assert gmed.load_extension(path) == ("fade",)
+    return path
+
+
+def command(*words, folder, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "gmed.cli", *words],
+        cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "80", **environment},
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- names
+
+
+def test_a_part_is_named_like_any_other(fade):
+    method = resolve(SPLIT, " er(memory=50) + fade ( share = 0 ) ")
+    assert (method.name, method.base_name) == ("er(memory=50)+fade(share=0.0)", "er(memory=50)")
+    assert resolve(SPLIT, "mir+fade(share=0.1)").name == "mir+fade"
+    learner = method.make_learner(torch.nn.Linear(1, 2), seed=0)
+    assert learner.editing.share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("er+fade(shaer=1)", "did you mean 'share'"),
+        ("er+fade(share=true)", "takes a number"),
+        ("er+fade(share=2.0)", "ValueError: nothing would be left"),
+        ("fade", "er[+]fade"),
+        ("er+gmed+fade", "one edit, not gmed and fade"),
+        ("er+fede", "did you mean 'fade'.*--extension"),
+        ("fadding", "--extension"),
+        ("er+mir", "mir is a method, which comes first"),
+        ("finetune+fade", "nothing to edit"),
+    ],
+)
+def test_names_that_mean_nothing(fade, text, message):
+    with pytest.raises(UsageError, match=message):
+        resolve(SPLIT, text)
+
+
+def test_memories_and_retrievals_take_the_place_of_the_bases(tmp_path):
+    gmed.load_extension(_block("my_parts.py", tmp_path))
+    method = resolve(SPLIT, "er+gmed+hardest+latest", memory=30)
+    assert method.name == "er(memory=30)+latest+hardest+gmed"
+    assert method.base_name == "er(memory=30)+latest+hardest"
+    assert resolve(SPLIT, "er+latest").base_name == "er"
+    learner = method.make_learner(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)), seed=0)
+    for step in range(7):
+        learner.observe(torch.rand(10, 1, 28, 28), torch.full((10,), step))
+    assert sorted(learner.memory.origin.tolist()) == list(range(40, 70))
+    keys = {RunSpec.make("split-mnist", name, 0).key for name in ("er", "er+latest", "er+hardest", "er+latest+hardest")}
+    assert len(keys) == 4
+    for text, message in [
+        ("finetune+latest", "stores no examples"),
+        ("mir+hardest", "does not leave open what it replays; these do: er, er-aug, er-t, gss, two-steps"),
+        ("er-t+latest", "LossAwareReservoir"),
+        ("latest", "is a memory"),
+        ("er+latest(size=3)", "unknown parameter of latest"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            resolve(SPLIT, text)
+
+
+def test_a_retrieval_of_nonsense_is_refused(tmp_path):
+    bad = {
+        "[0, 0]": "none twice",
+        "[500]": "hold an example",
+        "[0.5]": "int64",
+        "list(range(20))": "1 to 10",
+        "[]": "1 to",
+    }
+    for number, (returned, message) in enumerate(bad.items()):
+        path = tmp_path / f"odd{number}.py"
+        path.write_text(
+            f"import gmed\n@gmed.register('odd{number}')\nclass Odd(gmed.retrieval.Retrieval):\n"
+            f"    def retrieve(self, memory, count, ahead, rng):\n        return {returned}\n"
+        )
+        gmed.load_extension(path)
+        learner = resolve(SPLIT, f"er+odd{number}").make_learner(gmed.models.MLP(), seed=0)
+        x, y = torch.rand(20, 1, 28, 28), torch.arange(20) % 10
+        learner.observe(x, y)
+        before = learner.state_dict()
+        with pytest.raises(UsageError, match=message):
+            learner.observe(x, y)
+        assert all(torch.equal(before[name], t) for name, t in learner.state_dict().items())
+
+
+def test_an_edit_of_another_shape_is_refused(tmp_path):
+    for number, returned in enumerate(("x_m[:1]", "x_m.double()", "None")):
+        path = tmp_path / f"odd{number}.py"
+        path.write_text(FADE.replace('"fade"', f'"odd{number}"').replace("x_m * (1 - self.share)", returned))
+        gmed.load_extension(path)
+        learner = resolve(SPLIT, f"er+odd{number}").make_learner(gmed.models.MLP(), seed=0)
+        learner.observe(torch.rand(9, 1, 28, 28), torch.arange(9))
+        with pytest.raises(UsageError, match=r"Fade\.edit must return the examples it was given"):
+            learner.observe(torch.rand(9, 1, 28, 28), torch.arange(9))
+
+
+# ---------------------------------------------------------------------- files that cannot be used
+
+BAD_FILES = {
+    "syntax": ("def f(:\n", "does not import: SyntaxError in line 1"),
+    "name": ("import gmed\n\nclass A(gmed.Edit): pass\n", "does not import: AttributeError in line 3"),
+    "import": ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
+    "exit": ("raise SystemExit(0)\n", "does not import: SystemExit"),
+    "nothing": ("x = 1\n", "registers nothing; put @gmed.register"),
+    "taken": (FADE.replace('"fade"', '"gmed"'), "the name gmed is taken: by this package"),
+    "taken by a method": (FADE.replace('"fade"', '"mir"'), "the name mir is taken"),
+    "odd name": (FADE.replace('"fade"', '"My Edit"'), "'My Edit' cannot be the name"),
+    "twice": (FADE + FADE.replace("Fade", "Other"), "the name fade is taken: by Fade in the same file"),
+    "abstract": (FADE.replace("def edit", "def edits"), "Fade has no method edit"),
+    "no part": ("import gmed\n@gmed.register('f')\ndef f(): pass\n", "'f' is none of these"),
+    "options": (
+        "import gmed\n@gmed.register('f')\nclass F(gmed.editing.Edit):\n    def __init__(self, **k): pass\n"
+        "    def edit(self, x_m, y_m, age, moment): return x_m\n",
+        r"takes \*\*k; what can be set must be taken by its name",
+    ),
+    "annotation": (
+        FADE.replace("import gmed", "from __future__ import annotations\nimport gmed").replace("float", "floot"),
+        "cannot be understood",
+    ),
+    "no memory": ("import gmed\n@gmed.register('f')\nclass F(gmed.learners.ER): pass\n", "say which: register"),
+    "a memory too many": (
+        "import gmed\n@gmed.register('f', memory=gmed.memory.Reservoir)\nclass F(gmed.learners.BGD): pass\n",
+        "takes no memory",
+    ),
+    "no capacity": (
+        "import gmed\n@gmed.register('f')\nclass F(gmed.memory.Memory):\n    def __init__(self): pass\n"
+        "    def admit(self, y, rng, **columns): pass\n",
+        "must take capacity",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_files_that_cannot_be_used_say_why_and_leave_nothing(tmp_path, text, message):
+    tables = [dict(table) for table in extensions._TABLES]
+    (tmp_path / "bad.py").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        gmed.load_extension(tmp_path / "bad.py")
+    assert [dict(table) for table in extensions._TABLES] == tables
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere.py: no such file"):
+        gmed.load_extension(tmp_path / "nowhere.py")
+    with pytest.raises(UsageError, match=r"ends in .py"):
+        gmed.load_extension(tmp_path)
+    (tmp_path / "bytes.py").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="cannot be read"):
+        gmed.load_extension(tmp_path / "bytes.py")
+
+
+def test_a_name_of_another_file_is_taken(fade, tmp_path):
+    (tmp_path / "other.py").write_text(FADE + "\n# another file\n")
+    with pytest.raises(UsageError, match=r"the name fade is taken: by .*fade\.py"):
+        gmed.load_extension(tmp_path / "other.py")
+
+
+def test_the_source_must_be_readable():
+    part = type("Part", (gmed.editing.GMED,), {"__module__": "a_notebook"})
+    sys.modules["a_notebook"] = type(sys)("a_notebook")
+    try:
+        with pytest.raises(UsageError, match="write it to a file of its own"):
+            gmed.register("from-a-notebook")(part)
+    finally:
+        del sys.modules["a_notebook"]
+
+
+# ---------------------------------------------------------------------- results
+
+
+def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_path):
+    def key():
+        gmed.load_extension(fade)
+        return RunSpec.make("split-mnist", "er+fade", 0).key
+
+    first = key()
+    assert first == key()
+    fade.write_text(FADE.replace("(1 - self.share)", "(1 - self.share / 2)"))
+    assert key() != first
+    fade.write_text(FADE.replace("class Fade", "class Renamed"))
+    assert key() != first
+    fade.write_text(FADE)
+    assert key() == first
+    assert RunSpec.make("split-mnist", "er", 0).versions() == {"engine": 1, "split-mnist": 1, "Learner": 1, "Memory": 1}
+
+
+def test_a_name_that_is_gone_from_the_file_is_gone(fade):
+    fade.write_text(FADE.replace('"fade"', '"pale"'))
+    assert gmed.load_extension(fade) == ("pale",)
+    with pytest.raises(UsageError, match="unknown edit 'fade'"):
+        resolve(SPLIT, "er+fade")
+
+
+def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_path):
+    """The file of one, then of another with the same name, then nobody's, then the first again."""
+    first = file_source(fade)
+    (tmp_path / "other.py").write_text(FADE.replace("1 - self", "1 + self"))
+    other = file_source(tmp_path / "other.py")
+    for sources in ((first,), (other,), (), (first,)):
+        extensions.have_all(sources)
+        if sources:
+            assert extensions.REGISTERED["fade"] == sources[0]
+        assert RunSpec.make("split-mnist", "er+fade", 0)
+    (tmp_path / "greedy.py").write_text(FADE.replace('"fade"', '"gmed"'))
+    with pytest.raises(UsageError, match="the name gmed is taken"):
+        extensions.have_all((file_source(tmp_path / "greedy.py"),))
+    assert extensions.REGISTERED["fade"] == first
+
+
+def test_what_it_inherits_from_counts_too(fade, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "basis_of_it.py").write_text(FADE.replace('@gmed.register("fade")', ""))
+    (tmp_path / "heir.py").write_text(
+        "import gmed\nfrom basis_of_it import Fade\n@gmed.register('heir')\nclass Heir(Fade): pass\n"
+    )
+    gmed.load_extension(tmp_path / "heir.py")
+    try:
+        versions = RunSpec.make("split-mnist", "er+heir", 0).versions()
+        assert {"heir.py", "basis_of_it.py"} <= versions.keys()
+    finally:
+        del sys.modules["basis_of_it"]
+
+
+def test_workers_have_it_too_and_come_to_the_same(fade):
+    here, there = (
+        gmed.run("split-mnist", ["er+fade", "er"], seeds=1, store=None, device="cpu", workers=workers)
+        for workers in (0, 1)
+    )
+    assert not there.failures, there.failures[0].error
+    assert [run.accuracy for run in here.runs] == [run.accuracy for run in there.runs]
+    assert here.runs[0].accuracy != here.runs[1].accuracy
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(fade, tmp_path):
+    spec = RunSpec.make("split-mnist", "er+fade", 3)
+    kept = Terms("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
+    reached = []
+    with pytest.raises(Interrupted):
+        run_together([spec], kept, lambda seen, total: reached.append(seen), lambda: reached[-1] > 2000)
+    resumed = run_one(spec, kept)
+    assert "resumed at example" in resumed.environment
+    assert resumed.accuracy == run_one(spec, Terms("cpu")).accuracy
+
+
+def test_an_error_in_a_part_fails_its_run_alone(tmp_path):
+    (tmp_path / "bad.py").write_text(FADE.replace("x_m * (1 - self.share)", "undefined"))
+    gmed.load_extension(tmp_path / "bad.py")
+    results = gmed.run("split-mnist", ["er+fade", "finetune"], seeds=1, store=None, workers=1, device="cpu")
+    assert [run.method for run in results.runs] == ["finetune"]
+    assert "NameError: name 'undefined' is not defined" in results.failures[0].error
+
+
+# ---------------------------------------------------------------------- promises
+
+
+def test_promises_that_are_not_kept_are_said(tmp_path):
+    broken = {
+        "forgetful": ("x_m * (1 - self.share)", "x_m + 0.01 * torch.rand_like(x_m)", "two learners with one seed"),
+        "idle": ("x_m * (1 - self.share)", "x_m", "no stored example has been edited"),
+    }
+    for name, (old, new, message) in broken.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text("import torch\n" + FADE.replace('"fade"', f'"{name}"').replace(old, new))
+        gmed.load_extension(path)
+        with pytest.raises(AssertionError, match=f"er[+]{name}: .*{message}"):
+            check_method(f"er+{name}")
+    path = tmp_path / "hidden.py"
+    path.write_text(
+        "import gmed\nimport torch\n@gmed.register('hidden')\nclass Hidden(gmed.learners.FineTune):\n"
+        "    momentum = 0.0\n    def step(self, x, y):\n        self.momentum += 0.1\n"
+        "        super().step(x * (1 + self.momentum), y)\n"
+    )
+    gmed.load_extension(path)
+    with pytest.raises(AssertionError, match="hidden: a learner, and one that was saved and loaded"):
+        check_method("hidden")
+
+
+# ---------------------------------------------------------------------- the tutorial
+
+
+def _blocks():
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / "own-method.md").read_text(), flags=re.M | re.S)
+
+
+def _block(name, folder):
+    (text,) = (block for block in _blocks() if block.startswith(f"# {name}\n"))
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_the_tutorial_runs_as_it_is_written(tmp_path):
+    assert len(_blocks()[0].splitlines()) < 40
+    for block in _blocks():
+        if name := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / name[1]).write_text(block)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stderr
+    written = re.findall(r"^    gmed (.*)$", (DOCS / "own-method.md").read_text(), flags=re.M)
+    assert len(written) == 5
+    for line in written:
+        done = command(*re.sub("'", "", line).split(), folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "sign-edit" in done.stdout
+    left_out = command("table", folder=tmp_path)
+    assert "2 stored results are left out" in left_out.stderr
+    assert "--extension my_edit.py" in left_out.stderr
+
+
+def test_the_tutorials_parts_keep_what_is_promised(tmp_path):
+    gmed.load_extension(_block("my_parts.py", tmp_path))
+    for check in CHECKS:
+        for text in ("er+latest", "two-steps+hardest(candidates=15)+gmed"):
+            check(text)
+    assert resolve(SPLIT, "er+latest").make_learner(gmed.models.MLP(), 0).can_be_decided_ahead()
+    assert not resolve(SPLIT, "er+hardest").make_learner(gmed.models.MLP(), 0).can_be_decided_ahead()
+
+
+# ---------------------------------------------------------------------- the command line and other processes
+
+
+def test_command_line_keeps_old_and_new_results(tmp_path):
+    (tmp_path / "fade.py").write_text("print('hello')\n" + FADE)
+    words = ["run", "split-mnist", "er+fade", "--seeds", "1", "--extension", "fade.py", "--json", "--device", "cpu"]
+    done = command(*words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{")  # what the file prints is not among it
+    assert "1 run already in the store" in command(*words, folder=tmp_path).stderr
+    (tmp_path / "fade.py").write_text(FADE.replace("1 - self", "1 + self"))
+    assert command(*words, folder=tmp_path).returncode == 0
+    with sqlite3.connect(tmp_path / "gmed.db") as store:
+        assert store.execute("SELECT count(*), count(DISTINCT final_accuracy) FROM runs").fetchone() == (2, 2)
+    (tmp_path / "e.toml").write_text(
+        'benchmark = "split-mnist"\nmethods = ["er+fade"]\nseeds = 1\nextensions = ["fade.py"]\n'
+    )
+    assert "1 run already in the store" in command("run", "e.toml", folder=tmp_path).stderr
+    bad = command("run", "split-mnist", "er", "--extension", "nowhere.py", folder=tmp_path)
+    assert (bad.returncode, bad.stderr) == (2, "gmed: nowhere.py: no such file\n")
+
+
+def test_an_installed_package_names_its_modules(tmp_path):
+    about = tmp_path / "faders-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faders\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[gmed.extensions]\nfade = faders.edits\nbroken = nowhere_at_all\n")
+    (tmp_path / "faders").mkdir()
+    (tmp_path / "faders" / "__init__.py").write_text("")
+    (tmp_path / "faders" / "edits.py").write_text("from .names import NAME\n" + FADE.replace('"fade"', "NAME"))
+    (tmp_path / "faders" / "names.py").write_text("NAME = 'fade'\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    words = ["run", "split-mnist", "er+fade", "--seeds", "1", "--workers", "1", "--device", "cpu"]
+    done = command(*words, folder=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "er+fade" in done.stdout
+    assert "faders extends gmed, but the module nowhere_at_all does not import" in done.stderr
+    assert "...+fade" in command("list", folder=tmp_path, PYTHONPATH=path).stdout
+
+
+def test_parts_defined_in_the_script_itself(tmp_path):
+    script = (
+        FADE + "\nr = gmed.run('split-mnist', 'er+fade', seeds=1, store=None, device='cpu', {})\nprint(len(r.runs))"
+    )
+    (tmp_path / "mine.py").write_text(script.format(""))
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "1\n", done.stderr
+    (tmp_path / "mine.py").write_text(script.format("workers=2"))
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "put that into a file of its own and load it; or compute with workers=0" in done.stderr

@@ -1,0 +1,312 @@
+"""Models of one's own: found, tried, told apart, repeated and resumed exactly, written as ONNX."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import dropout
+
+import gmed
+from gmed.engine import RunSpec, Terms, get_benchmark, run_one
+from gmed.engine.checkpoint import Checkpoints
+from gmed.engine.fitting import check_fits
+from gmed.engine.own_model import OwnModel
+from gmed.engine.run import Interrupted, run_together
+from gmed.errors import InputError, UsageError
+from gmed.experiment import Experiment
+from gmed.models import MLP, ResNet18, export_onnx
+
+ROOT = Path(__file__).parents[1]
+
+NETS = """
+import torch
+from torch import nn
+from torch.nn.functional import dropout
+
+def small(width=16, chance=0.0, classes=10):
+    layers = nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Dropout(chance), nn.Linear(width, classes)
+    return nn.Sequential(*layers)
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Linear(784, 10)
+    def forward(self, x):
+        return self.inside(dropout(x.flatten(1), 0.3, self.training))
+
+def normed():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.BatchNorm1d(8), nn.GroupNorm(2, 8), nn.Linear(8, 10))
+def text(): return "no model"
+def fails(): raise OSError("no weights here")
+def empty(): return nn.Flatten()
+def frozen(): return small().requires_grad_(False)
+def images(): return nn.Conv2d(1, 3, 3)
+def pair():
+    class Pair(Own):
+        def forward(self, x): return super().forward(x), 0
+    return Pair()
+def constant():
+    class Constant(Own):
+        def forward(self, x): return super().forward(x).detach()
+    return Constant()
+def infinite():
+    model = small()
+    nn.init.constant_(model[-1].bias, float("inf"))
+    return model
+number = 5
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(NETS)
+    return tmp_path / "nets.py"
+
+
+def has_come_to(stop, reached):
+    return reached[-1] > stop
+
+
+def top_level():
+    return MLP(hidden=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("nets.py:small(classes=7)", "it returns 7 logits for each input; there are 10 classes"),
+        ("nets.py:small(classes=1000)", "1000 logits"),
+        ("nets.py:images", r"a \(2, classes\) tensor of logits for 2 inputs, not one of shape \(2, 3, 26, 26\)"),
+        ("nets.py:pair", "tensor of logits for 2 inputs, not tuple"),
+        ("nets.py:infinite", "not finite before it has learned anything"),
+        ("nets.py:constant", "does not depend on any parameter"),
+        ("nets.py:frozen", "every parameter of the model is frozen"),
+        ("nets.py:empty", "parameters to train"),
+        ("nets.py:text", "must return a torch.nn.Module, not str"),
+        ("nets.py:fails", "cannot be made: OSError: no weights here"),
+        ("nets.py:small(widht=3)", "cannot be made: TypeError: .*widht"),
+        ("nets.py:small(width=wide)", "cannot read"),
+        ("nets.py:smal", "nothing called smal"),
+        ("nets.py:number", "nothing called number"),
+        ("nets.py", "write it as net.py:small"),
+        ("nowhere.py:small", "nowhere.py: no such file"),
+        ("nowhere_at_all:small", "does not import: ModuleNotFoundError.*nowhere_at_all.py"),
+        ("torch.nn:Linear(in_features=3,out_features=10)", r"does not take inputs of shape \(2, 1, 28, 28\)"),
+        (lambda: MLP(), "at the top level of a file"),
+        (5, "at the top level of a file"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_runs(nets, model, message):
+    with pytest.raises(UsageError, match=message):
+        gmed.run("split-mnist", "finetune", seeds=1, model=model, device="cpu", workers=0)
+    assert not (nets.parent / "gmed.db").exists()
+
+
+def test_who_it_is_decides_the_key(nets):
+    def key(model, benchmark="split-mnist"):
+        return RunSpec.make(OwnModel.given(model).on(benchmark), "er", 0).key
+
+    first = key("nets.py:small")
+    others = [key("nets.py:small(width=8)"), key("nets.py:Own"), key("nets.py:small", "split-mnist-fuzzy")]
+    assert len({first, *others, RunSpec.make("split-mnist", "er", 0).key}) == 5
+    nets.write_text(NETS.replace("nn.ReLU()", "nn.Tanh()"))
+    assert key("nets.py:small") != first
+    nets.write_text(NETS)
+    assert key("nets.py:small") == first
+    assert key(top_level) == key(top_level) != first
+    one, two = MLP(hidden=8), MLP(hidden=8)
+    assert key(one) == key(one) != key(two)
+
+
+def test_a_name_says_everything_and_a_table_needs_no_file(nets):
+    name = OwnModel.given("nets.py:small(width=8)").on("split-mnist-fuzzy")
+    found = get_benchmark(name)
+    assert found.fuzzy
+    assert isinstance(found.model()[1], nn.Linear) and found.model()[1].out_features == 8
+    absent = get_benchmark(name[:-2] + "0]" if name[-2] != "0" else name[:-2] + "1]")
+    with pytest.raises(UsageError, match="is not here; give it again: --model"):
+        absent.model()
+    assert RunSpec.make(absent.name, "er", 0).config()["model"]["name"] == "nets.py:small(width=8)"
+
+
+def test_every_seed_has_weights_of_its_own_and_a_module_is_copied(nets):
+    from gmed.engine.run import make_learner
+
+    cpu = torch.device("cpu")
+
+    def first_weights(model, seed, method="er"):
+        spec = RunSpec.make(OwnModel.given(model).on("split-mnist"), method, seed)
+        return make_learner(spec, cpu).model[1].weight
+
+    assert torch.equal(first_weights("nets.py:small", 3), first_weights("nets.py:small", 3, "er+gmed"))
+    assert not torch.equal(first_weights("nets.py:small", 3), first_weights("nets.py:small", 4))
+    given = MLP(hidden=8)
+    before = {name: t.clone() for name, t in given.state_dict().items()}
+    assert torch.equal(first_weights(given, 3), first_weights(given, 4))
+    gmed.run("split-mnist", "finetune", seeds=1, model=given, store=None, device="cpu")
+    assert all(torch.equal(before[name], t) for name, t in given.state_dict().items())
+
+
+def test_workers_make_the_same_model(nets):
+    here, there = (
+        gmed.run("split-mnist", "er", seeds=1, model="nets.py:small(chance=0.2)", store=None, device="cpu", workers=w)
+        for w in (0, 1)
+    )
+    assert not there.failures, there.failures[0].error
+    assert here.runs[0].accuracy == there.runs[0].accuracy
+    assert here.runs[0].benchmark == OwnModel.given("nets.py:small(chance=0.2)").on("split-mnist")
+    with pytest.raises(UsageError, match="the model is an object"):
+        gmed.run("split-mnist", "finetune", seeds=1, model=MLP(hidden=8), store=None, device="cpu", workers=2)
+
+
+@pytest.mark.parametrize("model", ["nets.py:small(chance=0.5)", "nets.py:Own", "nets.py:normed"])
+def test_a_model_that_draws_or_remembers_is_resumed_exactly(nets, model, tmp_path):
+    """Dropout as a layer and as a function, batch-norm: stopped twice, and never stopped."""
+    spec = RunSpec.make(OwnModel.given(model).on("split-mnist"), "er+gmed", 1)
+    kept = Terms("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
+    reached = [0]
+    for stop in (1500, 3300):
+        with pytest.raises(Interrupted):
+            run_together([spec], kept, lambda seen, total: reached.append(seen), partial(has_come_to, stop, reached))
+    torch.manual_seed(99)
+    resumed = run_one(spec, kept)
+    assert resumed.environment["resumed at example"].count(",") == 1
+    torch.manual_seed(7)
+    assert resumed.accuracy == run_one(spec, Terms("cpu")).accuracy
+
+
+def test_dropout_is_drawn_anew_at_every_step_and_alike_within_one():
+    drawn = []
+
+    class Spy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(16, 4)
+
+        def forward(self, x):
+            x = x.flatten(1)
+            if self.training and len(x) == 10:
+                drawn.append(dropout(torch.ones(16), 0.5))
+            return self.out(x)
+
+    learner = gmed.learners.ER(
+        Spy(), lr=0.1, memory=gmed.memory.Reservoir(50), editing=gmed.editing.GMED(alpha=1.0, beta=0.1)
+    )
+    learner.observe(torch.rand(10, 16), torch.arange(10) % 4)
+    first = drawn[0]
+    for _ in range(2):
+        drawn.clear()
+        learner.observe(torch.rand(10, 16), torch.arange(10) % 4)
+        assert len(drawn) == 3  # the look-ahead, then the edit before and after
+        assert all(torch.equal(drawn[0], mask) for mask in drawn)
+        assert not torch.equal(first, drawn[0])
+
+
+def test_experiment_files_and_the_command_line(nets):
+    (nets.parent / "e.toml").write_text(
+        'benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\nmodel = "nets.py:small(width=8)"\n'
+    )
+    specs = Experiment.from_file(nets.parent / "e.toml").specs()
+    words = ["run", "split-mnist", "finetune", "--model", "nets.py:small(width=8)", "--seeds", "1", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gmed.cli", *words, "--device", "cpu"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [run["benchmark"] for run in document["runs"]] == [specs[0].benchmark.name]
+    assert document["summary"][0]["published"] is None
+    nets.unlink()  # what is stored is shown without the model
+    results, outdated = gmed.experiment.stored_results("gmed.db")
+    assert (len(results.runs), outdated) == (1, 0)
+
+
+def test_check_fits_is_about_the_data():
+    class Tiny:
+        x_train, y_train, num_classes = np.zeros((4, 5), dtype=np.float32), np.zeros(4, dtype=np.int64), 3
+
+    with pytest.raises(UsageError, match="does not take inputs"):
+        check_fits(get_benchmark("split-mnist"), Tiny)
+
+
+# ---------------------------------------------------------------------- ONNX
+
+needs_onnx = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
+    reason="needs gmed[onnx]",
+)
+
+
+@needs_onnx
+@pytest.mark.parametrize(("make", "shape"), [(MLP, (1, 28, 28)), (ResNet18, (3, 32, 32))])
+def test_onnx_predicts_what_the_learner_predicts(make, shape, tmp_path):
+    import onnxruntime
+
+    torch.manual_seed(0)
+    learner = gmed.learners.ER(make(), lr=0.05, memory=gmed.memory.Reservoir(20))
+    for _ in range(3):
+        learner.observe(torch.rand(10, *shape), torch.arange(10))
+    before = learner.state_dict()
+    x = torch.rand(7, *shape)
+    apart = export_onnx(learner.model, tmp_path / "model.onnx", x[:3])
+    assert all(torch.equal(before[name], t) for name, t in learner.state_dict().items())
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (logits,) = session.run(None, {"x": x.numpy()})
+    assert torch.equal(torch.from_numpy(logits).argmax(1), learner.predict(x))
+    assert np.abs(logits - learner.logits(x).numpy()).max() < 1e-4 > apart
+
+
+@needs_onnx
+def test_onnx_files_that_would_be_wrong_are_not_written(tmp_path, monkeypatch):
+    from gmed.models import onnx_export
+
+    x, path = torch.rand(3, 1, 28, 28), tmp_path / "model.onnx"
+    real = onnx_export._exported
+    monkeypatch.setattr(onnx_export, "_exported", lambda model, x: real(MLP(), x))  # of another model
+    with pytest.raises(UsageError, match="onnxruntime's logits differ"):
+        export_onnx(MLP(), path, x)
+    assert not path.exists()
+    with pytest.raises(InputError, match="at least two"):
+        export_onnx(MLP(), path, x[:1])
+
+
+def test_without_onnx_it_is_said_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match=r"pip install 'gmed\[onnx\]'"):
+        export_onnx(MLP(), tmp_path / "model.onnx", torch.rand(3, 1, 28, 28))
+
+
+# ---------------------------------------------------------------------- what is written about it
+
+
+@needs_onnx
+def test_the_page_runs_as_it_is_written(tmp_path):
+    page = (ROOT / "docs" / "own-model.md").read_text()
+    for block in re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S):
+        if name := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / name[1]).write_text(block)
+        else:
+            (tmp_path / "script.py").write_text(block)
+            done = subprocess.run(
+                [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stderr
+
+
+def test_the_example_runs(tmp_path):
+    script = (ROOT / "examples" / "frozen_backbone.py").read_text().replace("SEEDS = 5", "SEEDS = 2")
+    (tmp_path / "example.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^gain +[+-]\d+\.\d+ points, 95 % interval", done.stdout, flags=re.M)
