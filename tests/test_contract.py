@@ -16,6 +16,8 @@ SMALL = {  # parameters that make the slow ones quick
     "er-aug": "rotation=15.0,scaling=0.1,crop=1,flip=true",
     "er-t": "rotation=15.0,crop=1",
     "er": "updates_per_batch=2",
+    "cn-dpm": "short_term=25,generator_steps=3,classifier_steps=3,sleep_batch=5",
+    "comp-cl": "structure_steps=2",
 }
 STRIDE = {
     "gmed": ("gmed(alpha={},beta=0.1,extra=3,gamma=0.9)", 2.0),
@@ -128,7 +130,7 @@ def test_edits_change_memory_and_nothing_about_who_is_in_it(base, edit):
 def test_task_ids_reach_those_who_declare_them_and_nobody_else(text):
     learner = make(text)
     x, y, task = next(stream(1))
-    assert learner.task_aware == text.startswith(("gem", "hal"))
+    assert learner.task_aware == text.startswith(("gem", "hal", "prog-nn", "comp-cl"))
     wrong = (x, y) if learner.task_aware else (x, y, task)
     with pytest.raises(TypeError):
         learner.observe(*wrong)

@@ -219,7 +219,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
 
 
 BY_MATRIX = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
-ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds"
+ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_bytes"
 """Metrics in the order they are shown: those of the accuracy matrix, and those of learning itself."""
 
 IN_PERCENT = {*BY_MATRIX, "prequential"}
@@ -232,7 +232,7 @@ def show_metrics(console: Console, results: Results) -> None:
         for run in results.runs:
             if run.benchmark == benchmark:
                 found.setdefault(run.method, []).append(Metrics.of(run))
-        titles = "means in %", "prequential accuracy in %, passes per example of the stream, seconds of training"
+        titles = "means in %", "prequential accuracy in %, passes per example of the stream, seconds of training, memory taken"
         for title, names in zip(titles, (BY_MATRIX, ON_THE_WAY), strict=True):
             table = Table(title=f"{benchmark}: {title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
             table.add_column("method", overflow="fold")

@@ -19,8 +19,10 @@ from torch import nn
 from gmed.editing import GMED, AdversarialEdit, Edit, OptimalEdit, RandomEdit
 from gmed.engine.benchmarks import Benchmark
 from gmed.errors import UsageError, finite_number, unknown
-from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune, Learner
+from gmed.learners import AGEM, BGD, CNDPM, ER, GEM, GSS, HAL, MIR, CompCL, ERAdam, ERAug, ERTricks, FineTune, Learner, ProgNN
 from gmed.memory import GSSGreedy, LossAwareReservoir, Memory, Reservoir, TaskRing
+from gmed.models.mixture import expanded
+from gmed.randomness import torch_seeded
 from gmed.streams import Stream, iid
 
 
@@ -32,6 +34,7 @@ class Recipe:
     learner: type[Learner]
     memory: type[Memory] | None = None
     order: Callable[..., Stream] | None = None  # how the stream is reordered first, if it is
+    model: Callable[..., nn.Module] | None = None  # what is made of the benchmark's network, if it is not used itself
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -42,14 +45,18 @@ class Recipe:
 METHODS = {
     "finetune": Recipe("SGD on the stream alone", FineTune),
     "er": Recipe("experience replay from a reservoir", ER, memory=Reservoir),
+    "er-expanded": Recipe("er by Adam, on the network cn-dpm ends with", ERAdam, memory=Reservoir, model=expanded),
     "mir": Recipe("replays what the incoming batch would harm most", MIR, memory=Reservoir),
     "er-aug": Recipe("replays augmented copies too", ERAug, memory=Reservoir),
     "er-t": Recipe("er-aug, loss-aware balanced reservoir, decaying lr", ERTricks, memory=LossAwareReservoir),
     "gss": Recipe("memory of examples whose gradients differ", GSS, memory=GSSGreedy),
     "agem": Recipe("stream gradient, never against the memory's", AGEM, memory=Reservoir),
     "bgd": Recipe("Bayesian gradient descent, no memory", BGD),
+    "cn-dpm": Recipe("a new expert when the data call for one", CNDPM),
     "gem": Recipe("task-aware: never against any earlier task", GEM, memory=TaskRing),
     "hal": Recipe("task-aware: replay, and outputs on anchors held", HAL, memory=Reservoir),
+    "prog-nn": Recipe("task-aware: a column for every task, earlier ones fixed", ProgNN),
+    "comp-cl": Recipe("task-aware: components in every layer, weighted by task", CompCL),
     "iid-online": Recipe("SGD on the shuffled stream, one pass", FineTune, order=iid),
     "iid-offline": Recipe("SGD on the shuffled stream, several passes", FineTune, order=iid, defaults={"passes": 5}),
 }
@@ -99,6 +106,9 @@ class Method:
 
     def make_learner(self, model: nn.Module, seed: int) -> Learner:
         recipe, settings = METHODS[self.base.name], self.base.parameters
+        if recipe.model is not None:
+            with torch_seeded(seed, "weights"):
+                model = recipe.model(model, **_given_to(recipe.model, settings))
         parts: dict[str, Any] = _given_to(recipe.learner, settings)
         if recipe.memory is not None:
             parts["memory"] = recipe.memory(settings["memory"], **_given_to(recipe.memory, settings))
@@ -179,8 +189,8 @@ def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
     if recipe.memory is not None:
         found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
         found |= settable(recipe.memory)
-    if recipe.order is not None:
-        found |= settable(recipe.order)
+    for maker in (recipe.order, recipe.model):
+        found |= {} if maker is None else settable(maker)
     return {k: p.replace(default=recipe.defaults.get(k, p.default)) for k, p in found.items()}
 
 

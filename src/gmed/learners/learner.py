@@ -55,6 +55,8 @@ class Learner(ABC):
         Where examples that ``observe`` sends through the model are counted, if they are.
     task_aware
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
+    told
+        Whether ``predict`` is to be told the task of a test, where a method has a use for it.
     foreseeable
         Whether :meth:`step` asks the host for nothing but what is :meth:`planned`. It is not inherited: a subclass
         declares it for itself, and so do memories and edits.
@@ -64,6 +66,7 @@ class Learner(ABC):
     task_aware: ClassVar[bool] = False
     foreseeable: ClassVar[bool] = False
     updates_per_batch: int = 1
+    told: bool = False
 
     def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
@@ -135,6 +138,14 @@ class Learner(ABC):
         """The same for many numbers at once, drawn on the model's device."""
         device = next(self.model.parameters()).device
         return torch.Generator(device).manual_seed(int(self.random(purpose).integers(2**63 - 1)))
+
+    def room(self) -> int:
+        """How many examples it can keep."""
+        return 0 if self.memory is None else self.memory.capacity
+
+    def added_parameters(self) -> int:
+        """Parameters that its model has beyond those of the network it is compared with; learners that grow have some."""
+        return 0
 
     @property
     def step_size(self) -> float:
