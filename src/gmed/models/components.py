@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 
 import torch
@@ -164,4 +165,4 @@ def mean_of(logits: list[Tensor]) -> Tensor:
     >>> mean_of([torch.tensor([[0.0, 0.0]]), torch.tensor([[50.0, 0.0]])]).exp()
     tensor([[0.7500, 0.2500]])
     """
-    return torch.logsumexp(log_softmax(torch.stack(logits), -1), 0) - torch.log(torch.tensor(float(len(logits))))
+    return torch.logsumexp(log_softmax(torch.stack(logits), -1), 0) - math.log(len(logits))
