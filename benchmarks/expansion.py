@@ -23,7 +23,7 @@ def replay(memory: int) -> list[str]:
 PLAN = {
     "replay": dict.fromkeys(MNIST, replay(2581)),
     "tasks-apart": dict.fromkeys(MNIST, TASKS_APART),
-    "cn-dpm": dict.fromkeys(MNIST, ["cn-dpm"]),
+    "cn-dpm": {benchmark: ["cn-dpm"] for benchmark in MNIST},
     "cifar10": {"split-cifar10": [*replay(6024), *TASKS_APART, "cn-dpm"]},
     "cifar100": {"split-cifar100": [*replay(21295), *TASKS_APART, "cn-dpm"]},
 }

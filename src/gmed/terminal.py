@@ -232,7 +232,10 @@ def show_metrics(console: Console, results: Results) -> None:
         for run in results.runs:
             if run.benchmark == benchmark:
                 found.setdefault(run.method, []).append(Metrics.of(run))
-        titles = "means in %", "prequential accuracy in %, passes per example of the stream, seconds of training, memory taken"
+        titles = (
+            "means in %",
+            "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
+        )
         for title, names in zip(titles, (BY_MATRIX, ON_THE_WAY), strict=True):
             table = Table(title=f"{benchmark}: {title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
             table.add_column("method", overflow="fold")

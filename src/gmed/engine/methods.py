@@ -19,7 +19,23 @@ from torch import nn
 from gmed.editing import GMED, AdversarialEdit, Edit, OptimalEdit, RandomEdit
 from gmed.engine.benchmarks import Benchmark
 from gmed.errors import UsageError, finite_number, unknown
-from gmed.learners import AGEM, BGD, CNDPM, ER, GEM, GSS, HAL, MIR, CompCL, ERAdam, ERAug, ERTricks, FineTune, Learner, ProgNN
+from gmed.learners import (
+    AGEM,
+    BGD,
+    CNDPM,
+    ER,
+    GEM,
+    GSS,
+    HAL,
+    MIR,
+    CompCL,
+    ERAdam,
+    ERAug,
+    ERTricks,
+    FineTune,
+    Learner,
+    ProgNN,
+)
 from gmed.memory import GSSGreedy, LossAwareReservoir, Memory, Reservoir, TaskRing
 from gmed.models.mixture import expanded
 from gmed.randomness import torch_seeded

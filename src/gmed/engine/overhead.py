@@ -19,8 +19,8 @@ class Overhead(NamedTuple):
         As the paper counts: examples that there is room for, and added parameters as so many more, of four bytes each
         where a pixel and a label are one: 4 Δn / (c h w + 1).
     bytes
-        What all of it takes in truth: stored examples with all that is kept of them, added parameters, and whatever else
-        the learner keeps, such as the moments of its optimiser.
+        What all of it takes in truth: stored examples with all that is kept of them, added parameters, and whatever
+        else the learner keeps, such as the moments of its optimiser.
     """
 
     examples: float

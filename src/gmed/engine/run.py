@@ -54,7 +54,7 @@ class RunResult:
     timings
         Seconds spent on data, training and evaluation; of runs computed together, each one's share.
     environment
-        The device and the versions of everything that computed it, and the memory that its method took (:class:`Overhead`).
+        The device and the versions of everything that computed it, and the memory that its method took.
     untrained
         Test accuracy on each task before the first step.
     passes
@@ -339,7 +339,8 @@ def explain(error: Exception) -> str:
 def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
     """The share of each test set that the learner classifies rightly."""
     told = [(task,) if learner.told else () for task in range(len(tests))]
-    right = torch.stack([_right(learner, *pair) for pair in zip(tests, told, strict=True)]).tolist()  # a GPU is waited for once
+    found = [_right(learner, *pair) for pair in zip(tests, told, strict=True)]
+    right = torch.stack(found).tolist()  # a GPU is waited for once
     return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
 
 

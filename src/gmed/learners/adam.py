@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -33,10 +33,11 @@ class Adam:
         self.lr = lr
         self.mean = [torch.zeros_like(p) for p in self.parameters]
         self.square = [torch.zeros_like(p) for p in self.parameters]
-        self.count = torch.zeros((), dtype=torch.float64, device=self.parameters[0].device)
+        device = self.parameters[0].device if self.parameters else None
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def step(self, slope: Sequence[Tensor], times: float = 1.0) -> None:
+    def step(self, slope: list[Tensor] | tuple[Tensor, ...], times: float = 1.0) -> None:
         """Move the parameters against a gradient, at so many times the learning rate."""
         self.count.add_(1)
         torch._foreach_lerp_(self.mean, slope, 1 - BETA_1)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
@@ -11,7 +9,8 @@ from gmed.learners.adam import Adam
 from gmed.learners.expanding import Expanding, sized
 from gmed.learners.snapshot import Snapshot
 from gmed.models import Mixture
-from gmed.models.mixture import Densities, Expert
+from gmed.models.experts import Expert
+from gmed.models.mixture import Densities
 from gmed.randomness import torch_seeded
 
 
@@ -19,10 +18,10 @@ class CNDPM(Expanding):
     """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new one
     whenever the data call for it. No task ids.
 
-    An incoming example belongs to expert k with probability proportional to N_k p(x, y | k), and to one that is not there
-    yet with probability proportional to α p(x, y | untrained). Examples that most likely belong to a new one wait in
-    a short-term memory; when it is full the learner sleeps: a new expert is trained on what waits. Other examples
-    train the experts they belong to, each as far as it does.
+    An incoming example belongs to expert k with probability proportional to N_k p(x, y | k), and to one that is not
+    there yet with probability proportional to α p(x, y | untrained). Examples that most likely belong to a new one
+    wait in a short-term memory; when it is full the learner sleeps: a new expert is trained on what waits. Other
+    examples train the experts they belong to, each as far as it does.
 
     Predictions are those of the mixture, Σ_k N_k p(x | k) P(y | x, k).
 
@@ -114,7 +113,7 @@ class CNDPM(Expanding):
             raise
 
     def log_joint(self, densities: Densities, y: Tensor) -> Tensor:
-        """The logarithm of N_k p(x, y | k) for a new expert, whose N is α, and for each there is: (batch, 1 + experts)."""
+        """Log N_k p(x, y | k) of a new expert, whose N is α, and of each there is: (batch, 1 + experts)."""
         alpha = self.model.counts.new_tensor([self.log_alpha])
         prior = torch.cat([alpha, torch.log(self.model.counts)])
         labels = log_softmax(densities.y / self.temperature, 2)
@@ -131,7 +130,7 @@ class CNDPM(Expanding):
         used = [k for k, examples in enumerate(usage.tolist()) if examples > self.least_usage]
         parameters = {k: [list(part.parameters()) for part in self._halves(k)] for k in used}
         flat = [p for halves in parameters.values() for half in halves for p in half]
-        slope = list(torch.autograd.grad(loss, flat)) if flat else []
+        slope = torch.autograd.grad(loss, flat) if flat else ()
         self.check_finite(loss.detach() + joint.sum(), {str(i): g for i, g in enumerate(slope)})
         for k, halves in parameters.items():
             for optimiser, half in zip(self.optimisers[k], halves, strict=True):
@@ -150,7 +149,7 @@ class CNDPM(Expanding):
             (generator, classifier), optimisers, (self.generator_steps, self.classifier_steps), strict=True
         ):
             drawn = self.random(type(part).__name__).integers(len(y), size=(steps, self.sleep_batch))
-            parameters = list(part.parameters())
+            parameters: list[Tensor] = list(part.parameters())
             for rows in torch.from_numpy(drawn).to(y.device):
                 if part is generator:
                     loss = self.model(x[rows], part="generator").mean()
@@ -161,7 +160,7 @@ class CNDPM(Expanding):
             self.check_finite(x.sum(), {str(i): p.detach() for i, p in enumerate(parameters)})
 
     @torch.no_grad()
-    def clipped(self, slope: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def clipped(self, slope: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A gradient, with none of its entries too large."""
         return torch._foreach_clamp_max(torch._foreach_clamp_min(slope, -self.clip), self.clip)
 
@@ -190,7 +189,7 @@ class CNDPM(Expanding):
         return self.short_term
 
     def added_parameters(self) -> int:
-        """Those of the generative models: the classifiers together are what a learner that does not grow would train."""
+        """Those of the generative models: the classifiers together are the network it is compared with."""
         return sum(sized(self._halves(k)[0]) for k in range(self.parts))
 
     def _halves(self, number: int) -> tuple[nn.Module, nn.Module]:

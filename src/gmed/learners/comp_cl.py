@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import whole_number
+from gmed.errors import finite_number, whole_number
 from gmed.learners.adam import Adam
 from gmed.learners.tasks_apart import TasksApart
-from gmed.models import Compositions, gradient
+from gmed.models import Compositions, gradient, trainable
 from gmed.models.functional import Parameters
 from gmed.models.modes import still_statistics
 
@@ -51,17 +51,16 @@ class CompCL(TasksApart):
         seed: int = 0,
     ) -> None:
         self.structure_steps = whole_number("structure_steps", structure_steps, least=0)
-        self.structure_lr = structure_lr
-        self.keep_old = keep_old
+        self.structure_lr = finite_number("structure_lr", structure_lr, above=0)
         self.seen = 0  # batches of the task under way
-        super().__init__(Compositions(model), model, adam_lr=adam_lr, told=told, seed=seed)
+        super().__init__(Compositions(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
 
     @property
     def structuring(self) -> bool:
         """Whether the task under way learns its structure yet; with one component in each layer there is none."""
         return self.parts > 1 and self.seen < self.structure_steps
 
-    def step(self, x: Tensor, y: Tensor, task: int) -> None:
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         before = self.tasks, self.optimiser, self.seen
         try:
             self.seen = self.seen if task in self.tasks else 0
@@ -81,11 +80,8 @@ class CompCL(TasksApart):
             self.optimiser = self._fresh()  # for the components from now on
 
     def learned(self) -> Parameters:
-        named = dict(self.model.named_parameters())
-        if self.structuring:
-            return {name: p for name, p in named.items() if name == f"structure.{self.parts - 1}"}
-        new = str(self.parts - 1)
-        return {n: p for n, p in named.items() if n.startswith("layers.") and (not self.keep_old or n.split(".")[2] == new)}
+        kind = "structure." if self.structuring else "layers."
+        return {name: p for name, p in trainable(self.model).items() if name.startswith(kind)}
 
     def own_state(self) -> dict[str, Tensor]:
         return {**super().own_state(), "seen": torch.tensor(self.seen)}

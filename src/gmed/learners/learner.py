@@ -144,7 +144,7 @@ class Learner(ABC):
         return 0 if self.memory is None else self.memory.capacity
 
     def added_parameters(self) -> int:
-        """Parameters that its model has beyond those of the network it is compared with; learners that grow have some."""
+        """Parameters that its model has beyond those of the network it is compared with."""
         return 0
 
     @property

@@ -36,7 +36,7 @@ class ProgNN(TasksApart):
     def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, told: bool = False, seed: int = 0) -> None:
         super().__init__(Columns(model), model, adam_lr=adam_lr, told=told, seed=seed)
 
-    def step(self, x: Tensor, y: Tensor, task: int) -> None:
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         tasks, optimiser = self.tasks, self.optimiser
         try:
             self.begin(task)

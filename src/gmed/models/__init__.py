@@ -1,6 +1,7 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
-from gmed.models.components import Columns, Compositions
+from gmed.models.columns import Columns
+from gmed.models.compositions import Compositions
 from gmed.models.functional import forward, gradient, trainable
 from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss

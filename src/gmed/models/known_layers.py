@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from gmed.models.batch_norm import BatchNorm
+from gmed.models.columns import Columns
+from gmed.models.compositions import Compositions
 from gmed.models.mixture import Expanded
 from gmed.models.resnet import Block, ResNet18
 
@@ -45,6 +47,8 @@ _WITHOUT_CHANCE = _ONE_BY_ONE | {
         BatchNorm,
         ResNet18,
         Block,
+        Columns,
+        Compositions,
         Expanded,
     )
 }

@@ -1,68 +1,17 @@
-"""A mixture of experts, each a classifier and a generative model, that grows (Lee et al., ICLR 2020).
-
-An expert that is added is narrow: at every stage it also reads what the earlier experts have there, without changing
-them.
-"""
+"""A mixture of experts that grows (Lee et al., ICLR 2020)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax
 
 from gmed.errors import UsageError, whole_number
-from gmed.models.resnet import Block, ResNet18
-
-LEAST_NOISE = 0.001
-"""Added to every squared error of a pixel."""
-
-
-class Staged(nn.Module):
-    """Stages in a row: a part of an expert."""
-
-    def __init__(self, stages: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(stages)
-
-
-class Classifier(Staged):
-    """P(y | x) of an expert."""
-
-    def __init__(self, stages: Sequence[nn.Module], head: nn.Module) -> None:
-        super().__init__(stages)
-        self.head = head
-
-
-class Generator(Staged):
-    """P(x) of an expert: a variational auto-encoder whose pixels have variance 1."""
-
-    def __init__(self, stages: Sequence[nn.Module], mean: nn.Module, log_var: nn.Module, decoder: nn.Module) -> None:
-        super().__init__(stages)
-        self.mean, self.log_var, self.decoder = mean, log_var, decoder
-
-    def negative_bound(self, x: Tensor, features: Tensor, noise: Tensor) -> Tensor:
-        """Minus the evidence lower bound of each example, from the features of its last stage."""
-        mean, log_var = self.mean(features), self.log_var(features)
-        code = mean[:, None] + noise * torch.exp(0.5 * log_var)[:, None]
-        decoded = torch.sigmoid(self.decoder(code.flatten(0, 1))).view(*code.shape[:2], -1)
-        squared = (decoded - x.flatten(1)[:, None]).square().sum((1, 2)) / code.shape[1]
-        pixels = decoded.shape[2]
-        error = 0.5 * (squared + pixels * LEAST_NOISE) + 0.5 * pixels * math.log(2 * math.pi)
-        divergence = 0.5 * (log_var.exp() + mean.square() - 1 - log_var).sum(1)
-        return error + divergence
-
-
-class Expert(nn.Module):
-    """A generative model and a classifier."""
-
-    def __init__(self, generator: Generator, classifier: Classifier) -> None:
-        super().__init__()
-        self.generator, self.classifier = generator, classifier
+from gmed.models.experts import Classifier, Expert, Generator, Staged, convolutional, dense
+from gmed.models.resnet import ResNet18
 
 
 class Densities(NamedTuple):
@@ -149,31 +98,29 @@ class Mixture(nn.Module):
         With ``every``, what each expert says; with a ``part``, what the last one's ``generator`` or ``classifier`` says
         alone.
         """
+        generators = [expert.generator for expert in self._experts()]
+        classifiers = [expert.classifier for expert in self._experts()]
         if part == "generator":
-            return self._last(self._bounds(x))
+            return generators[-1].negative_bound(x, _last_features(generators, x), self._draw(len(x)))
         if part == "classifier":
-            return self._last(self._classes(x))
+            return classifiers[-1].log_probabilities(_last_features(classifiers, x))
         if every:
-            bounds, classes = list(self._bounds(x)), list(self._classes(x))
-            (bound,), (label,) = self._alone(self.untrained, x)
-            return Densities(torch.stack([bound, *bounds], 1), torch.stack([label, *classes], 1))
-        if not len(self.experts):
-            return next(_classes([self.untrained.classifier], x))
-        weight = torch.log(self.counts / self.counts.sum()) - torch.stack(list(self._bounds(x)), 1)
-        return torch.logsumexp(weight[:, :, None] + torch.stack(list(self._classes(x)), 1), 1)
+            new = self.untrained
+            bounds = [*self._bounds([new.generator], x), *self._bounds(generators, x)]
+            return Densities(
+                torch.stack(bounds, 1), torch.stack([*_said([new.classifier], x), *_said(classifiers, x)], 1)
+            )
+        if not generators:
+            return next(_said([self.untrained.classifier], x))
+        weight = torch.log(self.counts / self.counts.sum()) - torch.stack(list(self._bounds(generators, x)), 1)
+        return torch.logsumexp(weight[:, :, None] + torch.stack(list(_said(classifiers, x)), 1), 1)
 
-    def _alone(self, expert: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        return list(_bounds([expert.generator], x, self._draw)), list(_classes([expert.classifier], x))  # type: ignore[list-item]
+    def _experts(self) -> list[Expert]:
+        return [expert for expert in self.experts if isinstance(expert, Expert)]
 
-    def _bounds(self, x: Tensor) -> Iterator[Tensor]:
-        return _bounds([expert.generator for expert in self.experts], x, self._draw)  # type: ignore[misc]
-
-    def _classes(self, x: Tensor) -> Iterator[Tensor]:
-        return _classes([expert.classifier for expert in self.experts], x)  # type: ignore[misc]
-
-    def _last(self, found: Iterator[Tensor]) -> Tensor:
-        *_, last = found
-        return last
+    def _bounds(self, parts: Sequence[Generator], x: Tensor) -> Iterator[Tensor]:
+        for part, features in zip(parts, _features(parts, x), strict=True):
+            yield part.negative_bound(x, features, self._draw(len(x)))
 
     def _draw(self, examples: int) -> Tensor:
         """Noise of codes: anew in training, in evaluation the same for every example and every time."""
@@ -191,8 +138,11 @@ class Expanded(nn.Module):
         self.head = classifiers[-1].head
 
     def forward(self, x: Tensor) -> Tensor:
-        *_, features = _features(self.parts, x, apart=False)  # type: ignore[arg-type]
-        logits: Tensor = self.head(features)
+        levels: list[Tensor] = []
+        for part in self.parts:
+            assert isinstance(part, Staged)
+            levels = part.levels(x, levels)
+        logits: Tensor = self.head(levels[-1])
         return logits
 
 
@@ -207,92 +157,23 @@ def expanded(model: nn.Module, tasks: int) -> nn.Module:
     return Expanded(made).to(next(model.parameters()))
 
 
-def _features(parts: Iterable[Staged], x: Tensor, apart: bool = True) -> Iterator[Tensor]:
-    """What the last stage of each part sees: its own features beside those of the parts before it.
+def _said(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
+    for part, features in zip(parts, _features(parts, x), strict=True):
+        yield part.log_probabilities(features)
 
-    If they are ``apart``, no gradient goes from one to those before it.
-    """
-    earlier: list[Tensor] = []
+
+def _features(parts: Sequence[Staged], x: Tensor) -> Iterator[Tensor]:
+    """What the last stage of each part gives beside those before it, to which no gradient goes."""
+    levels: list[Tensor] = []
     for part in parts:
-        h, levels = x, []
-        for level, stage in enumerate(part.stages):
-            h = stage(h)
-            if earlier:
-                h = torch.cat([earlier[level], h], 1)
-            levels.append(h)
-        yield h
-        earlier = [level.detach() if apart else level for level in levels]
+        levels = part.levels(x, [level.detach() for level in levels])
+        yield levels[-1]
 
 
-def _bounds(parts: Sequence[Generator], x: Tensor, draw: Callable[[int], Tensor]) -> Iterator[Tensor]:
-    for part, features in zip(parts, _features(parts, x), strict=True):
-        yield part.negative_bound(x, features, draw(len(x)))
-
-
-def _classes(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
-    for part, features in zip(parts, _features(parts, x), strict=True):
-        yield log_softmax(part.head(features), 1)
-
-
-def dense(inputs: int, classes: int, number: int, codes: int = 16, base: int = 64, added: int = 16) -> Expert:
-    """An expert of linear layers, as its authors have it for MNIST."""
-    own, together = (added if number else base), base + number * added
-
-    def stages() -> list[nn.Module]:
-        first = nn.Sequential(nn.Flatten(), nn.Linear(inputs, own), nn.ReLU())
-        return [first, nn.Sequential(nn.Linear(together, own), nn.ReLU())]
-
-    decoder = nn.Sequential(
-        nn.Linear(codes, base), nn.ReLU(), nn.Linear(base, base), nn.ReLU(), nn.Linear(base, inputs)
-    )
-    generator = Generator(stages(), nn.Linear(together, codes), nn.Linear(together, codes), decoder)
-    return Expert(generator, Classifier(stages(), nn.Linear(together, classes)))
-
-
-def convolutional(size: int, classes: int, number: int, codes: int = 64, base: int = 32, added: int = 4) -> Expert:
-    """An expert of convolutions, as its authors have it for CIFAR: a small auto-encoder and a thin ResNet."""
-    own, together, quarter = (added if number else base), base + number * added, -(-size // 4)
-    encoder = [
-        nn.Sequential(nn.Conv2d(3, own, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU()),
-        nn.Sequential(
-            nn.Conv2d(together, 2 * own, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(), nn.Flatten()
-        ),
-        nn.Sequential(nn.Linear(2 * together * quarter**2, 4 * own), nn.ReLU()),
-    ]
-    decoder = nn.Sequential(
-        nn.Linear(codes, 4 * base),
-        nn.ReLU(),
-        nn.Linear(4 * base, 2 * base * quarter**2),
-        nn.ReLU(),
-        nn.Unflatten(1, (2 * base, quarter, quarter)),
-        nn.ConvTranspose2d(2 * base, base, 4, stride=2, padding=1),
-        nn.ReLU(),
-        nn.ConvTranspose2d(base, 3, 4, stride=2, padding=1),
-        Corner(size),
-    )
-    generator = Generator(encoder, nn.Linear(4 * together, codes), nn.Linear(4 * together, codes), decoder)
-    return Expert(generator, thin_resnet(classes, number))
-
-
-def thin_resnet(classes: int, number: int, base: int = 20, added: int = 4) -> Classifier:
-    """A ResNet with one block in each of four stages, and instance normalisation."""
-    own, together = (added if number else base), base + number * added
-
-    def block(before: int, after: int, stride: int) -> nn.Module:
-        return Block(before * together, after * own, stride, norm=nn.InstanceNorm2d)
-
-    first = nn.Sequential(nn.Conv2d(3, own, 3, padding=1, bias=False), nn.InstanceNorm2d(own), nn.ReLU())
-    last = nn.Sequential(block(4, 8, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    stages = [first, block(1, 1, 1), block(1, 2, 2), block(2, 4, 2), last]
-    return Classifier(stages, nn.Linear(8 * together, classes))
-
-
-class Corner(nn.Module):
-    """The upper left corner of images, which may be a little larger."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, :, : self.size, : self.size]
+def _last_features(parts: Sequence[Staged], x: Tensor) -> Tensor:
+    """The same of the last part alone."""
+    levels: list[Tensor] = []
+    with torch.no_grad():
+        for part in parts[:-1]:
+            levels = part.levels(x, levels)
+    return parts[-1].levels(x, levels)[-1]

@@ -62,9 +62,7 @@ class ResNet18(nn.Module):
 class Block(nn.Module):
     """Two convolutions and a way around them."""
 
-    def __init__(
-        self, before: int, after: int, stride: int = 1, norm: Callable[[int], nn.Module] = BatchNorm
-    ) -> None:
+    def __init__(self, before: int, after: int, stride: int = 1, norm: Callable[[int], nn.Module] = BatchNorm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
         self.norm1 = norm(after)
