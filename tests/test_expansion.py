@@ -456,4 +456,4 @@ def test_the_network_that_cn_dpm_ends_with():
 def test_every_run_tells_its_memory():
     run = run_one(RunSpec.make("split-mnist", "er(memory=100)", 0), Terms("cpu"))
     assert Metrics.of(run).overhead == 100
-    assert Metrics.of(run).overhead_bytes == 100 * (784 * 4 + 3 * 8) + 8  # and how many were seen
+    assert Metrics.of(run).overhead_mb == (100 * (784 * 4 + 3 * 8) + 8) / 1e6  # and how many were seen

@@ -219,7 +219,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
 
 
 BY_MATRIX = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
-ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_bytes"
+ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_mb"
 """Metrics in the order they are shown: those of the accuracy matrix, and those of learning itself."""
 
 IN_PERCENT = {*BY_MATRIX, "prequential"}
@@ -302,10 +302,11 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
     else:
         study = found.study
         console.print(f"{study.where}: {study.title}.{' ' + SMALL_VERSION if found.quick else ''}")
-        if found.numbers:
-            _show_numbers(console, found)
-        for note in found.notes:
-            console.print(note)
+    if found.numbers:
+        _show_numbers(console, found)
+    for note in found.notes:
+        console.print(note)
+    if found.table is None:
         for name, why in found.missing.items():
             console.print(f"left out: {name}: {why}")
         for failure in found.failures:

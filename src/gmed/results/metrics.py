@@ -35,7 +35,7 @@ class Metrics:
     backward_passes: float
     seconds: float
     overhead: float
-    overhead_bytes: float
+    overhead_mb: float
 
     @classmethod
     def of(cls, run: RunResult) -> Metrics:
@@ -52,7 +52,7 @@ class Metrics:
             backward_passes=math.nan if run.passes is None else run.passes["backward"],
             seconds=run.timings.get("train", math.nan),
             overhead=float(run.environment.get(EXAMPLES, math.nan)),
-            overhead_bytes=float(run.environment.get(BYTES, math.nan)),
+            overhead_mb=float(run.environment.get(BYTES, math.nan)) / 1e6,
         )
 
 
