@@ -240,6 +240,22 @@ def test_sleep_trains_the_new_expert_alone():
     assert all(n.startswith("model.experts.1.") or n == "model.counts" for n in new)
 
 
+@pytest.mark.parametrize("size", [28, 33])
+def test_convolutional_experts(size):
+    """Images whose sides are not multiples of four are generated all the same; a state goes on exactly."""
+    make = lambda: CNDPM(  # noqa: E731
+        ResNet18(classes=3, size=size), short_term=4, generator_steps=1, classifier_steps=1, log_alpha=1e9
+    )
+    learner, other = make(), make()
+    for seed in range(2):
+        learner.observe(*images(4, seed=seed, classes=3, shape=(3, size, size)))
+    assert learner.parts == 2
+    other.load_state_dict(learner.state_dict())
+    x, _ = images(5, seed=9, shape=(3, size, size))
+    assert torch.equal(learner.logits(x), other.logits(x))
+    assert learner.logits(x).shape == (5, 3)
+
+
 def test_a_sleep_that_fails_leaves_no_trace(monkeypatch):
     learner = CNDPM(small(), short_term=8, generator_steps=4, classifier_steps=4, log_alpha=-1e9)
     learner.observe(*images(8, seed=0))

@@ -33,8 +33,9 @@ class Adam:
         self.lr = lr
         self.mean = [torch.zeros_like(p) for p in self.parameters]
         self.square = [torch.zeros_like(p) for p in self.parameters]
-        device = self.parameters[0].device if self.parameters else None
-        self.count = torch.zeros((), dtype=torch.float64, device=device)
+        like = self.parameters[0] if self.parameters else torch.zeros(())
+        self.dtype = like.dtype
+        self.count = torch.zeros((), dtype=torch.float64, device=like.device)
 
     @torch.no_grad()
     def step(self, slope: list[Tensor] | tuple[Tensor, ...], times: float = 1.0) -> None:
@@ -44,10 +45,10 @@ class Adam:
         torch._foreach_mul_(self.square, BETA_2)
         torch._foreach_addcmul_(self.square, slope, slope, 1 - BETA_2)
         width = torch._foreach_sqrt(self.square)
-        torch._foreach_div_(width, torch.sqrt(1 - BETA_2**self.count))
+        torch._foreach_div_(width, torch.sqrt(1 - BETA_2**self.count).to(self.dtype))
         torch._foreach_add_(width, EPSILON)
         way = torch._foreach_div(self.mean, width)
-        torch._foreach_mul_(way, times * self.lr / (1 - BETA_1**self.count))
+        torch._foreach_mul_(way, (times * self.lr / (1 - BETA_1**self.count)).to(self.dtype))
         torch._foreach_sub_(self.parameters, way)
 
     def state(self) -> dict[str, Tensor]:
