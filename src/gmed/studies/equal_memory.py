@@ -26,7 +26,5 @@ class EqualMemory(AccuracyTable):
                 Number.of(cell.benchmark, f"memory of {cell.method}, in examples", taken, theirs),
                 Number.of(cell.benchmark, f"memory of {cell.method}, in MB", [one.overhead_mb for one in metrics]),
             ]
-        found.notes.append(
-            "In examples: as the paper counts, a pixel being one byte. In MB: what it takes here."
-        )
+        found.notes.append("In examples: as the paper counts, a pixel being one byte. In MB: what it takes here.")
         return found
