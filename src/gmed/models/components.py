@@ -37,14 +37,15 @@ def components(model: nn.Module) -> list[nn.Module]:
 
 
 def anew(component: nn.Module) -> nn.Module:
-    """A component like this one, at first weights of its own."""
-    made = deepcopy(component)
+    """A component like this one, at first weights of its own, which do not depend on where it is."""
+    like = next(component.parameters())
+    made = deepcopy(component).cpu()
     for module in made.modules():
         if callable(reset := getattr(module, "reset_parameters", None)):
             reset()
     for parameter in made.parameters():
         parameter.requires_grad_(True)
-    return made.train()
+    return made.to(like.device).train()
 
 
 def mean_of(logits: list[Tensor]) -> Tensor:
