@@ -16,6 +16,8 @@ SMALL = {  # parameters that make the slow ones quick
     "er-aug": "rotation=15.0,scaling=0.1,crop=1,flip=true",
     "er-t": "rotation=15.0,crop=1",
     "er": "updates_per_batch=2",
+    "cn-dpm": "short_term=25,generator_steps=3,classifier_steps=3,sleep_batch=5",
+    "comp-cl": "structure_steps=2",
 }
 STRIDE = {
     "gmed": ("gmed(alpha={},beta=0.1,extra=3,gamma=0.9)", 2.0),
@@ -68,7 +70,7 @@ def test_edits_change_memory_and_nothing_about_who_is_in_it(base, edit):
 
 @pytest.mark.parametrize("text", EVERY)
 def test_who_is_told_the_task(text):
-    assert make(text).task_aware == text.startswith(("gem", "hal"))
+    assert make(text).task_aware == text.startswith(("gem", "hal", "prog-nn", "comp-cl"))
 
 
 def test_a_second_update_that_fails_undoes_the_first(monkeypatch):

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.editing import GMED, OptimalEdit
 from gmed.engine import RunSpec, Terms, run_one
-from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, FineTune
+from gmed.learners import AGEM, BGD, CNDPM, ER, GEM, GSS, HAL, MIR, CompCL, FineTune, ProgNN
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
 from gmed.models import MLP, Passes, ResNet18, treats_examples_independently
 
@@ -65,6 +65,17 @@ BY_HAND = {
         lambda: GEM(plain(), lr=0.1, memory=TaskRing(100, tasks=2)),
         [(10, 10), (10, 10), (30, 30), (30, 30)],
     ),
+    # 3 + 2 updates on batches of 5 where it sleeps; examples are assigned once there is an expert, and all wait
+    "cn-dpm": (
+        lambda: CNDPM(plain(), short_term=10, generator_steps=3, classifier_steps=2, sleep_batch=5, log_alpha=1e9),
+        [(25, 25), (10 + 25, 25)],
+    ),
+    "cn-dpm, nothing new": (
+        lambda: CNDPM(plain(), short_term=10, generator_steps=3, classifier_steps=2, sleep_batch=5, log_alpha=-1e9),
+        [(25, 25), (10, 10)],
+    ),
+    "prog-nn": (lambda: ProgNN(plain()), [(10, 10), (10, 10), (10, 10)]),
+    "comp-cl": (lambda: CompCL(plain(), structure_steps=1), [(10, 10), (10, 10), (10, 10), (10, 10)]),
     # 10 replayed after θ' of the edit on 10, and 20 earlier ones: a first and a second derivative of the edited ones
     "er+optimal-edit": (
         lambda: ER(plain(), lr=0.1, memory=Reservoir(50), editing=OptimalEdit(alpha=0.1, examples=20)),

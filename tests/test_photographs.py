@@ -20,7 +20,13 @@ PHOTOGRAPHS = {  # tasks, classes of each, size of an image
     "split-cifar100": (20, 5, 32),
     "split-mini-imagenet": (20, 5, 84),
 }
-EDITED = ["er+gmed", "mir+gmed", "er-aug+gmed", "er-t+gmed", "gss+gmed", "gem+gmed"]
+CHEAP = {
+    "hal": "hal(memory_epochs=1,anchor_steps=2)",
+    "cn-dpm": "cn-dpm(short_term=10,generator_steps=2,classifier_steps=2)",
+    "comp-cl": "comp-cl(structure_steps=0)",
+    "iid-offline": "iid-offline(passes=2)",
+}
+EDITED = ["er+gmed", "mir+gmed", "er-aug+gmed", "er-t+gmed", "gss+gmed", "gem+gmed", "er-expanded+gmed"]
 EDITS = ["er+random-edit", "er+adv-edit", "er+optimal-edit", "mir+adv-edit"]
 
 
@@ -46,7 +52,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize("method", [*METHODS, *EDITED, *EDITS])
 def test_every_method_and_edit_runs_on_photographs(small, method):
     small("split-cifar10", per_class=5)
-    method = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "iid-offline": "iid-offline(passes=2)"}.get(method, method)
+    method = CHEAP.get(method, method)
     result = run_one(RunSpec.make("split-cifar10", method, seed=0), CPU)
     assert result.steps == (10 if method == "iid-offline(passes=2)" else 5)
     assert all(0 <= a <= 1 for row in result.accuracy for a in row)

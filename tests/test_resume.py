@@ -20,7 +20,19 @@ from gmed.models import MLP
 from gmed.streams import split
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(compared=3)", "bgd": "bgd(samples=2)"}
-EDITED = ["er+gmed(gamma=0.9,extra=3)", "mir+gmed", "er-t+gmed", "gem+gmed", "er+random-edit", "er+optimal-edit"]
+CHEAP |= {
+    "cn-dpm": "cn-dpm(short_term=30,generator_steps=2,classifier_steps=2)",
+    "comp-cl": "comp-cl(structure_steps=2)",
+}
+EDITED = [
+    "er+gmed(gamma=0.9,extra=3)",
+    "mir+gmed",
+    "er-t+gmed",
+    "gem+gmed",
+    "er+random-edit",
+    "er+optimal-edit",
+    "er-expanded+gmed",
+]
 EVERY = [*(CHEAP.get(name, name) for name in METHODS), *EDITED]
 
 

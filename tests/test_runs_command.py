@@ -114,7 +114,7 @@ def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
     lines = [line.split() for line in said.splitlines() if line.startswith("er ")]
     assert lines == [
         ["er", "1", "80.00", "80.00", "0.00", "0.00", "70.00", "80.00", "80.00"],
-        ["er", "1", "62.50", "2.00", "1.50", "1.00"],
+        ["er", "1", "62.50", "2.00", "1.50", "1.00", "-", "-"],
     ]
     assert "not known" not in said and "--prequential" not in said
     said, code = gmed("table", "--metrics", "--json")

@@ -15,7 +15,7 @@ from gmed.engine.executor import computed_together
 from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
-from gmed.learners import AGEM, BGD, ER, MIR, ERAug, FineTune
+from gmed.learners import AGEM, BGD, ER, MIR, ERAdam, ERAug, FineTune
 from gmed.memory import Reservoir, host
 from gmed.models import Passes, ResNet18
 from gmed.streams import Stream
@@ -30,6 +30,7 @@ FORESEEN = {
         m, lr=0.1, memory=Reservoir(25), candidates=12, replay_size=4, editing=GMED(alpha=2.0, beta=0.1), seed=s
     ),
     "er-aug": lambda m, s: ERAug(m, lr=0.1, memory=Reservoir(25), rotation=20.0, crop=1, flip=True, seed=s),
+    "er by adam": lambda m, s: ERAdam(m, lr=0.1, adam_lr=0.01, memory=Reservoir(25), seed=s),
     "agem": lambda m, s: AGEM(m, lr=0.1, memory=Reservoir(25), references=9, seed=s),
 }
 

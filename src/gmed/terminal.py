@@ -219,7 +219,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
 
 
 BY_MATRIX = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
-ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds"
+ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_mb"
 """Metrics in the order they are shown: those of the accuracy matrix, and those of learning itself."""
 
 IN_PERCENT = {*BY_MATRIX, "prequential"}
@@ -232,7 +232,10 @@ def show_metrics(console: Console, results: Results) -> None:
         for run in results.runs:
             if run.benchmark == benchmark:
                 found.setdefault(run.method, []).append(Metrics.of(run))
-        titles = "means in %", "prequential accuracy in %, passes per example of the stream, seconds of training"
+        titles = (
+            "means in %",
+            "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
+        )
         for title, names in zip(titles, (BY_MATRIX, ON_THE_WAY), strict=True):
             table = Table(title=f"{benchmark}: {title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
             table.add_column("method", overflow="fold")
@@ -299,10 +302,11 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
     else:
         study = found.study
         console.print(f"{study.where}: {study.title}.{' ' + SMALL_VERSION if found.quick else ''}")
-        if found.numbers:
-            _show_numbers(console, found)
-        for note in found.notes:
-            console.print(note)
+    if found.numbers:
+        _show_numbers(console, found)
+    for note in found.notes:
+        console.print(note)
+    if found.table is None:
         for name, why in found.missing.items():
             console.print(f"left out: {name}: {why}")
         for failure in found.failures:

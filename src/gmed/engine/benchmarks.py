@@ -106,6 +106,7 @@ def _mnist(examples: int, tasks: int, **others: Any) -> dict[str, Any]:
         "lr_decay": (1 / 6) ** (1 / examples),  # ER with tricks: a sixth of the learning rate at the end
         "initial_std": 0.017,  # BGD
         "eta": 1.0,
+        "adam_lr": 1e-4,  # CN-DPM and what is compared with it
     }
     return {"data": "mnist", "model": MLP, "settings": {**settings, **others}}
 
@@ -119,9 +120,15 @@ def _images(examples: int, tasks: int, **others: Any) -> dict[str, Any]:
         "lr_decay": (1 / 6) ** (1 / examples),
         "initial_std": 0.011,
         "eta": 8.0,
+        "short_term": 1000,  # CN-DPM
+        "classifier_steps": 1000,
+        "generator_steps": 4000,
+        "least_usage": 0.0,
     }
     return {"settings": {**settings, **others}}
 
+
+_MANY_CLASSES = {"adam_lr": 2e-4, "generator_lr": 1e-4, "awake": 0.2, "log_alpha": -300.0}
 
 _PHOTOGRAPH_STRIDES = {
     "random-edit": {"stride": 0.1},
@@ -187,7 +194,7 @@ _SHARP = (
             "er-aug+gmed": {"alpha": 0.07, "beta": 0.01},
             **_PHOTOGRAPH_STRIDES,
         },
-        **_images(50_000, 5, lr=0.1, memory=500),
+        **_images(50_000, 5, lr=0.1, memory=500, adam_lr=5e-3, generator_lr=2e-4, awake=0.1, log_alpha=-450.0),
     ),
     Benchmark(
         name="split-cifar100",
@@ -200,7 +207,7 @@ _SHARP = (
             "er-aug+gmed": {"alpha": 0.05, "beta": 0.001},
             **_PHOTOGRAPH_STRIDES,
         },
-        **_images(50_000, 20, lr=0.03, memory=10_000),
+        **_images(50_000, 20, lr=0.03, memory=10_000, **_MANY_CLASSES),
     ),
     Benchmark(
         name="split-mini-imagenet",
@@ -213,7 +220,7 @@ _SHARP = (
             "er-aug+gmed": {"alpha": 0.5, "beta": 0.0},
             **_PHOTOGRAPH_STRIDES,
         },
-        **_images(50_000, 20, lr=0.1, memory=10_000, candidates=25),
+        **_images(50_000, 20, lr=0.1, memory=10_000, candidates=25, **_MANY_CLASSES),
     ),
 )
 
@@ -255,6 +262,6 @@ def _of_own(own: OwnData) -> Benchmark:
         data=own.name,
         stream=tasked,
         model=model,
-        settings={"lr": 0.05, "memory": 500, "tasks": own.tasks},
+        settings={"lr": 0.05, "memory": 500, "tasks": own.tasks, "adam_lr": 1e-4},
         edits={"gmed": {"alpha": 1.0, "beta": 0.01}},
     )

@@ -23,8 +23,26 @@ from gmed.engine.benchmarks import Benchmark
 from gmed.engine.parts import Part, parse_part, written
 from gmed.engine.sources import Source, read_installed, sources_of
 from gmed.errors import GmedError, UsageError, finite_number, unknown
-from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune, Learner
+from gmed.learners import (
+    AGEM,
+    BGD,
+    CNDPM,
+    ER,
+    GEM,
+    GSS,
+    HAL,
+    MIR,
+    CompCL,
+    ERAdam,
+    ERAug,
+    ERTricks,
+    FineTune,
+    Learner,
+    ProgNN,
+)
 from gmed.memory import GSSGreedy, LossAwareReservoir, Memory, Reservoir, TaskRing
+from gmed.models.mixture import expanded
+from gmed.randomness import torch_seeded
 from gmed.retrieval import Retrieval
 from gmed.streams import Stream, iid
 
@@ -37,6 +55,7 @@ class Recipe:
     learner: type[Learner]
     memory: type[Memory] | None = None
     order: Callable[..., Stream] | None = None  # how the stream is reordered first, if it is
+    model: Callable[..., nn.Module] | None = None  # what is made of the benchmark's network, if it is not used itself
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -52,14 +71,18 @@ class Recipe:
 METHODS = {
     "finetune": Recipe("SGD on the stream alone", FineTune),
     "er": Recipe("experience replay from a reservoir", ER, memory=Reservoir),
+    "er-expanded": Recipe("er by Adam, on the network cn-dpm ends with", ERAdam, memory=Reservoir, model=expanded),
     "mir": Recipe("replays what the incoming batch would harm most", MIR, memory=Reservoir),
     "er-aug": Recipe("replays augmented copies too", ERAug, memory=Reservoir),
     "er-t": Recipe("er-aug, loss-aware balanced reservoir, decaying lr", ERTricks, memory=LossAwareReservoir),
     "gss": Recipe("memory of examples whose gradients differ", GSS, memory=GSSGreedy),
     "agem": Recipe("stream gradient, never against the memory's", AGEM, memory=Reservoir),
     "bgd": Recipe("Bayesian gradient descent, no memory", BGD),
+    "cn-dpm": Recipe("a new expert when the data call for one", CNDPM),
     "gem": Recipe("task-aware: never against any earlier task", GEM, memory=TaskRing),
     "hal": Recipe("task-aware: replay, and outputs on anchors held", HAL, memory=Reservoir),
+    "prog-nn": Recipe("task-aware: a column for every task, earlier ones fixed", ProgNN),
+    "comp-cl": Recipe("task-aware: components in every layer, weighted by task", CompCL),
     "iid-online": Recipe("SGD on the shuffled stream, one pass", FineTune, order=iid),
     "iid-offline": Recipe("SGD on the shuffled stream, several passes", FineTune, order=iid, defaults={"passes": 5}),
 }
@@ -107,6 +130,9 @@ class Method:
 
     def make_learner(self, model: nn.Module, seed: int) -> Learner:
         recipe, settings = METHODS[self.base.name], self.base.parameters
+        if recipe.model is not None:
+            with torch_seeded(seed, "weights"):
+                model = recipe.model(model, **_given_to(recipe.model, settings))
         parts: dict[str, Any] = _given_to(recipe.learner, settings)
         if self.memory is not None:
             parts["memory"] = MEMORIES[self.memory.name](settings["memory"], **self.memory.parameters)
@@ -277,8 +303,8 @@ def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
     if recipe.memory is not None:
         found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
         found |= settable(recipe.memory)
-    if recipe.order is not None:
-        found |= settable(recipe.order)
+    for maker in (recipe.order, recipe.model):
+        found |= {} if maker is None else settable(maker)
     return {k: p.replace(default=recipe.defaults.get(k, p.default)) for k, p in found.items()}
 
 

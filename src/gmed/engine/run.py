@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gmed.engine.checkpoint import Checkpoint
 from gmed.engine.kept_streams import made_stream
+from gmed.engine.overhead import Overhead
 from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, keep_freed_memory, pick_device, prepare_cuda
@@ -57,7 +58,7 @@ class RunResult:
     timings
         Seconds spent on data, training and evaluation; of runs computed together, each one's share.
     environment
-        The device and the versions of everything that computed it.
+        The device and the versions of everything that computed it, and the memory that its method took.
     untrained
         Test accuracy on each task before the first step.
     passes
@@ -275,6 +276,7 @@ class _Run:
             conditions["replicas"] = str(len(self.specs))
             conditions["steps"] = "CUDA graph" if self.together.captured else "step by step"
             conditions["kernels"] = "deterministic" if self.terms.deterministic else "fastest"
+        conditions |= Overhead.of(self.learners[replica], self.streams[replica].x[0].numel()).to_dict()
         if self.resumed_at:
             conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
         return RunResult(
@@ -347,15 +349,17 @@ def explain(error: Exception) -> str:
 
 def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
     """The share of each test set that the learner classifies rightly."""
+    told = [(task,) if learner.told else () for task in range(len(tests))]
     with _tensor_cores():
-        right = torch.stack([_right(learner, test) for test in tests]).tolist()  # a GPU is waited for once
+        found = [_right(learner, *pair) for pair in zip(tests, told, strict=True)]
+        right = torch.stack(found).tolist()  # a GPU is waited for once
     return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
 
 
-def _right(learner: Learner, test: Examples) -> Tensor:
+def _right(learner: Learner, test: Examples, task: tuple[int, ...]) -> Tensor:
     chunk = max(1, AT_ONCE[test.x.device.type] // max(test.x[0].numel(), SMALL))
     pieces = zip(torch.split(test.x, chunk), torch.split(test.y, chunk), strict=True)
-    return torch.stack([(learner.predict(pixels(x)) == y).sum() for x, y in pieces]).sum()
+    return torch.stack([(learner.predict(pixels(x), *task) == y).sum() for x, y in pieces]).sum()
 
 
 def environment(device: torch.device) -> dict[str, str]:

@@ -2,7 +2,10 @@
 
 from gmed.learners.agem import AGEM
 from gmed.learners.bgd import BGD
+from gmed.learners.cn_dpm import CNDPM
+from gmed.learners.comp_cl import CompCL
 from gmed.learners.er import ER
+from gmed.learners.er_adam import ERAdam
 from gmed.learners.er_aug import ERAug
 from gmed.learners.er_t import ERTricks
 from gmed.learners.finetune import FineTune
@@ -11,21 +14,26 @@ from gmed.learners.gss import GSS
 from gmed.learners.hal import HAL
 from gmed.learners.learner import Learner
 from gmed.learners.mir import MIR
+from gmed.learners.prog_nn import ProgNN
 from gmed.learners.replay import Replay
 from gmed.learners.task_aware import TaskAware
 
 __all__ = [
     "AGEM",
     "BGD",
+    "CNDPM",
     "ER",
     "GEM",
     "GSS",
     "HAL",
     "MIR",
+    "CompCL",
+    "ERAdam",
     "ERAug",
     "ERTricks",
     "FineTune",
     "Learner",
+    "ProgNN",
     "Replay",
     "TaskAware",
 ]

@@ -56,6 +56,8 @@ class Learner(ABC):
         Where examples that ``observe`` sends through the model are counted, if they are.
     task_aware
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
+    told
+        Whether ``predict`` is to be told the task of a test, where a method has a use for it.
     foreseeable
         Whether :meth:`step` asks the host for nothing but what is :meth:`planned`. It is not inherited: a subclass
         declares it for itself, and so do memories and edits.
@@ -65,6 +67,7 @@ class Learner(ABC):
     task_aware: ClassVar[bool] = False
     foreseeable: ClassVar[bool] = False
     updates_per_batch: int = 1
+    told: bool = False
 
     def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
@@ -140,6 +143,14 @@ class Learner(ABC):
         """The same for many numbers at once, drawn on the model's device."""
         device = next(self.model.parameters()).device
         return torch.Generator(device).manual_seed(int(self.random(purpose).integers(2**63 - 1)))
+
+    def room(self) -> int:
+        """How many examples it can keep."""
+        return 0 if self.memory is None else self.memory.capacity
+
+    def added_parameters(self) -> int:
+        """Parameters that its model has beyond those of the network it is compared with."""
+        return 0
 
     @property
     def step_size(self) -> float:
@@ -273,22 +284,15 @@ class Learner(ABC):
         >>> learner.memory.y[learner.memory.filled()].tolist()
         [1, 2, 4, 5, 6]
         """
-        if sum(given is not None for given in (origin, label, where)) != 1:
-            raise UsageError("say what to forget by one of origin, label and where")
         memory = self.memory
-        if origin is not None:
-            chosen = {"origin": _numbers("origin", origin)}
-        elif label is not None:
-            chosen = {"y": _numbers("label", label)}
         if memory is None or not memory.ready:
+            none = torch.zeros(0, dtype=torch.bool)
+            asked_for(none, none, none, origin=origin, label=label, where=where and (lambda x, y: none))
             return 0
         filled = memory.filled()
         held = torch.from_numpy(filled).to(memory.y.device)
-        if where is not None:
-            goes = _mask(where(memory.x[held], memory.y[held]), len(held))
-        else:
-            ((column, numbers),) = chosen.items()
-            goes = np.isin(getattr(memory, column)[held].cpu().numpy(), numbers)
+        stored = memory.x[held], memory.y[held], memory.origin[held]
+        goes = asked_for(*stored, origin=origin, label=label, where=where)
         memory.remove(filled[goes])
         return int(goes.sum())
 
@@ -494,6 +498,31 @@ class Learner(ABC):
         else:
             with torch_seeded(self.seed, "model", self.steps):
                 yield
+
+
+def asked_for(
+    x: Tensor,
+    y: Tensor,
+    stored_origin: Tensor | None = None,
+    *,
+    origin: int | Sequence[int] | None = None,
+    label: int | Sequence[int] | None = None,
+    where: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> NDArray[np.bool_]:
+    """Which of some examples a request to forget means (see :meth:`Learner.forget`).
+
+    >>> asked_for(torch.zeros(3, 2), torch.tensor([4, 5, 4]), label=4).tolist()
+    [True, False, True]
+    """
+    if sum(given is not None for given in (origin, label, where)) != 1:
+        raise UsageError("say what to forget by one of origin, label and where")
+    if where is not None:
+        return _mask(where(x, y), len(y))
+    column, numbers = (
+        (y, _numbers("label", label)) if label is not None else (stored_origin, _numbers("origin", origin))
+    )
+    assert column is not None
+    return np.isin(column.cpu().numpy(), numbers)
 
 
 def _numbers(name: str, given: Any) -> NDArray[np.int64]:

@@ -1,8 +1,11 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
+from gmed.models.columns import Columns
+from gmed.models.compositions import Compositions
 from gmed.models.functional import forward, gradient, trainable
 from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
+from gmed.models.mixture import Mixture
 from gmed.models.mlp import MLP
 from gmed.models.modes import evaluating, running_statistics
 from gmed.models.onnx_export import export_onnx
@@ -11,8 +14,11 @@ from gmed.models.resnet import ResNet18
 
 __all__ = [
     "MLP",
+    "Columns",
+    "Compositions",
     "LookAhead",
     "Loss",
+    "Mixture",
     "Passes",
     "ResNet18",
     "evaluating",

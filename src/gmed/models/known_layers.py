@@ -5,6 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from gmed.models.batch_norm import BatchNorm
+from gmed.models.columns import Columns
+from gmed.models.compositions import Compositions
+from gmed.models.mixture import Expanded
 from gmed.models.resnet import Block, ResNet18
 
 _ONE_BY_ONE = {
@@ -34,7 +37,20 @@ _ONE_BY_ONE = {
     )
 }
 _WITHOUT_CHANCE = _ONE_BY_ONE | {
-    module.forward for module in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNorm, ResNet18, Block)
+    module.forward
+    for module in (
+        nn.Module,  # what has no forward only holds others
+        nn.BatchNorm1d,
+        nn.BatchNorm2d,
+        nn.BatchNorm3d,
+        nn.InstanceNorm2d,
+        BatchNorm,
+        ResNet18,
+        Block,
+        Columns,
+        Compositions,
+        Expanded,
+    )
 }
 
 

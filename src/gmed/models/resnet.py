@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, size: int = 32, width: int = 20) -> None:
         super().__init__()
+        self.size = size
         self.first = nn.Conv2d(3, width, 3, padding=1, bias=False)
         self.norm = BatchNorm(width)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
@@ -60,15 +62,15 @@ class ResNet18(nn.Module):
 class Block(nn.Module):
     """Two convolutions and a way around them."""
 
-    def __init__(self, before: int, after: int, stride: int = 1) -> None:
+    def __init__(self, before: int, after: int, stride: int = 1, norm: Callable[[int], nn.Module] = BatchNorm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = BatchNorm(after)
+        self.norm1 = norm(after)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.norm2 = BatchNorm(after)
+        self.norm2 = norm(after)
         self.around = nn.Sequential()
         if stride != 1 or before != after:
-            self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), BatchNorm(after))
+            self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), norm(after))
 
     def forward(self, x: Tensor) -> Tensor:
         inside = relu(self.norm1(self.conv1(x)))

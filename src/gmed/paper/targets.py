@@ -55,7 +55,7 @@ TARGETS = {
     target.name: target
     for target in (
         Target("main", "final accuracy of every method on six data sets", "Table 1", (0.1, 0.05), best=True),
-        Target("equal-memory", "replay with the memory that model expansion takes", "Table 2"),
+        Target("equal-memory", "networks that grow, and replay with as much memory", "Table 2"),
         Target("fuzzy-short", "fuzzy task boundaries, three data sets", "Table 3"),
         Target("ablation", "other edits, and more replay", "Table 4", against="adv-edit"),
         Target("steps", "several steps of editing", "Table 5"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gmed.engine import RunResult
+from gmed.engine.overhead import BYTES, EXAMPLES
 
 Matrix = Sequence[Sequence[float]]
 
@@ -33,6 +34,8 @@ class Metrics:
     forward_passes: float
     backward_passes: float
     seconds: float
+    overhead: float
+    overhead_mb: float
 
     @classmethod
     def of(cls, run: RunResult) -> Metrics:
@@ -48,6 +51,8 @@ class Metrics:
             forward_passes=math.nan if run.passes is None else run.passes["forward"],
             backward_passes=math.nan if run.passes is None else run.passes["backward"],
             seconds=run.timings.get("train", math.nan),
+            overhead=float(run.environment.get(EXAMPLES, math.nan)),
+            overhead_mb=float(run.environment.get(BYTES, math.nan)) / 1e6,
         )
 
 

@@ -4,6 +4,7 @@ from gmed.errors import unknown
 from gmed.paper.targets import TARGETS
 from gmed.studies.accuracy_table import AccuracyTable
 from gmed.studies.cosine import Cosine
+from gmed.studies.equal_memory import EqualMemory
 from gmed.studies.gallery import Gallery
 from gmed.studies.memory_figure import MemoryFigure
 from gmed.studies.prediction_change import PredictionChange
@@ -13,7 +14,9 @@ from gmed.studies.training_time import TrainingTime
 from gmed.studies.tsne import TSNE
 from gmed.studies.tuned import Tuned
 
-_TABLES: tuple[Study, ...] = (*map(AccuracyTable, TARGETS.values()), Tuned(), PredictionChange(), TrainingTime())
+_ACCURACIES = {name: AccuracyTable(target) for name, target in TARGETS.items()}
+_ACCURACIES["equal-memory"] = EqualMemory(TARGETS["equal-memory"])
+_TABLES: tuple[Study, ...] = (*_ACCURACIES.values(), Tuned(), PredictionChange(), TrainingTime())
 _FIGURES: tuple[Study, ...] = (MemoryFigure(), Cosine(), Gallery(), Sensitivity(), TSNE())
 
 STUDIES = {study.name: study for study in (*_TABLES, *_FIGURES)}

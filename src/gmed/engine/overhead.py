@@ -1,0 +1,46 @@
+"""What a learner keeps beyond a plain network."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gmed.learners import Learner
+
+EXAMPLES, BYTES = "overhead in examples", "overhead in bytes"
+"""What a result calls them."""
+
+
+class Overhead(NamedTuple):
+    """The memory that a method takes besides the network that plain training would use.
+
+    Attributes
+    ----------
+    examples
+        As the paper counts: examples that there is room for, and added parameters as so many more, of four bytes each
+        where a pixel and a label are one: 4 Δn / (c h w + 1).
+    bytes
+        What all of it takes in truth: stored examples with all that is kept of them, added parameters, and whatever
+        else the learner keeps, such as the moments of its optimiser.
+    """
+
+    examples: float
+    bytes: int
+
+    @classmethod
+    def of(cls, learner: Learner, pixels: int) -> Overhead:
+        """Of a learner as it is now, whose examples have so many pixels.
+
+        >>> import torch, gmed
+        >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.1, memory=gmed.memory.Reservoir(2))
+        >>> learner.observe(torch.rand(5, 1, 28, 28), torch.arange(5))
+        >>> Overhead.of(learner, 784)  # a slot has 784 pixels of four bytes, a label, an age and an origin of eight
+        Overhead(examples=2.0, bytes=6328)
+        """
+        added, like = learner.added_parameters(), next(learner.model.parameters())
+        examples = learner.room() + 4 * added / (pixels + 1)
+        kept = [t.nbytes for name, t in learner.state_dict().items() if name.startswith(("memory.", "own."))]
+        return cls(examples, sum(kept) + added * like.itemsize)
+
+    def to_dict(self) -> dict[str, str]:
+        """As results carry it."""
+        return {EXAMPLES: f"{self.examples:.1f}", BYTES: str(self.bytes)}

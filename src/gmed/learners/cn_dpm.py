@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from gmed.errors import UsageError, finite_number, whole_number
+from gmed.learners.adam import Adam
+from gmed.learners.expanding import Expanding, sized
+from gmed.learners.learner import asked_for
+from gmed.learners.snapshot import Snapshot
+from gmed.models import Mixture
+from gmed.models.experts import Expert
+from gmed.models.mixture import Densities
+from gmed.randomness import torch_seeded
+
+
+class CNDPM(Expanding):
+    """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new one
+    whenever the data call for it. No task ids.
+
+    An incoming example belongs to expert k with probability proportional to N_k p(x, y | k), and to one that is not
+    there yet with probability proportional to α p(x, y | untrained). Examples that most likely belong to a new one
+    wait in a short-term memory; when it is full the learner sleeps: a new expert is trained on what waits. Other
+    examples train the experts they belong to, each as far as it does.
+
+    Predictions are those of the mixture, Σ_k N_k p(x | k) P(y | x, k).
+
+    Parameters
+    ----------
+    model
+        Tells the inputs and classes; the experts are those of the method's authors: linear layers, or for a
+        :class:`~gmed.models.ResNet18` convolutions. What learns is :attr:`model`, a mixture of them.
+    log_alpha
+        log α, the concentration: the lower, the fewer experts.
+    short_term
+        Examples that wait before a new expert is made of them.
+    adam_lr, generator_lr
+        Learning rates of classifiers and generative models.
+    awake
+        Both are multiplied by it once an expert has been made.
+    classifier_steps, generator_steps
+        Updates of a new expert's parts while the learner sleeps, on batches of ``sleep_batch``.
+    temperature
+        P(y | x) is taken to the power 1 / temperature where examples are assigned.
+    least_usage
+        An expert that a batch belongs to by less than this is not updated.
+    weight_decay
+        Weight of the squared parameters in a new expert's loss.
+    clip
+        The largest entry of a gradient.
+    seed
+        As in :class:`~gmed.learners.Learner`.
+
+    References
+    ----------
+    Lee, Ha, Zhang, Kim, "A neural Dirichlet process mixture model for task-free continual learning", ICLR 2020.
+    """
+
+    model: Mixture
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        log_alpha: float = -400.0,
+        short_term: int = 500,
+        adam_lr: float = 1e-4,
+        generator_lr: float = 4e-4,
+        awake: float = 1.0,
+        classifier_steps: int = 2000,
+        generator_steps: int = 8000,
+        sleep_batch: int = 50,
+        temperature: float = 0.01,
+        least_usage: float = 0.1,
+        weight_decay: float = 1e-5,
+        clip: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        with torch_seeded(seed, "untrained expert"):
+            mixture = Mixture.like(model)
+        super().__init__(mixture, lr=adam_lr, seed=seed)
+        self.log_alpha = finite_number("log_alpha", log_alpha)
+        self.short_term = whole_number("short_term", short_term)
+        self.generator_lr = finite_number("generator_lr", generator_lr, above=0)
+        self.awake = finite_number("awake", awake, above=0)
+        self.classifier_steps = whole_number("classifier_steps", classifier_steps, least=0)
+        self.generator_steps = whole_number("generator_steps", generator_steps, least=0)
+        self.sleep_batch = whole_number("sleep_batch", sleep_batch)
+        self.temperature = finite_number("temperature", temperature, above=0)
+        self.least_usage = finite_number("least_usage", least_usage)
+        self.weight_decay = finite_number("weight_decay", weight_decay)
+        self.clip = finite_number("clip", clip, above=0)
+        self.waiting: tuple[Tensor, Tensor] | None = None
+        self.optimisers: list[tuple[Adam, Adam]] = []  # of each expert's generator and classifier
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        waits = torch.ones_like(y, dtype=torch.bool)
+        undo = Snapshot(self._mutable()) if self._nearly_full(len(y)) else None
+        parts, waiting, counts = self.parts, self.waiting, self.model.counts.clone()
+        try:
+            if self.parts:
+                waits = self.assign_and_learn(x, y)
+            if waits.any():
+                self.waiting = self._with(x[waits], y[waits])
+            if self.waiting is not None and len(self.waiting[1]) >= self.short_term:
+                self.sleep(*self.waiting)
+                self.waiting = None
+        except BaseException:
+            self.resize(parts)
+            self.waiting, self.model.counts = waiting, counts
+            if undo is not None:
+                undo.restore()
+            raise
+
+    def log_joint(self, densities: Densities, y: Tensor) -> Tensor:
+        """Log N_k p(x, y | k) of a new expert, whose N is α, and of each there is: (batch, 1 + experts)."""
+        alpha = self.model.counts.new_tensor([self.log_alpha])
+        prior = torch.cat([alpha, torch.log(self.model.counts)])
+        labels = log_softmax(densities.y / self.temperature, 2)
+        return prior - densities.x + _of_label(labels, y)
+
+    def assign_and_learn(self, x: Tensor, y: Tensor) -> Tensor:
+        """Let experts learn from what belongs to them; which examples wait for a new one."""
+        densities: Densities = self.model(x, every=True)
+        joint = self.log_joint(densities, y).detach()
+        waits = joint.argmax(1) == 0
+        share = torch.softmax(joint[:, 1:], 1) * ~waits[:, None]
+        usage = share.sum(0)
+        loss = (share * (densities.x[:, 1:] - _of_label(densities.y, y)[:, 1:])).sum()
+        used = [k for k, examples in enumerate(usage.tolist()) if examples > self.least_usage]
+        parameters = {k: [list(part.parameters()) for part in self._halves(k)] for k in used}
+        flat = [p for halves in parameters.values() for half in halves for p in half]
+        slope = torch.autograd.grad(loss, flat) if flat else ()
+        self.check_finite(loss.detach() + joint.sum(), {str(i): g for i, g in enumerate(slope)})
+        for k, halves in parameters.items():
+            for optimiser, half in zip(self.optimisers[k], halves, strict=True):
+                optimiser.step(self.clipped(slope[: len(half)]), self.awake)
+                slope = slope[len(half) :]
+        self.model.counts.add_(usage)
+        return waits
+
+    def sleep(self, x: Tensor, y: Tensor) -> None:
+        """Make a new expert of the examples that have waited."""
+        self.resize(self.parts + 1)
+        self.model.counts[-1] = len(y)
+        generator, classifier = self._halves(-1)
+        optimisers = self.optimisers[-1]
+        for part, optimiser, steps in zip(
+            (generator, classifier), optimisers, (self.generator_steps, self.classifier_steps), strict=True
+        ):
+            drawn = self.random(type(part).__name__).integers(len(y), size=(steps, self.sleep_batch))
+            parameters: list[Tensor] = list(part.parameters())
+            for rows in torch.from_numpy(drawn).to(y.device):
+                if part is generator:
+                    loss = self.model(x[rows], part="generator").mean()
+                else:
+                    loss = -_of_label(self.model(x[rows], part="classifier")[:, None], y[rows]).mean()
+                loss = loss + self.weight_decay * torch.stack(torch._foreach_norm(parameters)).square().sum()
+                optimiser.step(self.clipped(torch.autograd.grad(loss, parameters)))
+            self.check_finite(x.sum(), {str(i): p.detach() for i, p in enumerate(parameters)})
+
+    @torch.no_grad()
+    def clipped(self, slope: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """A gradient, with none of its entries too large."""
+        return torch._foreach_clamp_max(torch._foreach_clamp_min(slope, -self.clip), self.clip)
+
+    def forget(
+        self,
+        *,
+        origin: int | Sequence[int] | None = None,
+        label: int | Sequence[int] | None = None,
+        where: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> int:
+        """Remove waiting examples on request, by label or ``where`` (as in :meth:`Learner.forget`)."""
+        if origin is not None:
+            raise UsageError("which examples of the stream wait is not kept; forget them by label or where")
+        if self.waiting is None:
+            return super().forget(label=label, where=where)
+        goes = asked_for(*self.waiting, label=label, where=where)
+        stays = torch.from_numpy(~goes).to(self.waiting[1].device)
+        self.waiting = (self.waiting[0][stays], self.waiting[1][stays]) if stays.any() else None
+        return int(goes.sum())
+
+    # ------------------------------------------------------------------ parts
+
+    @property
+    def parts(self) -> int:
+        return len(self.model.experts)
+
+    def resize(self, parts: int) -> None:
+        if parts < self.parts:
+            self.model.cut(parts)
+            del self.optimisers[parts:]
+        while self.parts < parts:
+            with torch_seeded(self.seed, "expert", self.parts):
+                self.model.add()
+            generator, classifier = self._halves(-1)
+            self.optimisers.append(
+                (Adam(generator.parameters(), self.generator_lr), Adam(classifier.parameters(), self.lr))
+            )
+
+    def parts_in(self, state: dict[str, Tensor]) -> int:
+        return len(state["model.counts"])
+
+    def room(self) -> int:
+        return self.short_term
+
+    def added_parameters(self) -> int:
+        """Those of the generative models: the classifiers together are the network it is compared with."""
+        return sum(sized(self._halves(k)[0]) for k in range(self.parts))
+
+    def _halves(self, number: int) -> tuple[nn.Module, nn.Module]:
+        expert = self.model.experts[number]
+        assert isinstance(expert, Expert)
+        return expert.generator, expert.classifier
+
+    # ------------------------------------------------------------------ state
+
+    def _with(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What waits, with these."""
+        if self.waiting is None:
+            return x, y
+        return torch.cat([self.waiting[0], x]), torch.cat([self.waiting[1], y])
+
+    def _nearly_full(self, more: int) -> bool:
+        return (0 if self.waiting is None else len(self.waiting[1])) + more >= self.short_term
+
+    def _mutable(self) -> list[Tensor]:
+        kept = [t for pair in self.optimisers for half in pair for t in half.state().values()]
+        return [*self.model.parameters(), *kept]
+
+    def own_state(self) -> dict[str, Tensor]:
+        state = {} if self.waiting is None else {"waiting.x": self.waiting[0], "waiting.y": self.waiting[1]}
+        for number, pair in enumerate(self.optimisers):
+            for name, half in zip(("generator", "classifier"), pair, strict=True):
+                state |= {f"adam.{number}.{name}.{kept}": t for kept, t in half.state().items()}
+        return state
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self.waiting = (state["waiting.x"], state["waiting.y"]) if "waiting.x" in state else None
+        for number, pair in enumerate(self.optimisers):
+            for name, half in zip(("generator", "classifier"), pair, strict=True):
+                prefix = f"adam.{number}.{name}."
+                half.load({k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)})
+
+
+def _of_label(log_p: Tensor, y: Tensor) -> Tensor:
+    """The entries of the labels, of (batch, experts, classes): (batch, experts)."""
+    return log_p.gather(2, y[:, None, None].expand(-1, log_p.shape[1], 1))[:, :, 0]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.errors import finite_number, whole_number
+from gmed.learners.adam import Adam
+from gmed.learners.tasks_apart import TasksApart
+from gmed.models import Compositions, gradient, trainable
+from gmed.models.functional import Parameters
+from gmed.models.modes import still_statistics
+
+
+class CompCL(TasksApart):
+    """Lifelong learning of compositional structures (task-aware): every layer has components that tasks share, and one
+    more for every task.
+
+    A new task first learns its structure, the weights of all components in each layer, and nothing else; then the
+    parameters of the components, its structure being fixed.
+
+    Parameters
+    ----------
+    model, adam_lr, told, seed
+        As in :class:`~gmed.learners.tasks_apart.TasksApart`.
+    structure_steps
+        Batches of a new task from which its structure is learned.
+    structure_lr
+        Learning rate of Adam there.
+    keep_old
+        Whether the components of earlier tasks stay as they are, and the new ones alone learn.
+
+    References
+    ----------
+    Mendez and Eaton, "Lifelong learning of compositional structures", ICLR 2021.
+    """
+
+    model: Compositions
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        adam_lr: float = 1e-4,
+        structure_steps: int = 20,
+        structure_lr: float = 0.1,
+        keep_old: bool = True,
+        told: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.structure_steps = whole_number("structure_steps", structure_steps, least=0)
+        self.structure_lr = finite_number("structure_lr", structure_lr, above=0)
+        self.seen = 0  # batches of the task under way
+        super().__init__(Compositions(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
+
+    @property
+    def structuring(self) -> bool:
+        """Whether the task under way learns its structure yet; with one component in each layer there is none."""
+        return self.parts > 1 and self.seen < self.structure_steps
+
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
+        before = self.tasks, self.optimiser, self.seen
+        try:
+            self.seen = self.seen if task in self.tasks else 0
+            self.begin(task)
+            with still_statistics(self.model) if self.structuring else nullcontext():
+                loss = cross_entropy(self.model(x, self.parts - 1), y)
+            slope = gradient(loss, self.learned())
+            self.check_finite(loss.detach(), slope)
+        except BaseException:
+            self.resize(max(1, len(before[0])))
+            self.tasks, self.optimiser, self.seen = before
+            raise
+        self.optimiser.step(list(slope.values()))
+        structuring = self.structuring
+        self.seen += 1
+        if structuring and not self.structuring:
+            self.optimiser = self._fresh()  # for the components from now on
+
+    def learned(self) -> Parameters:
+        kind = "structure." if self.structuring else "layers."
+        return {name: p for name, p in trainable(self.model).items() if name.startswith(kind)}
+
+    def own_state(self) -> dict[str, Tensor]:
+        return {**super().own_state(), "seen": torch.tensor(self.seen)}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self.seen = int(state["seen"])
+        super().load_own_state(state)
+
+    def _fresh(self) -> Adam:
+        return Adam(self.learned().values(), self.structure_lr if self.structuring else self.lr)
+
+    @property
+    def parts(self) -> int:
+        return len(self.model.structure)
+
+    def parts_in(self, state: dict[str, Tensor]) -> int:
+        return max(int(name.split(".")[2]) for name in state if name.startswith("model.structure.")) + 1

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from gmed.editing import Edit
+from gmed.errors import finite_number
+from gmed.learners.adam import Adam
+from gmed.learners.er import ER
+from gmed.memory import Memory
+from gmed.models import trainable
+
+
+class ERAdam(ER):
+    """Experience replay whose updates are Adam's. What looks ahead takes one step of plain SGD all the same.
+
+    Parameters
+    ----------
+    model, memory, editing, replay_size, seed
+        As in :class:`~gmed.learners.replay.Replay`.
+    lr
+        τ, of the look-ahead.
+    adam_lr
+        Learning rate of the updates.
+
+    Examples
+    --------
+    >>> import torch, gmed
+    >>> learner = gmed.learners.ERAdam(gmed.models.MLP(), lr=0.05, adam_lr=1e-4, memory=gmed.memory.Reservoir(500))
+    >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
+    >>> int(learner.optimiser.count)
+    1
+    """
+
+    foreseeable = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        adam_lr: float,
+        memory: Memory,
+        editing: Edit | None = None,
+        replay_size: int = 10,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        self.optimiser = Adam(trainable(model).values(), finite_number("adam_lr", adam_lr, above=0))
+
+    @torch.no_grad()
+    def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
+        """A step of Adam along the slope, unless loss or slope is not finite."""
+        self.check_finite(loss, slope)
+        self.optimiser.step([slope[name] for name in trainable(self.model)])
+
+    def own_state(self) -> dict[str, Tensor]:
+        return super().own_state() | {f"adam.{name}": t for name, t in self.optimiser.state().items()}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        super().load_own_state(state)
+        self.optimiser.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from gmed.errors import UsageError
+from gmed.learners.learner import Learner
+
+
+class Expanding(Learner):
+    """A learner whose model grows while it learns.
+
+    Its model is made of parts, all alike or nearly so. A part's first weights follow from the learner's seed and the
+    part's number.
+    """
+
+    @property
+    @abstractmethod
+    def parts(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def resize(self, parts: int) -> None:
+        """Have so many: new ones at their first weights, or only the first ones."""
+
+    @abstractmethod
+    def parts_in(self, state: dict[str, Tensor]) -> int:
+        """How many there are in a state."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        before, model = self.state_dict(), self.model
+        parts = self.parts
+        try:
+            wanted = self.parts_in(state)
+        except (LookupError, TypeError, ValueError) as error:
+            raise UsageError(f"this state does not fit the learner: it has no {error}") from error
+        self.resize(wanted)
+        try:
+            super().load_state_dict(state)
+        except UsageError:
+            self.model = model
+            self.resize(parts)
+            self._become(before)
+            raise
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        parts = self.parts
+        try:
+            with super()._all_or_nothing():
+                yield
+        except BaseException:
+            self.resize(parts)
+            raise
+
+
+def sized(module: nn.Module) -> int:
+    """How many parameters a module has.
+
+    >>> sized(nn.Linear(3, 2))
+    8
+    """
+    return sum(p.numel() for p in module.parameters())

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gmed.learners.tasks_apart import TasksApart
+from gmed.models import Columns, gradient, trainable
+from gmed.models.functional import Parameters
+
+
+class ProgNN(TasksApart):
+    """Progressive neural networks (task-aware): a column of the network for every task, which reads the earlier
+    ones; those never change again.
+
+    Parameters
+    ----------
+    model, adam_lr, told, seed
+        As in :class:`~gmed.learners.tasks_apart.TasksApart`.
+
+    Examples
+    --------
+    >>> import torch, gmed
+    >>> learner = gmed.learners.ProgNN(gmed.models.MLP(), adam_lr=1e-4)
+    >>> for task in range(3):
+    ...     learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10), task)
+    >>> learner.parts
+    3
+
+    References
+    ----------
+    Rusu et al., "Progressive neural networks", 2016.
+    """
+
+    model: Columns
+
+    def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, told: bool = False, seed: int = 0) -> None:
+        super().__init__(Columns(model), model, adam_lr=adam_lr, told=told, seed=seed)
+
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
+        tasks, optimiser = self.tasks, self.optimiser
+        try:
+            self.begin(task)
+            loss = cross_entropy(self.model(x, self.parts - 1), y)
+            slope = gradient(loss, self.learned())
+            self.check_finite(loss.detach(), slope)
+        except BaseException:
+            self.resize(max(1, len(tasks)))
+            self.tasks, self.optimiser = tasks, optimiser
+            raise
+        self.optimiser.step(list(slope.values()))
+
+    def learned(self) -> Parameters:
+        return trainable(self.model)
+
+    @property
+    def parts(self) -> int:
+        return len(self.model.columns)
+
+    def parts_in(self, state: dict[str, Tensor]) -> int:
+        return max(int(name.split(".")[2]) for name in state if name.startswith("model.columns.")) + 1

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gmed.errors import InputError, finite_number
+from gmed.learners.adam import Adam
+from gmed.learners.expanding import Expanding, sized
+from gmed.learners.task_aware import TaskAware
+from gmed.models import Columns, Compositions, evaluating
+from gmed.models.functional import Parameters
+from gmed.randomness import torch_seeded
+
+
+class TasksApart(Expanding, TaskAware):
+    """What learners share that have a part of the model for every task.
+
+    Parameters
+    ----------
+    model
+        The network that every part is like. What learns is :attr:`model`, which begins as this one and grows.
+    adam_lr
+        Learning rate of Adam.
+    told
+        Whether predictions for a test are told its task; all classes compete either way. Without, they are made by
+        the mean of what all parts predict.
+    seed
+        As in :class:`~gmed.learners.Learner`.
+    """
+
+    model: Columns | Compositions
+
+    def __init__(
+        self, model: Columns | Compositions, base: nn.Module, *, adam_lr: float, told: bool, seed: int
+    ) -> None:
+        super().__init__(model, lr=finite_number("adam_lr", adam_lr, above=0), seed=seed)
+        self.told = told
+        self.tasks: tuple[int, ...] = ()
+        self._plain = sized(base)
+        self.optimiser = self._fresh()
+
+    @abstractmethod
+    def learned(self) -> Parameters:
+        """The parameters that Adam changes in the task under way."""
+
+    def begin(self, task: int) -> None:
+        """Have a part for this task."""
+        if task not in self.tasks:
+            self.tasks = (*self.tasks, task)
+            self.resize(len(self.tasks))
+            self.optimiser = self._fresh()
+        elif task != self.tasks[-1]:
+            raise InputError(f"task {task} had ended when task {self.tasks[-1]} began; tasks must come one by one")
+
+    @torch.no_grad()
+    def predict(self, x: Any, task: int | None = None) -> Tensor:
+        """The class of each input, with the model in evaluation mode; a task that is known chooses the part."""
+        return self.logits(x, task).argmax(1)
+
+    @torch.no_grad()
+    def logits(self, x: Any, task: int | None = None) -> Tensor:
+        """The model's output for each input; that of the latest part for a task that has not come yet."""
+        if task is None:
+            return super().logits(x)
+        part = self.tasks.index(task) if task in self.tasks else self.parts - 1
+        x = self._inputs(x)
+        with evaluating(self.model):
+            output: Tensor = self.model(x, part)
+        return output
+
+    def _fresh(self) -> Adam:
+        return Adam(self.learned().values(), self.lr)
+
+    # ------------------------------------------------------------------ parts and state
+
+    def resize(self, parts: int) -> None:
+        if parts < self.parts:
+            self.model.cut(parts)
+        while self.parts < parts:
+            with torch_seeded(self.seed, "part", self.parts):
+                self.model.add()
+
+    def added_parameters(self) -> int:
+        return sized(self.model) - self._plain
+
+    def own_state(self) -> dict[str, Tensor]:
+        state = {"tasks": torch.tensor(self.tasks, dtype=torch.int64)}
+        return state | {f"adam.{name}": t for name, t in self.optimiser.state().items()}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self.tasks = tuple(state["tasks"].tolist())
+        self.optimiser = self._fresh()
+        self.optimiser.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})

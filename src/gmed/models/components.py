@@ -1,0 +1,57 @@
+"""A model as components in a row."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from gmed.models.resnet import ResNet18
+
+
+def components(model: nn.Module) -> list[nn.Module]:
+    """The layers of a network, or the blocks of a ResNet-18, each with what follows it and has no parameters.
+
+    A model that is not known to be made of layers in a row is one component.
+
+    >>> from gmed.models import MLP
+    >>> [[type(layer).__name__ for layer in component] for component in components(MLP())]
+    [['Flatten', 'Linear', 'ReLU'], ['Linear', 'ReLU'], ['Linear']]
+    """
+    if isinstance(model, ResNet18):
+        first = nn.Sequential(model.first, model.norm, nn.ReLU())
+        last = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), model.classifier)
+        return [first, *model.blocks, last]
+    if type(model).forward is not nn.Sequential.forward:
+        return [model]
+    found: list[list[nn.Module]] = [[]]
+    for layer in model.children():
+        learns = any(True for _ in layer.parameters())
+        if learns and any(any(True for _ in other.parameters()) for other in found[-1]):
+            found.append([])
+        found[-1].append(layer)
+    return [nn.Sequential(*layers) for layers in found]
+
+
+def anew(component: nn.Module) -> nn.Module:
+    """A component like this one, at first weights of its own, which do not depend on where it is."""
+    like = next(component.parameters())
+    made = deepcopy(component).cpu()
+    for module in made.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    for parameter in made.parameters():
+        parameter.requires_grad_(True)
+    return made.to(like.device).train()
+
+
+def mean_of(logits: list[Tensor]) -> Tensor:
+    """The logarithm of the mean probability of each class.
+
+    >>> mean_of([torch.tensor([[0.0, 0.0]]), torch.tensor([[50.0, 0.0]])]).exp()
+    tensor([[0.7500, 0.2500]])
+    """
+    return torch.logsumexp(log_softmax(torch.stack(logits), -1), 0) - math.log(len(logits))

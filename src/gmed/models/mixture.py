@@ -1,0 +1,179 @@
+"""A mixture of experts that grows (Lee et al., ICLR 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gmed.errors import UsageError, whole_number
+from gmed.models.experts import Classifier, Expert, Generator, Staged, convolutional, dense
+from gmed.models.resnet import ResNet18
+
+
+class Densities(NamedTuple):
+    """What experts say of examples, the one that is not there yet first.
+
+    Attributes
+    ----------
+    x
+        -log p(x) under each expert, (batch, 1 + experts).
+    y
+        log p(y | x) under each expert, (batch, 1 + experts, classes).
+    """
+
+    x: Tensor
+    y: Tensor
+
+
+class Mixture(nn.Module):
+    """Experts, and how many examples each has.
+
+    Parameters
+    ----------
+    make
+        Makes the expert of a number: 0, 1, ...
+    codes
+        How many numbers the code of an example has.
+    samples
+        Codes that are drawn of every example.
+
+    Attributes
+    ----------
+    untrained
+        Stands for an expert that is not there yet.
+    counts
+        How many examples each expert has, as far as they were assigned.
+
+    Examples
+    --------
+    >>> mixture = Mixture.like(nn.Linear(4, 3))
+    >>> mixture.add()
+    >>> densities = mixture(torch.rand(5, 4), every=True)
+    >>> densities.x.shape, densities.y.shape, mixture(torch.rand(5, 4)).shape
+    (torch.Size([5, 2]), torch.Size([5, 2, 3]), torch.Size([5, 3]))
+    """
+
+    counts: Tensor
+    noise: Tensor
+
+    def __init__(self, make: Callable[[int], Expert], codes: int, samples: int = 16) -> None:
+        super().__init__()
+        self.make, self.codes, self.samples = make, codes, samples
+        self.untrained = make(0)
+        self.experts = nn.ModuleList()
+        fixed = torch.Generator().manual_seed(0)
+        self.register_buffer("counts", torch.zeros(0))
+        self.register_buffer("noise", torch.randn(samples, codes, generator=fixed), persistent=False)
+
+    @classmethod
+    def like(cls, model: nn.Module, samples: int = 16) -> Mixture:
+        """Without experts, for the inputs and classes of a model: convolutions for a ResNet-18, else linear layers."""
+        if isinstance(model, ResNet18):
+            mixture = cls(partial(convolutional, model.size, model.classifier.out_features), codes=64, samples=samples)
+        else:
+            linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+            if not linear:
+                raise UsageError("experts are made for a ResNet18 or for a model with linear layers, not for this one")
+            make = partial(dense, linear[0].in_features, linear[-1].out_features)
+            mixture = cls(make, codes=16, samples=samples)
+        return mixture.to(next(model.parameters()))
+
+    def add(self) -> None:
+        """One more expert, which has no examples yet."""
+        self.experts.append(self.make(len(self.experts)).to(self.noise))
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(1)])
+
+    def cut(self, experts: int) -> None:
+        """Only the first so many."""
+        del self.experts[experts:]
+        self.counts = self.counts[:experts].clone()
+
+    def forward(self, x: Tensor, every: bool = False, part: str = "") -> Tensor | Densities:
+        """The logits of each class: log Σ_k P(k) p(x | k) P(y | x, k).
+
+        With ``every``, what each expert says; with a ``part``, what the last one's ``generator`` or ``classifier`` says
+        alone.
+        """
+        generators = [expert.generator for expert in self._experts()]
+        classifiers = [expert.classifier for expert in self._experts()]
+        if part == "generator":
+            return generators[-1].negative_bound(x, _last_features(generators, x), self._draw(len(x)))
+        if part == "classifier":
+            return classifiers[-1].log_probabilities(_last_features(classifiers, x))
+        if every:
+            new = self.untrained
+            bounds = [*self._bounds([new.generator], x), *self._bounds(generators, x)]
+            return Densities(
+                torch.stack(bounds, 1), torch.stack([*_said([new.classifier], x), *_said(classifiers, x)], 1)
+            )
+        if not generators:
+            return next(_said([self.untrained.classifier], x))
+        weight = torch.log(self.counts / self.counts.sum()) - torch.stack(list(self._bounds(generators, x)), 1)
+        return torch.logsumexp(weight[:, :, None] + torch.stack(list(_said(classifiers, x)), 1), 1)
+
+    def _experts(self) -> list[Expert]:
+        return [expert for expert in self.experts if isinstance(expert, Expert)]
+
+    def _bounds(self, parts: Sequence[Generator], x: Tensor) -> Iterator[Tensor]:
+        for part, features in zip(parts, _features(parts, x), strict=True):
+            yield part.negative_bound(x, features, self._draw(len(x)))
+
+    def _draw(self, examples: int) -> Tensor:
+        """Noise of codes: anew in training, in evaluation the same for every example and every time."""
+        if not self.training:
+            return self.noise
+        return torch.randn(examples, self.samples, self.codes, device=self.noise.device, dtype=self.noise.dtype)
+
+
+class Expanded(nn.Module):
+    """The classifiers of a mixture as one network: the last one's output, which reads all, learned as a whole."""
+
+    def __init__(self, classifiers: Sequence[Classifier]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Staged(list(classifier.stages)) for classifier in classifiers])
+        self.head = classifiers[-1].head
+
+    def forward(self, x: Tensor) -> Tensor:
+        levels: list[Tensor] = []
+        for part in self.parts:
+            assert isinstance(part, Staged)
+            levels = part.levels(x, levels)
+        logits: Tensor = self.head(levels[-1])
+        return logits
+
+
+def expanded(model: nn.Module, tasks: int) -> nn.Module:
+    """The network that a mixture for such a model ends with, if it has made an expert of every task.
+
+    >>> expanded(nn.Linear(784, 10), tasks=5)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    mixture = Mixture.like(model)
+    made = [mixture.make(number).classifier for number in range(whole_number("tasks", tasks))]
+    return Expanded(made).to(next(model.parameters()))
+
+
+def _said(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
+    for part, features in zip(parts, _features(parts, x), strict=True):
+        yield part.log_probabilities(features)
+
+
+def _features(parts: Sequence[Staged], x: Tensor) -> Iterator[Tensor]:
+    """What the last stage of each part gives beside those before it, to which no gradient goes."""
+    levels: list[Tensor] = []
+    for part in parts:
+        levels = part.levels(x, [level.detach() for level in levels])
+        yield levels[-1]
+
+
+def _last_features(parts: Sequence[Staged], x: Tensor) -> Tensor:
+    """The same of the last part alone."""
+    levels: list[Tensor] = []
+    with torch.no_grad():
+        for part in parts[:-1]:
+            levels = part.levels(x, levels)
+    return parts[-1].levels(x, levels)[-1]
