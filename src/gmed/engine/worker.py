@@ -48,9 +48,13 @@ def main() -> None:
                 last = time.monotonic()
                 report("progress", seen=seen, total=total)
 
+        def on_evaluated(spec: RunSpec, seen: int, total: int, accuracy: list[float]) -> None:
+            report("evaluated", seed=spec.seed, seen=seen, total=total, accuracy=accuracy)
+
         specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
         try:
-            outcomes = run_together(specs, Terms.from_dict(job["terms"]), on_progress, told_to_stop.is_set)
+            terms = Terms.from_dict(job["terms"])
+            outcomes = run_together(specs, terms, on_progress, told_to_stop.is_set, on_evaluated)
         except Interrupted:
             return
         for outcome in outcomes:
