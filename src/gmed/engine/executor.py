@@ -36,9 +36,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Evaluated(Progress):
-    """A run has come to a point of evaluation: its accuracy on each task there."""
+    """A run has come to a point of evaluation: its accuracies there and at all points before, by task."""
 
-    accuracy: list[float]
+    accuracy: list[list[float]]
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ SMALL = 784
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
 
-OnEvaluated = Callable[[RunSpec, int, int, list[float]], None]
-"""Called at every point of evaluation of a run: examples seen, examples there are, the accuracy on each task."""
+OnEvaluated = Callable[[RunSpec, int, int, list[list[float]]], None]
+"""Called at every point of evaluation of a run: examples seen, examples there are, accuracies so far."""
 
 
-def _unheard(spec: RunSpec, seen: int, total: int, accuracy: list[float]) -> None:
+def _unheard(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
     """Nobody listens."""
 
 
@@ -251,7 +251,7 @@ class _Run:
                     on_progress(self.seen, len(self.streams[0]))
                     self._keep(stopping())
                 for replica in self._evaluate():
-                    found = self.accuracy[replica][-1]
+                    found = list(self.accuracy[replica])
                     on_evaluated(self.specs[replica], stop, len(self.streams[replica]), found)
             start = stop
         return [self.together.failures.get(replica) or self._result(replica) for replica in range(len(self.specs))]

@@ -48,7 +48,7 @@ def main() -> None:
                 last = time.monotonic()
                 report("progress", seen=seen, total=total)
 
-        def on_evaluated(spec: RunSpec, seen: int, total: int, accuracy: list[float]) -> None:
+        def on_evaluated(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
             report("evaluated", seed=spec.seed, seen=seen, total=total, accuracy=accuracy)
 
         specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]

@@ -11,7 +11,6 @@ from typing import Any
 
 from gmed.data.own import OwnData
 from gmed.engine import BENCHMARKS, TUNING, RunResult, RunSpec
-from gmed.experiment import stored_results
 from gmed.report import cost, curves, edits, memory_over_time, seed_distribution, task_matrices, tuning_grid
 from gmed.report.chart import Chart
 from gmed.report.commands import run_commands, tune_commands
@@ -78,9 +77,16 @@ class Contents:
     commands: list[str]
 
 
-def find_contents(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> Contents:
-    """Read a store; all benchmarks and methods, or these alone."""
-    every, outdated = stored_results(store, benchmark, methods)
+def find_contents(
+    every: Results, outdated: int, store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()
+) -> Contents:
+    """What a report shows of results from a store: of all benchmarks and methods, or of these alone.
+
+    Parameters
+    ----------
+    every, outdated
+        What :func:`gmed.experiment.stored_results` found there.
+    """
     results = Results(
         [run for run in every.runs if not run.benchmark.endswith(TUNING)], every.failures, every.store, every.published
     )
@@ -217,16 +223,14 @@ Watcher = Callable[[RunSpec], None]
 
 
 def watch_edits(
+    results: Results,
     store: str | Path,
-    benchmark: str | None = None,
-    methods: Sequence[str] = (),
     *,
     device: str = "cpu",
     data_dir: Path | None = None,
     watcher: Watcher = lambda spec: None,
 ) -> None:
     """Watch one run of each benchmark that has not been watched yet, and keep what was seen in the store."""
-    results, _ = stored_results(store, benchmark, methods)
     runs: dict[str, list[RunResult]] = {}
     for run in results.runs:
         if not run.benchmark.endswith(TUNING):

@@ -7,9 +7,12 @@ from typing import Any
 
 from gmed.engine import RunResult
 from gmed.report.chart import ACCENT, INK, MUTED, Chart, rows, tooltip
-from gmed.report.runs import by_method, edits_with_gmed, first_choice
+from gmed.report.runs import by_method, edits_with_gmed
 from gmed.results.metrics import Metrics
 from gmed.studies.charts import Record
+
+NAMED = ("finetune", "er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed", "gss", "gem", "agem", "iid-online")
+"""Methods whose names stand beside their points; all others say theirs when they are pointed at."""
 
 
 def seconds(runs: Sequence[RunResult], place: str) -> Chart | None:
@@ -67,7 +70,7 @@ def records_of(runs: Sequence[RunResult], column: str) -> list[Record]:
     >>> [(record["method"], record["cost"], record["accuracy"]) for record in records_of([run], "seconds")]
     [('er', 2.0, 80.0)]
     """
-    named, found = set(first_choice(runs)), []
+    named, found = set(NAMED), []
     for method, own in by_method(runs).items():
         metrics = [Metrics.of(run) for run in own]
         cost = fmean(m.seconds if column == "seconds" else m.forward_passes + m.backward_passes for m in metrics)

@@ -18,6 +18,7 @@ def curves(runs: Sequence[RunResult], place: str) -> Chart | None:
         return None
     import altair as alt
 
+    first = first_choice(runs)
     colour = alt.Color("method:N", title=None, scale=alt.Scale(domain=CHOSEN, range=PALETTE))
     across = alt.X("task:Q", title="after task", axis=alt.Axis(tickMinStep=1, format="d", grid=False))
     down = alt.Scale(zero=False, nice=True)
@@ -37,7 +38,7 @@ def curves(runs: Sequence[RunResult], place: str) -> Chart | None:
         "either side. At most eight methods at once.",
         (band + line + points).properties(width="container", height=300),
         records,
-        Choice("method", list(by_method(runs)), first_choice(runs), several=True),
+        Choice("method", list(dict.fromkeys([*first, *by_method(runs)])), first, several=True),
         wide=True,
     )
 

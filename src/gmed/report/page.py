@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -37,6 +38,7 @@ def html(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = breakable
     script = (files("gmed.report") / "templates" / "report.js").read_text(encoding="utf-8")
     style = (files("gmed.report") / "templates" / "report.css").read_text(encoding="utf-8")
     vega = vl_convert.javascript_bundle(VEGA).replace("</script", "<\\/script").replace("<!--", "<\\!--")
@@ -47,7 +49,7 @@ def html(contents: Contents) -> str:
         version=__version__,
         made=datetime.now(UTC).strftime("%-d %B %Y"),
         store=contents.store,
-        runs=len(results.runs),
+        runs=f"{len(results.runs):,}",
         methods=len({run.method for run in results.runs}),
         outdated=contents.outdated,
         legend=f"Stars: one-tailed paired t-test, Holm-corrected for {len(contents.compared)} comparisons "
@@ -79,6 +81,18 @@ def policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def breakable(name: str) -> Any:
+    """A name that may be broken where its parts end, escaped.
+
+    >>> print(breakable("er+gmed(alpha=1.0,<b>)"))
+    er<wbr>+gmed(<wbr>alpha=1.0,<wbr>&lt;b&gt;)
+    """
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[(,/_])|(?=[+\[])", name)
+    return Markup("<wbr>").join(escape(part) for part in parts)
 
 
 def glance(contents: Contents) -> Table:

@@ -52,7 +52,7 @@ def _forest(compared: Sequence[Comparison], names: Sequence[str], name: str, tit
         alt.X("mean:Q", title=axis), color=colour, tooltip=about
     )
     stars = base.mark_text(align="left", dx=5, dy=-1, color=INK, fontSize=12).encode(
-        alt.X("high:Q", title=axis), text="marks:N"
+        alt.X("edge:Q", title=axis), text="marks:N"
     )
     drawn = (zero + dots + reach + mean + stars).properties(width="container", height=alt.Step(ROW + 2))
     return Chart(name, title, caption, drawn, records_of(compared, names), wide=True)
@@ -76,6 +76,7 @@ def records_of(compared: Sequence[Comparison], names: Sequence[str]) -> list[Rec
                     "high": gain.high if once else None,
                     "p": f"{gain.p:.4f} ({comparison.corrected:.4f} corrected)" if once else "",
                     "n": gain.n if once else None,
+                    "edge": max(gain.high, *comparison.differences.values()) if once and comparison.marks else None,
                 }
             )
     return found

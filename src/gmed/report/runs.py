@@ -10,7 +10,7 @@ from gmed.engine.methods import parse
 AT_ONCE = 8
 """Methods that one chart shows at once: as many as there are colours that all readers tell apart."""
 
-KNOWN_FIRST = ("finetune", "er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed", "iid-online")
+KNOWN_FIRST = ("er", "er+gmed", "mir", "mir+gmed")
 """What is shown before a reader has chosen."""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.engine import RunResult
-from gmed.report.chart import Chart, Choice, rows, tooltip
+from gmed.report.chart import GROUND, Chart, Choice, rows, tooltip
 from gmed.report.comparisons import Comparison
 from gmed.report.runs import by_method, first_choice
 from gmed.studies.charts import Record
@@ -59,7 +59,7 @@ def _heat_map(scale: Any, what: str) -> Any:
     plain = alt.Axis(labelAngle=0, ticks=False, domain=False, labelOverlap=True)
     return (
         alt.Chart(rows())
-        .mark_rect()
+        .mark_rect(stroke=GROUND, strokeWidth=0.5)
         .encode(
             alt.X("task:O", title="on task", axis=plain),
             alt.Y("after:O", title="after task", axis=plain),
