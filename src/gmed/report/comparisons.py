@@ -66,6 +66,15 @@ def levels_in_words() -> str:
     return ", ".join(f"{'*' * (place + 1)} p < {level:g}" for place, level in enumerate(LEVELS))
 
 
+def correction_in_words(compared: Sequence[Comparison]) -> str:
+    """How p-values are corrected.
+
+    >>> correction_in_words([])
+    'Holm-corrected for 0 comparisons'
+    """
+    return f"Holm-corrected for {len(compared)} comparison{'' if len(compared) == 1 else 's'}"
+
+
 def best_methods(rows: Sequence[Row]) -> dict[str, str]:
     """On each benchmark the method with the highest mean, of those that meet the stream as it comes.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gmed.engine import RunResult, RunSpec
 from gmed.paper.edit_history import EditHistory, edit_history
-from gmed.report.chart import ACCENT, MUTED, Chart, Choice, rows, tooltip
+from gmed.report.chart import ACCENT, SECOND, Chart, Choice, rows, tooltip
 from gmed.report.runs import by_method, edits_with_gmed
 from gmed.studies.charts import Record
 from gmed.studies.gallery import blue_to_red, grey
@@ -95,6 +95,7 @@ def gallery(history: EditHistory) -> dict[str, Any]:
         pictures.append(np.concatenate(row, axis=1))
         changes.append(np.concatenate(changed, axis=1))
     return {
+        "slots": len(last.origin),
         "seen": [look.seen for look in history.looks],
         "label": [int(last.label[slot]) for slot in shown],
         "since": [int(last.origin[slot]) for slot in shown],
@@ -141,19 +142,17 @@ def loss_increases(observed: dict[str, Any], spec: RunSpec, place: str) -> Chart
         return None
     import altair as alt
 
-    colours = alt.Scale(domain=["before the edit", "after the edit"], range=[MUTED, ACCENT])
-    drawn = (
-        alt.Chart(rows())
-        .mark_bar(opacity=0.55, binSpacing=0)
-        .encode(
-            alt.X("low:Q", title="rise of the loss by the incoming batch", scale=alt.Scale(zero=False, nice=False)),
-            alt.X2("high:Q"),
-            alt.Y("count:Q", title="replayed examples", stack=None),
-            alt.Color("when:N", title=None, scale=colours),
-            tooltip=tooltip([("when:N", "loss rise"), ("low:Q", "from"), ("high:Q", "to"), ("count:Q", "examples")]),
-        )
-        .properties(width="container", height=260)
+    colours = alt.Scale(domain=["before the edit", "after the edit"], range=[SECOND, ACCENT])
+    base = alt.Chart(rows()).encode(
+        alt.X("rise:Q", title="rise of the loss by the incoming batch", scale=alt.Scale(zero=False, nice=False)),
+        alt.Y("count:Q", title="replayed examples (square-root scale)", stack=None, scale=alt.Scale(type="sqrt")),
+        alt.Color("when:N", title=None, scale=colours, sort=None, legend=alt.Legend(symbolOpacity=1)),
     )
+    about = tooltip([("when:N", "loss rise"), ("rise:Q", "from"), ("count:Q", "examples")])
+    drawn = base.mark_area(interpolate="step-after", opacity=0.15) + base.mark_line(
+        interpolate="step-after", strokeWidth=1.5
+    ).encode(tooltip=about)
+    drawn = drawn.properties(width="container", height=260)
     records = histogram_records(found)
     options = list(dict.fromkeys(record["part"] for record in records))
     return Chart(
@@ -169,15 +168,15 @@ def loss_increases(observed: dict[str, Any], spec: RunSpec, place: str) -> Chart
 
 
 def histogram_records(found: dict[str, Any]) -> list[Record]:
-    """A record for each bar, over all tasks and for each."""
+    """A record for the left edge of each bar and one for the end, over all tasks and for each."""
     before, after = np.array(found["before"]), np.array(found["after"])
     parts = {"all tasks": (before.sum(axis=0), after.sum(axis=0))}
     parts |= {f"task {number + 1}": (before[number], after[number]) for number in range(len(before))}
     return [
-        {"part": part, "when": when, "low": low, "high": high, "count": int(count)}
+        {"part": part, "when": when, "rise": edge, "count": int(count)}
         for part, both in parts.items()
         for when, counts in zip(("before the edit", "after the edit"), both, strict=True)
-        for low, high, count in zip(found["edges"], found["edges"][1:], counts, strict=False)
+        for edge, count in zip(found["edges"], [*counts, counts[-1]], strict=True)
     ]
 
 

@@ -22,7 +22,7 @@ def memory_over_time(runs: Sequence[RunResult], place: str) -> Chart | None:
 
     classes = len({record["label"] for records in found.values() for record in records})
     scheme = "tableau10" if classes <= 10 else "tableau20" if classes <= NAMED_CLASSES else "turbo"
-    legend = alt.Legend(columns=1, symbolOpacity=1) if classes <= NAMED_CLASSES else None
+    legend = alt.Legend(symbolOpacity=1) if classes <= NAMED_CLASSES else None
     drawn = (
         alt.Chart(rows())
         .mark_bar()

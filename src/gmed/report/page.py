@@ -7,11 +7,12 @@ import hashlib
 import json
 import re
 from datetime import UTC, datetime
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from gmed.report.chart import inline_json
-from gmed.report.comparisons import levels_in_words
+from gmed.report.comparisons import correction_in_words, levels_in_words
 from gmed.report.contents import Contents, Section
 from gmed.report.tables import Cell, Table
 from gmed.version import __version__
@@ -29,7 +30,6 @@ def html(contents: Contents) -> str:
     scripts other than its own two, and every connection.
     """
     import jinja2
-    import vl_convert
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gmed.report"),
@@ -41,7 +41,7 @@ def html(contents: Contents) -> str:
     environment.filters["breakable"] = breakable
     script = (files("gmed.report") / "templates" / "report.js").read_text(encoding="utf-8")
     style = (files("gmed.report") / "templates" / "report.css").read_text(encoding="utf-8")
-    vega = vl_convert.javascript_bundle(VEGA).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    vega = vega_bundle()
     charts = [*([contents.gains] if contents.gains else []), *(c for s in contents.sections for c in s.charts)]
     results = contents.results
     return environment.get_template("report.html").render(
@@ -52,8 +52,7 @@ def html(contents: Contents) -> str:
         runs=f"{len(results.runs):,}",
         methods=len({run.method for run in results.runs}),
         outdated=contents.outdated,
-        legend=f"Stars: one-tailed paired t-test, Holm-corrected for {len(contents.compared)} comparisons "
-        f"({levels_in_words()}).",
+        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words()}).",
         glance=glance(contents),
         gains=contents.gains,
         sections=[_for_page(section) for section in contents.sections],
@@ -66,6 +65,14 @@ def html(contents: Contents) -> str:
         vega=_safe(vega),
         script=_safe(script),
     )
+
+
+@cache
+def vega_bundle() -> str:
+    """What draws, as one script that can stand in a page."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(VEGA).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def policy(*scripts: str) -> str:

@@ -54,7 +54,7 @@ def _forest(compared: Sequence[Comparison], names: Sequence[str], name: str, tit
     stars = base.mark_text(align="left", dx=5, dy=-1, color=INK, fontSize=12).encode(
         alt.X("edge:Q", title=axis), text="marks:N"
     )
-    drawn = (zero + dots + reach + mean + stars).properties(width="container", height=alt.Step(ROW + 2))
+    drawn = (zero + dots + reach + mean + stars).properties(width="container", height=(ROW + 2) * len(compared))
     return Chart(name, title, caption, drawn, records_of(compared, names), wide=True)
 
 

@@ -7,7 +7,7 @@ import io
 import math
 from collections import Counter
 
-from gmed.report.comparisons import LEVELS, Comparison, best_methods, comparisons
+from gmed.report.comparisons import LEVELS, Comparison, best_methods, comparisons, correction_in_words
 from gmed.results import Results, Row, markdown
 from gmed.results.wording import p_value
 
@@ -119,7 +119,7 @@ def _caption(rows: list[Row], compared: list[Comparison], usual: int) -> str:
         stars = [rf"$^{{{ast * (place + 1)}}}$ $p < {level:g}$" for place, level in enumerate(LEVELS)]
         parts.append(
             rf"Marks: better than the same method without its edit at the same seeds, one-tailed paired $t$-test, "
-            rf"Holm-corrected for {len(compared)} comparisons ({', '.join(stars)})."
+            f"{correction_in_words(compared)} ({', '.join(stars)})."
         )
     return " ".join(parts)
 

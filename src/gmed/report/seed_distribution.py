@@ -90,7 +90,7 @@ def _rows_of_seeds(
         name,
         title,
         caption,
-        layers.properties(width="container", height=alt.Step(ROW)),
+        layers.properties(width="container", height=ROW * len(by_method(runs))),
         records,
         wide=known is not None,
     )

@@ -14,6 +14,9 @@ from gmed.studies.charts import Record
 
 Matrix = NDArray[np.float64]
 
+FEW = 10
+"""Up to so many tasks, cells have room for their numbers."""
+
 
 def task_matrices(runs: Sequence[RunResult], place: str) -> Chart | None:
     """Accuracy on every task after every task, method by method."""
@@ -28,7 +31,9 @@ def task_matrices(runs: Sequence[RunResult], place: str) -> Chart | None:
         "Task by task",
         "Mean accuracy over seeds on every task (across) at the end of every task (down): a column fades where a task "
         "is forgotten.",
-        _heat_map(alt.Scale(scheme="viridis", domain=[0, 100]), "accuracy, %"),
+        _heat_map(
+            alt.Scale(scheme="viridis", domain=[0, 100]), "accuracy, %", _tasks(means), ".0f", "datum.value < 60"
+        ),
         records_of(means),
         Choice("method", list(means), [next(iter(known or means))]),
     )
@@ -47,29 +52,38 @@ def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], 
         f"{place}-task-differences",
         "What editing changes, task by task",
         "Mean accuracy with the edit minus without, on every task at the end of every task: blue higher, red lower.",
-        _heat_map(alt.Scale(scheme="redblue", domain=[-most, most], domainMid=0), "difference, points"),
+        _heat_map(
+            alt.Scale(scheme="redblue", domain=[-most, most], domainMid=0),
+            "difference, points",
+            _tasks(apart),
+            "+.1f",
+            f"abs(datum.value) > {0.7 * most}",
+        ),
         records_of(apart),
-        Choice("method", list(apart), [next(iter(apart))]),
+        Choice(
+            "method",
+            list(apart),
+            [next((c.name for c in compared if c.method in first_choice(runs)), next(iter(apart)))],
+        ),
     )
 
 
-def _heat_map(scale: Any, what: str) -> Any:
+def _heat_map(scale: Any, what: str, tasks: int, figures: str, dark: str) -> Any:
+    """Cells; where there are few, with their numbers, white on those for which ``dark`` holds."""
     import altair as alt
 
     plain = alt.Axis(labelAngle=0, ticks=False, domain=False, labelOverlap=True)
-    return (
-        alt.Chart(rows())
-        .mark_rect(stroke=GROUND, strokeWidth=0.5)
-        .encode(
-            alt.X("task:O", title="on task", axis=plain),
-            alt.Y("after:O", title="after task", axis=plain),
-            alt.Color("value:Q", title=what, scale=scale, legend=alt.Legend(gradientLength=160)),
-            tooltip=tooltip(
-                [("method:N", "method"), ("after:O", "after task"), ("task:O", "on task"), ("value:Q", what)]
-            ),
-        )
-        .properties(width="container", height=300)
+    about = [("method:N", "method"), ("after:O", "after task"), ("task:O", "on task"), ("value:Q", what)]
+    base = alt.Chart(rows()).encode(
+        alt.X("task:O", title="on task", axis=plain), alt.Y("after:O", title="after task", axis=plain)
     )
+    drawn = base.mark_rect(stroke=GROUND, strokeWidth=0.5).encode(
+        alt.Color("value:Q", title=what, scale=scale, legend=alt.Legend(gradientLength=160)), tooltip=tooltip(about)
+    )
+    if tasks <= FEW:
+        ink = alt.condition(dark, alt.value("#ffffff"), alt.value("#000000"))
+        drawn += base.mark_text(fontSize=11).encode(text=alt.Text("value:Q", format=figures), color=ink)
+    return drawn.properties(width="container", height=300)
 
 
 def mean_matrices(runs: Sequence[RunResult]) -> dict[str, Matrix]:
@@ -80,6 +94,10 @@ def mean_matrices(runs: Sequence[RunResult]) -> dict[str, Matrix]:
         if len(shapes) == 1 and len(shape := shapes.pop()) == 2 and shape[0] > 1:
             found[method] = np.asarray(100 * np.mean([run.accuracy for run in own], axis=0))
     return found
+
+
+def _tasks(matrices: Mapping[str, Matrix]) -> int:
+    return max(int(size) for matrix in matrices.values() for size in matrix.shape)
 
 
 def records_of(matrices: Mapping[str, Matrix]) -> list[Record]:
