@@ -24,7 +24,7 @@ def gains_at_a_glance(compared: Sequence[Comparison]) -> Chart | None:
         "GMED with the benchmark's own settings minus the same method without it: every seed, the mean and its 95 % "
         "interval. Other settings and edits are with their benchmark."
     )
-    names = [f"{c.benchmark}: {c.name}" for c in usual]
+    names = [f"{c.method} · {c.benchmark}" for c in usual]
     return _forest(usual, names, "gains", "Gains of GMED at a glance", caption)
 
 
