@@ -195,6 +195,6 @@ def _address(image: NDArray[np.uint8]) -> str:
     from PIL import Image
 
     file = io.BytesIO()
-    colours = Image.fromarray(image).quantize(128, dither=Image.Dither.NONE)
+    colours = Image.fromarray(image).quantize(256, dither=Image.Dither.NONE)
     colours.save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
