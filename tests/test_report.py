@@ -137,6 +137,8 @@ def test_tuning_becomes_a_grid(tmp_path):
     assert len(records) == 45
     assert [(r["alpha"], r["beta"]) for r in records if r["best"]] == [(10.0, 1.0)]
     assert "gmed tune split-mnist er+gmed --seeds 1 --store a.db" in contents.commands
+    report("--store", path, "-o", tmp_path, "--format", "csv")
+    assert "tuning" not in (tmp_path / "report.csv").read_text()
 
 
 def test_a_watched_run_is_the_run_unwatched(monkeypatch):
@@ -301,6 +303,14 @@ def test_the_gallery_is_computed_once_and_kept(tmp_path, monkeypatch):
     assert "Edited examples over time" in (tmp_path / "report.html").read_text()
     report("--store", path, "-o", tmp_path)
     assert "Edited examples over time" in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_that_cannot_be_watched_is_said_and_the_report_is_made(tmp_path):
+    path = fill(tmp_path / "a.db", OWN)  # whose data are nowhere
+    said = report("--store", path, "-o", tmp_path, "--gallery")
+    assert "not watched:" in said
+    assert "no such file" in said.replace("\n", " ")
+    assert (tmp_path / "report.html").exists()
 
 
 def test_examples_that_are_no_pictures_have_no_gallery(monkeypatch):

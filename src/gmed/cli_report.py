@@ -16,6 +16,7 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store, stored_results
 from gmed.report import find_contents, html, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.runs import without_tuning
 from gmed.results import Results
 from gmed.studies.charts import require_folder, require_libraries
 from gmed.terminal import make_console
@@ -69,13 +70,16 @@ def _report(
                 told.print(f"watching {spec}")
 
             where = pick_device(device).type
-            watch_edits(results, path, device=where, data_dir=Path(data_dir) if data_dir else None, watcher=tell)
+            folder_of_data = Path(data_dir) if data_dir else None
+            failed = watch_edits(results, path, device=where, data_dir=folder_of_data, told=tell)
+            for spec, error in failed.items():
+                told.print(f"not watched: {spec}: {error}")
         name, text = "report.html", html(find_contents(results, outdated, path, benchmark, methods or []))
     else:
         if gallery:
             raise UsageError("--gallery is for the page; leave out --format or --gallery")
         name, write = TABLES[form]
-        text = write(results)
+        text = write(without_tuning(results))
     file = folder / name
     temporary = file.with_name(f".{name}.tmp")
     try:

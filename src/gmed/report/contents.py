@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from gmed.data.own import OwnData
-from gmed.engine import BENCHMARKS, TUNING, RunResult, RunSpec
-from gmed.report import cost, curves, edits, memory_over_time, seed_distribution, task_matrices, tuning_grid
+from gmed.engine import BENCHMARKS, RunResult, RunSpec
+from gmed.errors import GmedError
+from gmed.report import cost, curves, edits, memory_over_time, seed_distribution, task_matrices
 from gmed.report.chart import Chart
 from gmed.report.commands import run_commands, tune_commands
 from gmed.report.comparisons import Comparison, best_methods, comparisons
 from gmed.report.origins import environments, settings
 from gmed.report.paired_differences import gains_at_a_glance, paired_differences
-from gmed.report.runs import by_method
+from gmed.report.runs import by_benchmark, by_method, has_memory, without_tuning
 from gmed.report.tables import Table, metric_table, result_table
+from gmed.report.tuning_grid import tried, tuned_benchmarks, tuning_grid
 from gmed.results import Results, Row, Store
 from gmed.results.tuning import Scores
 
@@ -87,34 +89,18 @@ def find_contents(
     every, outdated
         What :func:`gmed.experiment.stored_results` found there.
     """
-    results = Results(
-        [run for run in every.runs if not run.benchmark.endswith(TUNING)], every.failures, every.store, every.published
-    )
-    rows = results.rows()
+    results = without_tuning(every)
+    rows, runs = results.rows(), by_benchmark(results.runs)
     compared, best = comparisons(results, rows), best_methods(rows)
-    runs: dict[str, list[RunResult]] = {}
-    for run in results.runs:
-        runs.setdefault(run.benchmark, []).append(run)
+    known = dict.fromkeys([*runs, *tuned_benchmarks(by_benchmark(every.runs))])
     with Store(store) as opened:
-        if benchmark is None:
-            known = {run.benchmark for run in every.runs}
-            tuned = {
-                name: found
-                for name in tuning_grid.tuned_benchmarks(known)
-                if (found := tuning_grid.tried(opened, name))
-            }
-        else:
-            tuned = (
-                {benchmark: found}
-                if benchmark in BENCHMARKS and (found := tuning_grid.tried(opened, benchmark))
-                else {}
-            )
+        tuned = {name: found for name in known if (found := tried(opened, name))}
         watched = {
             name: (spec, seen)
             for name, own in runs.items()
             if (spec := edits.run_to_watch(own)) and (seen := opened.observed(spec, edits.WHAT))
         }
-    places = unique_places([*runs, *(name for name in tuned if name not in runs)])
+    places = unique_places([name for name in known if name in runs or name in tuned])
     file = Path(store).name
     sections = [
         _section(
@@ -165,7 +151,7 @@ def _section(
             cost.passes(runs, place),
             memory_over_time.memory_over_time(runs, place),
         ]
-    found.append(tuning_grid.tuning_grid(tuned, place))
+    found.append(tuning_grid(tuned, place))
     if watched is not None:
         found.append(edits.loss_increases(watched[1], watched[0], place))
     charts = [chart for chart in found if chart is not None]
@@ -193,7 +179,7 @@ def _section(
 def _hints(runs: list[RunResult], charts: list[Chart], watched: Watched | None) -> Sequence[str]:
     there = {chart.name.rsplit("-", 1)[-1] for chart in charts}
     hints = []
-    if runs and "memory" not in there and any("finetune" not in run.method for run in runs):
+    if "memory" not in there and any(has_memory(method) for method in by_method(runs)):
         hints.append(
             "What was in memory is not known of these runs, which are older than the count; gmed run --rerun counts."
         )
@@ -219,25 +205,31 @@ def unique_places(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-Watcher = Callable[[RunSpec], None]
-
-
 def watch_edits(
     results: Results,
     store: str | Path,
     *,
     device: str = "cpu",
     data_dir: Path | None = None,
-    watcher: Watcher = lambda spec: None,
-) -> None:
-    """Watch one run of each benchmark that has not been watched yet, and keep what was seen in the store."""
-    runs: dict[str, list[RunResult]] = {}
-    for run in results.runs:
-        if not run.benchmark.endswith(TUNING):
-            runs.setdefault(run.benchmark, []).append(run)
+    told: Callable[[RunSpec], None] = lambda spec: None,
+) -> dict[RunSpec, GmedError]:
+    """Watch one run of each benchmark that has not been watched yet, and keep what was seen in the store.
+
+    Returns
+    -------
+    dict
+        The runs that could not be watched, as where data are missing, and why.
+    """
+    failed = {}
     with Store(store) as opened:
-        for own in runs.values():
-            spec = edits.run_to_watch(own)
+        for runs in by_benchmark(without_tuning(results).runs).values():
+            spec = edits.run_to_watch(runs)
             if spec is not None and opened.observed(spec, edits.WHAT) is None:
-                watcher(spec)
-                opened.keep_observed(spec, edits.WHAT, edits.watch(spec, device, data_dir))
+                told(spec)
+                try:
+                    seen = edits.watch(spec, device, data_dir)
+                except GmedError as error:
+                    failed[spec] = error
+                else:
+                    opened.keep_observed(spec, edits.WHAT, seen)
+    return failed

@@ -46,7 +46,12 @@ def _against(runs: Sequence[RunResult], column: str, name: str, title: str, capt
     import altair as alt
 
     scale = alt.Scale(type="log", nice=False, padding=24)
-    across = alt.X("cost:Q", title=f"{axis} (log)", scale=scale, axis=alt.Axis(tickCount=5, format="~r", grid=False))
+    across = alt.X(
+        "cost:Q",
+        title=f"{axis} (log)",
+        scale=scale,
+        axis=alt.Axis(tickCount=5, format="~r", grid=False, labelFlush=True),
+    )
     down = alt.Y("accuracy:Q", title="final accuracy, %", scale=alt.Scale(zero=False, nice=True))
     base = alt.Chart(rows()).encode(across, down)
     front = base.transform_filter("datum.label != ''").mark_line(

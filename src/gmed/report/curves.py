@@ -20,7 +20,12 @@ def curves(runs: Sequence[RunResult], place: str) -> Chart | None:
 
     first = first_choice(runs)
     colour = alt.Color("method:N", title=None, scale=alt.Scale(domain=CHOSEN, range=PALETTE))
-    across = alt.X("task:Q", title="after task", axis=alt.Axis(tickMinStep=1, format="d", grid=False))
+    across = alt.X(
+        "task:Q",
+        title="after task",
+        axis=alt.Axis(tickMinStep=1, format="d", grid=False),
+        scale=alt.Scale(zero=False, nice=False),
+    )
     down = alt.Scale(zero=False, nice=True)
     title = "accuracy on tasks met so far, %"
     base = alt.Chart(rows()).encode(across, color=colour)
