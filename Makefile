@@ -21,7 +21,7 @@ lint: .venv/ready
 
 package: .venv/ready
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
-	$(BIN)/python -m zipfile --list dist/gmed-*.whl | grep -E 'idx|py.typed|NOTICE|LICENSE|published|schema'
+	$(BIN)/python -m zipfile --list dist/gmed-*.whl | grep -E 'idx|py.typed|NOTICE|LICENSE|published|schema|templates'
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,10 +1,12 @@
+from collections import Counter
 from itertools import chain
 
 import pytest
 import torch
 
 import gmed
-from gmed.engine import Failed, Finished, Progress, RunSpec, Terms, execute, executor, run_one
+from gmed.engine import Evaluated, Failed, Finished, Progress, RunSpec, Terms, execute, executor, run_one
+from gmed.engine.run import accuracies_on, make_learner, make_stream
 from gmed.errors import UsageError
 
 CPU = Terms(device="cpu")
@@ -42,6 +44,37 @@ def test_final_accuracy_is_the_mean_over_tasks_and_pooled_the_mean_over_examples
     assert result.pooled_accuracy == pytest.approx(pooled)
     assert result.environment["device"] == "cpu"
     assert result.timings.keys() == {"data", "train", "evaluate"}
+
+
+@pytest.mark.parametrize("method", ["er+gmed", "gem"])
+def test_what_is_in_memory_is_counted_and_changes_nothing(method):
+    """Against a plain loop that counts by hand, and evaluates without looking into memory."""
+    spec = RunSpec.make("split-mnist", method, 0)
+    learner, stream = make_learner(spec, torch.device("cpu")), make_stream(spec, torch.device("cpu"))
+    accuracy, memory = [], []
+    for task, batches in enumerate(stream.stretches(10)):
+        for x, y in batches:
+            learner.observe(x, y, *([task] if learner.task_aware else []))
+        accuracy.append(accuracies_on(learner, stream.tests))
+        held = Counter(int(stream.y[origin]) for origin in learner.memory.origin if origin >= 0)
+        memory.append([held[label] for label in range(10)])
+    found = run_one(spec, CPU)
+    assert found.accuracy == accuracy
+    assert found.memory == memory
+    assert run_one(RunSpec.make("split-mnist", "finetune", 0), CPU).memory is None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_point_of_evaluation_is_told(workers):
+    spec = RunSpec.make("split-mnist", "finetune", 0)
+    *told, finished = (
+        event
+        for event in chain.from_iterable(execute([spec], CPU, workers=workers))
+        if isinstance(event, (Evaluated, Finished))
+    )
+    assert [event.seen for event in told] == [1000, 2000, 3000, 4000, 5000]
+    assert [len(event.accuracy) for event in told] == [1, 2, 3, 4, 5]
+    assert told[-1].accuracy == finished.result.accuracy
 
 
 def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):

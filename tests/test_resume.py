@@ -101,6 +101,7 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path):
         for resumed, never_stopped in zip(outcomes, whole, strict=True):
             for figure in ("untrained", "passes", "prequential"):
                 assert getattr(resumed, figure) == getattr(never_stopped, figure) is not None
+            assert resumed.memory == never_stopped.memory
         for spec in specs:
             checkpoints.discard(spec)
     assert not (tmp_path / "unfinished").exists()

@@ -38,7 +38,10 @@ def test_what_goes_in_comes_out(tmp_path):
 
 
 def test_what_was_measured_besides_is_kept_and_filled_in(tmp_path):
-    full = replace(result(), untrained=[0.1, 0.2], passes={"forward": 1.998, "backward": 1.5}, prequential=0.7)
+    full = replace(
+        result(), untrained=[0.1, 0.2], passes={"forward": 1.998, "backward": 1.5}, prequential=0.7,
+        memory=[[3, 0], [2, 1]],
+    )  # fmt: skip
     with Store(tmp_path / "r.db") as store, Store(tmp_path / "other.db") as other:
         store.add(SPEC, result())
         other.add(SPEC, full)
@@ -55,6 +58,28 @@ def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
     with Store(FILES / "store-schema-2.db") as store:
         assert [run.seed for run in store.runs()] == [0, 1]
         assert all(run.untrained is run.passes is run.prequential is None for run in store.runs())
+    with Store(FILES / "store-schema-3.db") as store:
+        assert [run.passes["forward"] for run in store.runs()] == [3.994, 3.994]
+        assert all(run.memory is None for run in store.runs())
+        assert store.observed(SPEC, "edits") is None
+
+
+def test_an_older_store_that_cannot_be_written_is_merged(monkeypatch):
+    with Store(":memory:") as here:
+        monkeypatch.setattr("gmed.results.store._writable", lambda path: False)
+        with Store(FILES / "store-schema-3.db") as older:
+            assert here.merge(older).added == 3
+
+
+def test_what_was_observed_goes_with_the_run():
+    with Store(":memory:") as store, Store(":memory:") as other:
+        store.add(SPEC, result())
+        store.keep_observed(SPEC, "edits", [1, 2])
+        other.merge(store)
+        assert other.observed(SPEC, "edits") == [1, 2]
+        assert other.observed(SPEC, "something else") is None
+        other.remove("split-mnist")
+        assert other.observed(SPEC, "edits") is None
 
 
 def test_failures_are_kept_until_the_run_succeeds():

@@ -139,9 +139,9 @@ def test_rows_of_the_gallery_are_what_memory_holds(memory):
 
 
 def test_colours_of_a_difference():
-    image = gallery._blue_to_red(np.array([[-1.0, 0.0, 1.0, 0.5]]))
+    image = gallery.blue_to_red(np.array([[-1.0, 0.0, 1.0, 0.5]]))
     assert image.tolist() == [[[33, 102, 172], [255, 255, 255], [178, 24, 43], [216, 140, 149]]]
-    assert gallery._grey(np.array([[-0.2, 0.0, 0.5, 1.3]])).tolist()[0] == [[255] * 3, [255] * 3, [128] * 3, [0] * 3]
+    assert gallery.grey(np.array([[-0.2, 0.0, 0.5, 1.3]])).tolist()[0] == [[255] * 3, [255] * 3, [128] * 3, [0] * 3]
 
 
 @pytest.mark.parametrize("name", ["gallery", "tsne"])

@@ -147,12 +147,12 @@ def test_what_another_sweep_fails_at_is_a_failure_here(tmp_path, monkeypatch):
     assert len(again.runs) == 1 and not again.failures  # but it is tried again when asked for again
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_a_store_of_an_older_schema_is_brought_up_to_date(tmp_path, schema):
     old = tmp_path / "old.db"
     shutil.copy(FILES / f"store-schema-{schema}.db", old)
     with Store(old) as store:
-        assert store.database.execute("PRAGMA user_version").fetchone()[0] == 3
+        assert store.database.execute("PRAGMA user_version").fetchone()[0] == 4
         rows = store.database.execute("SELECT method, seed, status FROM runs ORDER BY method, seed").fetchall()
         assert [tuple(row) for row in rows] == [
             ("er", 0, "failed"),

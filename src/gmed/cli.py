@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import ExitStack
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,11 @@ from rich.table import Table
 from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
 from gmed.cli_options import Extension, Model
+from gmed.cli_report import add_report
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
 from gmed.cli_tune import add_tune
+from gmed.cli_watch import add_watch
 from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS
@@ -26,8 +29,9 @@ from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, base_param
 from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import read_installed
 from gmed.errors import GmedError, whole_number
-from gmed.experiment import Experiment, default_store, extensions_to_load, stored_results
+from gmed.experiment import Experiment, Watcher, default_store, extensions_to_load, stored_results
 from gmed.results import Results
+from gmed.tensorboard import TensorBoardCurves
 from gmed.terminal import (
     BAD_USAGE,
     DONE,
@@ -51,9 +55,11 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 add_commands(app)
+add_report(app)
 add_reproduce(app)
 add_tune(app)
 add_doctor(app)
+add_watch(app)
 
 Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
@@ -102,6 +108,7 @@ def run(
     ] = False,
     model: Model = None,
     extension: Extension = None,
+    tensorboard: Annotated[str | None, typer.Option(help="Folder that curves are written into, live")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     as_json: Json = False,
 ) -> None:
@@ -131,8 +138,11 @@ def run(
 
     progress = LiveProgress(make_console(stderr=True))
     try:
-        with progress:
-            results = experiment.run(rerun=rerun, watcher=progress)
+        with ExitStack() as stack:
+            watcher: Watcher = stack.enter_context(progress)
+            if tensorboard is not None:
+                watcher = stack.enter_context(TensorBoardCurves(Path(tensorboard), progress))
+            results = experiment.run(rerun=rerun, watcher=watcher)
     except KeyboardInterrupt:
         progress.console.print(
             f"Stopped. Finished runs are kept in {experiment.store}, others from their last checkpoint on; "

@@ -273,6 +273,9 @@ class Experiment:
             with closing(executor(ours, terms)) as events:
                 for news in events:
                     store.add_all([(event.spec, _outcome(event)) for event in news if not isinstance(event, Progress)])
+                    for event in news:
+                        if isinstance(event, Progress):
+                            sweep.tell(event.spec, event.seen, event.total)
                     if terms.checkpoints is not None:
                         for event in news:
                             if isinstance(event, Finished):

@@ -1,7 +1,7 @@
 """Runs: which there are, how one is computed, and who computes many."""
 
 from gmed.engine.benchmarks import BENCHMARKS, FUZZY, TUNING, Benchmark, get_benchmark
-from gmed.engine.executor import Event, Failed, Finished, Progress, execute
+from gmed.engine.executor import Evaluated, Event, Failed, Finished, Progress, execute
 from gmed.engine.extensions import load_extension, register
 from gmed.engine.methods import EDITS, METHODS, Method, resolve
 from gmed.engine.run import RunResult, run_one
@@ -15,6 +15,7 @@ __all__ = [
     "METHODS",
     "TUNING",
     "Benchmark",
+    "Evaluated",
     "Event",
     "Failed",
     "Finished",

@@ -38,6 +38,8 @@ class Checkpoint:
         How many examples have gone through the model, ``forward`` and ``backward``; not known in older checkpoints.
     right
         How many examples were predicted rightly before they were learned from, if that is asked.
+    memory
+        How many examples of each class were stored at the points of evaluation behind it; not known in older ones.
     """
 
     seen: int
@@ -48,6 +50,7 @@ class Checkpoint:
     untrained: list[float] | None = None
     passes: dict[str, int] | None = None
     right: int | None = None
+    memory: list[list[int]] | None = None
 
     def sound(self) -> bool:
         """Whether everything is of its kind, as what is read from a file may not be."""
@@ -58,6 +61,11 @@ class Checkpoint:
             if type(self.passes) is not dict or self.passes.keys() != {"forward", "backward"}:
                 return False
             counts += self.passes.values()
+        if self.memory is not None:
+            if type(self.memory) is not list or len(self.memory) != len(self.accuracy):
+                return False
+            for row in self.memory:
+                counts += row if type(row) is list else [-1]
         return (
             all(type(value) is kind for value, kind in kinds)
             and all(type(count) is int and count >= 0 for count in (self.seen, *self.resumed_at, *counts))
@@ -103,6 +111,7 @@ class Checkpoints:
             "untrained": checkpoint.untrained,
             "passes": checkpoint.passes,
             "right": checkpoint.right,
+            "memory": checkpoint.memory,
         }
         labels = {
             "run": spec.key,

@@ -37,6 +37,13 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Evaluated(Progress):
+    """A run has come to a point of evaluation: its accuracies there and at all points before, by task."""
+
+    accuracy: list[list[float]]
+
+
+@dataclass(frozen=True)
 class Finished:
     """A run ended well."""
 
@@ -153,10 +160,16 @@ def _here(groups: Sequence[Group], terms: Terms) -> Events:
     torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
     try:
         for group in groups:
-            outcomes: Sequence[Outcome] = run_together(group, terms)
+            evaluated: list[Event] = []
+            outcomes: Sequence[Outcome] = run_together(
+                group, terms, on_evaluated=lambda *found, told=evaluated: told.append(Evaluated(*found))
+            )
             yield [
-                Finished(spec, outcome) if isinstance(outcome, RunResult) else Failed(spec, explain(outcome))
-                for spec, outcome in zip(group, outcomes, strict=True)
+                *evaluated,
+                *(
+                    Finished(spec, outcome) if isinstance(outcome, RunResult) else Failed(spec, explain(outcome))
+                    for spec, outcome in zip(group, outcomes, strict=True)
+                ),
             ]
     finally:
         torch.set_num_threads(threads)
@@ -240,6 +253,9 @@ class _Worker(Thread):
             if report["kind"] == "progress":
                 for spec in group:
                     self.events.put(Progress(spec, report["seen"], report["total"]))
+            elif report["kind"] == "evaluated":
+                (spec,) = (spec for spec in group if spec.seed == report["seed"])
+                self.events.put(Evaluated(spec, report["seen"], report["total"], report["accuracy"]))
             elif report["kind"] == "finished":
                 self.events.put(Finished(group.pop(0), RunResult(**report["result"])))
             else:

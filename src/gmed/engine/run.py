@@ -41,6 +41,13 @@ MAKERS = 4
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
 
+OnEvaluated = Callable[[RunSpec, int, int, list[list[float]]], None]
+"""Called at every point of evaluation of a run: examples seen, examples there are, accuracies so far."""
+
+
+def _unheard(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
+    """Nobody listens."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -65,8 +72,11 @@ class RunResult:
         How many examples went through the model for every example of the stream, ``forward`` and ``backward``.
     prequential
         The share of the stream that was predicted rightly before it was learned from, if that was asked.
+    memory
+        memory[i][c]: how many examples of class c were stored at the i-th point of evaluation; ``None`` also where a
+        method stores none.
 
-    The last three are ``None`` where they were not measured, as in results from before they were.
+    The last four are ``None`` where they were not measured, as in results from before they were.
     """
 
     benchmark: str
@@ -81,6 +91,7 @@ class RunResult:
     untrained: list[float] | None = None
     passes: dict[str, float] | None = None
     prequential: float | None = None
+    memory: list[list[int]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -122,6 +133,7 @@ def run_together(
     terms: Terms,
     on_progress: OnProgress = lambda seen, total: None,
     stopping: Callable[[], bool] = lambda: False,
+    on_evaluated: OnEvaluated = _unheard,
 ) -> list[Outcome]:
     """Compute runs of one method on one benchmark at several seeds in this process, all advancing together.
 
@@ -144,7 +156,8 @@ def run_together(
     outcomes: dict[str, Outcome] = {}
     for part in _that_fit(_at_one_point(specs, kept), terms):
         try:
-            found = _computed(part, [kept[spec.key] for spec in part], terms, on_progress, stopping)
+            checkpoints = [kept[spec.key] for spec in part]
+            found = _computed(part, checkpoints, terms, on_progress, stopping, on_evaluated)
         except Interrupted as stopped:
             raise Interrupted(outcomes | stopped.ended) from None
         outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
@@ -163,11 +176,12 @@ def _computed(
     terms: Terms,
     on_progress: OnProgress,
     stopping: Callable[[], bool],
+    on_evaluated: OnEvaluated,
 ) -> list[Outcome]:
     """The outcome of each: in two halves where the device has no room for all, and an error for all it happened to."""
     try:
         with _default_dtype(torch.float32), _same_every_time(terms.deterministic):
-            return _Run(specs, kept, terms).finish(on_progress, stopping)
+            return _Run(specs, kept, terms).finish(on_progress, stopping, on_evaluated)
     except Exception as error:
         if len(specs) == 1 or not _out_of_memory(error):
             return [error] * len(specs)
@@ -177,7 +191,7 @@ def _computed(
     return [
         outcome
         for part in (slice(None, half), slice(half, None))
-        for outcome in _computed(specs[part], kept[part], terms, on_progress, stopping)
+        for outcome in _computed(specs[part], kept[part], terms, on_progress, stopping, on_evaluated)
     ]
 
 
@@ -196,6 +210,9 @@ class _Run:
             self.streams = _make_streams(specs, self.where, terms.data_dir)
         self.learners = [make_learner(spec, self.where) for spec in specs]
         self.accuracy: list[list[list[float]]] = [[] for _ in specs]
+        self.memory: list[list[list[int]] | None] = [
+            None if learner.memory is None else [] for learner in self.learners
+        ]
         self.seen = 0
         self.resumed_at: list[int] = []
         batch_size = specs[0].benchmark.batch_size
@@ -219,7 +236,7 @@ class _Run:
             assert self.terms.checkpoints is not None
             self.terms.checkpoints.discard(spec)
             raise UsageError(f"{spec}: its checkpoint did not fit and was discarded; run it again ({error})") from error
-        self.accuracy[replica] = checkpoint.accuracy
+        self.accuracy[replica], self.memory[replica] = checkpoint.accuracy, checkpoint.memory
         self.together.passes[replica] = Passes(**checkpoint.passes) if checkpoint.passes else None
         if self.together.right:
             self.together.right[replica].fill_(checkpoint.right or 0)
@@ -227,7 +244,9 @@ class _Run:
         for stage, seconds in checkpoint.seconds.items():
             self.clock.seconds[stage] = self.clock.seconds.get(stage, 0.0) + seconds
 
-    def finish(self, on_progress: OnProgress, stopping: Callable[[], bool]) -> list[Outcome]:
+    def finish(
+        self, on_progress: OnProgress, stopping: Callable[[], bool], on_evaluated: OnEvaluated = _unheard
+    ) -> list[Outcome]:
         start = 0
         for number, stop in enumerate(self.streams[0].evaluate_after):
             if number >= len(self.accuracy[0]):
@@ -236,7 +255,9 @@ class _Run:
                 while self._advance(steps):
                     on_progress(self.seen, len(self.streams[0]))
                     self._keep(stopping())
-                self._evaluate()
+                for replica in self._evaluate():
+                    found = list(self.accuracy[replica])
+                    on_evaluated(self.specs[replica], stop, len(self.streams[replica]), found)
             start = stop
         return [self.together.failures.get(replica) or self._result(replica) for replica in range(len(self.specs))]
 
@@ -246,11 +267,16 @@ class _Run:
         self.seen = self.seen if seen is None else seen
         return seen is not None
 
-    def _evaluate(self) -> None:
+    def _evaluate(self) -> list[int]:
+        """Evaluate those that have not failed; which they are."""
+        sound = [replica for replica in range(len(self.specs)) if replica not in self.together.failures]
         with self.clock("evaluate"):
-            for replica, (learner, stream) in enumerate(zip(self.learners, self.streams, strict=True)):
-                if replica not in self.together.failures:
-                    self.accuracy[replica].append(accuracies_on(learner, stream.tests))
+            for replica in sound:
+                learner, stream, memory = self.learners[replica], self.streams[replica], self.memory[replica]
+                self.accuracy[replica].append(accuracies_on(learner, stream.tests))
+                if memory is not None and learner.memory is not None:
+                    memory.append(learner.memory.class_counts(stream.num_classes))
+        return sound
 
     def _keep(self, stopping: bool) -> None:
         checkpoints = self.terms.checkpoints
@@ -263,7 +289,7 @@ class _Run:
                         progress = self.seen, self.accuracy[replica], self._share(), self.resumed_at
                         passes = self.together.passes[replica]
                         counts = self.untrained[replica], asdict(passes) if passes else None, self._right(replica)
-                        checkpoints.save(spec, Checkpoint(*progress, state, *counts))
+                        checkpoints.save(spec, Checkpoint(*progress, state, *counts, self.memory[replica]))
             checkpoints.written(time.perf_counter() - start)
         if stopping:
             raise Interrupted({self.specs[replica].key: error for replica, error in self.together.failures.items()})
@@ -292,6 +318,7 @@ class _Run:
             untrained=self.untrained[replica],
             passes={way: count / examples for way, count in asdict(passes).items()} if passes else None,
             prequential=None if right is None else right / examples,
+            memory=self.memory[replica],
         )
 
     def _right(self, replica: int) -> int | None:

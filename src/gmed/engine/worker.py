@@ -51,10 +51,14 @@ def main() -> None:
                 last = time.monotonic()
                 report("progress", seen=seen, total=total)
 
+        def on_evaluated(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
+            report("evaluated", seed=spec.seed, seen=seen, total=total, accuracy=accuracy)
+
         try:
             have_all(tuple(Source(**source) for source in job["sources"]))
             specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
-            outcomes = run_together(specs, Terms.from_dict(job["terms"]), on_progress, told_to_stop.is_set)
+            terms = Terms.from_dict(job["terms"])
+            outcomes = run_together(specs, terms, on_progress, told_to_stop.is_set, on_evaluated)
         except Interrupted:
             return
         except UsageError as error:  # what was to be computed could not be understood here

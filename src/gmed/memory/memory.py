@@ -74,6 +74,20 @@ class Memory(ABC):
     def __len__(self) -> int:
         return len(self.filled())
 
+    def class_counts(self, classes: int) -> list[int]:
+        """How many examples of each class are stored.
+
+        >>> from gmed.memory import Reservoir
+        >>> memory = Reservoir(5)
+        >>> memory.lay_out(torch.zeros(3, 1), torch.tensor([0, 2, 2]))
+        >>> memory.insert(torch.zeros(3, 1), torch.tensor([0, 2, 2]), np.random.default_rng(0))
+        >>> memory.class_counts(4)
+        [1, 0, 2, 0]
+        """
+        stored = self.y.cpu()[torch.from_numpy(self.filled())] if self.ready else torch.zeros(0, dtype=torch.int64)
+        counts: list[int] = torch.bincount(stored, minlength=classes).tolist()
+        return counts
+
     @property
     def ready(self) -> bool:
         """Whether the tensors have been laid out."""

@@ -64,7 +64,7 @@ def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu", data_dir:
     >>> len(found), all(-1 <= similarity <= 1 for similarity in found)
     (499, True)
     """
-    learner = _editing_learner(spec, device)
+    learner = editing_learner(spec, device)
     watched = WatchedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = watched
     _train(learner, make_stream(spec, torch.device(device), data_dir), spec)
@@ -111,7 +111,7 @@ def prediction_change(spec: RunSpec, device: str = "cpu", data_dir: Path | None 
 
 
 def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay, EditedMemory]:
-    learner, stream = _editing_learner(spec, device), make_stream(spec, torch.device(device), data_dir)
+    learner, stream = editing_learner(spec, device), make_stream(spec, torch.device(device), data_dir)
     _train(learner, stream, spec)
     memory = learner.memory
     slots = torch.from_numpy(memory.filled()).to(memory.x.device)
@@ -120,7 +120,7 @@ def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay,
     return learner, EditedMemory(before, memory.x[slots], memory.y[slots], memory.age[slots], origin)
 
 
-def _editing_learner(spec: RunSpec, device: str) -> Replay:
+def editing_learner(spec: RunSpec, device: str) -> Replay:
     learner = make_learner(spec, torch.device(device))
     if not isinstance(learner, Replay) or not isinstance(learner.editing, GMED):
         raise UsageError(f"{spec.method.name}: only methods that edit with gmed can be analysed so")

@@ -54,12 +54,33 @@ ALTER TABLE runs ADD COLUMN untrained TEXT;    -- JSON: accuracy by task before 
 ALTER TABLE runs ADD COLUMN passes TEXT;       -- JSON: examples sent through the model per example of the stream
 ALTER TABLE runs ADD COLUMN prequential REAL;  -- share of the stream predicted before it was learned from, 0 .. 1
 """
-MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED]
+_OBSERVED = """
+ALTER TABLE runs ADD COLUMN memory TEXT;       -- JSON: examples stored, by point of evaluation and class
+ALTER TABLE sweeps ADD COLUMN began REAL NOT NULL DEFAULT 0;  -- in seconds since 1970
+CREATE TABLE planned (
+    key              TEXT NOT NULL,         -- of a run that a sweep set out to compute
+    sweep            INTEGER NOT NULL REFERENCES sweeps (id) ON DELETE CASCADE,
+    benchmark        TEXT NOT NULL,
+    method           TEXT NOT NULL,
+    seed             INTEGER NOT NULL,
+    seen             INTEGER NOT NULL DEFAULT 0,  -- examples it has learned from
+    total            INTEGER NOT NULL DEFAULT 0,  -- of so many, 0 before it begins
+    PRIMARY KEY (key, sweep)
+) STRICT;
+CREATE TABLE observed (
+    key              TEXT NOT NULL,         -- of a run that was watched
+    what             TEXT NOT NULL,
+    content          TEXT NOT NULL,         -- JSON
+    recorded         TEXT NOT NULL,         -- UTC time
+    PRIMARY KEY (key, what)
+) STRICT;
+"""
+MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED]
 """What leads from one version of the schema to the next; an empty file has version 0."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
-MEASURED = ("untrained", "passes", "prequential")
+MEASURED = ("untrained", "passes", "prequential", "memory")
 """Columns that may be empty in a finished run, and are missing in stores of older schemas that cannot be written."""
 
 Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
@@ -274,6 +295,28 @@ class Store:
                 if _current(row)
             ]
 
+    def observed(self, spec: RunSpec, what: str) -> Any | None:
+        """What was observed of a run that was watched, if it was.
+
+        >>> with Store(":memory:") as store:
+        ...     spec = RunSpec.make("split-mnist", "er+gmed", seed=0)
+        ...     store.keep_observed(spec, "edits", {"changed": 3})
+        ...     store.observed(spec, "edits")
+        {'changed': 3}
+        """
+        if self._schema() < SCHEMA_VERSION:  # it cannot be written, and has no such table
+            return None
+        with self.explained("cannot be read"):
+            query = "SELECT content FROM observed WHERE key = ? AND what = ?"
+            row = self.database.execute(query, (spec.key, what)).fetchone()
+            return None if row is None else json.loads(row["content"])
+
+    def keep_observed(self, spec: RunSpec, what: str, content: Any) -> None:
+        """Keep what was observed of a run; it goes with the run."""
+        with self.explained("could not be written"), self.transaction():
+            row = (spec.key, what, json.dumps(content), _now())
+            self.database.execute("INSERT OR REPLACE INTO observed VALUES (?, ?, ?, ?)", row)
+
     def remove(self, benchmark: str, methods: Sequence[str] = (), *, failed: bool = False) -> int:
         """Remove the runs of a benchmark: all, or of these methods as they are stored, or the failed ones; how many."""
         names = tuple(methods)
@@ -281,12 +324,17 @@ class Store:
         query += f" AND method IN ({', '.join('?' * len(names))})" if names else ""
         query += " AND status = 'failed'" if failed else ""
         with self.explained("could not be changed"), self.transaction():
-            return self.database.execute(query, (benchmark, *names)).rowcount
+            removed = self.database.execute(query, (benchmark, *names)).rowcount
+            self.database.execute("DELETE FROM observed WHERE key NOT IN (SELECT key FROM runs)")
+            return removed
 
     def merge(self, other: Store) -> Merged:
         """Take in the runs of another store. One that is here with another result stays as it is."""
         with other.explained("cannot be read"):
             rows = [dict(row) for row in other.database.execute("SELECT * FROM runs ORDER BY rowid")]
+            observed = (
+                other.database.execute("SELECT * FROM observed").fetchall() if other._schema() == SCHEMA_VERSION else []
+            )
         added, known, conflicts = 0, 0, []
         with self.explained("could not be changed"), self.transaction():
             for row in rows:
@@ -303,6 +351,7 @@ class Store:
                         self.database.execute(f"UPDATE runs SET {filled} WHERE key = :key", found)
                 else:
                     conflicts.append(f"{row['benchmark']} {row['method']} seed {row['seed']}")
+            self.database.executemany("INSERT OR IGNORE INTO observed VALUES (?, ?, ?, ?)", observed)
         return Merged(added, known, conflicts)
 
     def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
@@ -349,6 +398,10 @@ def _switch_to_wal(db: sqlite3.Connection) -> None:
             time.sleep(0.05)
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "key": spec.key,
@@ -357,7 +410,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
         "seed": spec.seed,
         "config": json.dumps(spec.config()),
         "versions": json.dumps(spec.versions()),
-        "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
+        "recorded": _now(),
     }
     if isinstance(outcome, str):
         return row | {"status": "failed", "error": outcome}
@@ -372,6 +425,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
         "untrained": None if outcome.untrained is None else json.dumps(outcome.untrained),
         "passes": None if outcome.passes is None else json.dumps(outcome.passes),
         "prequential": outcome.prequential,
+        "memory": None if outcome.memory is None else json.dumps(outcome.memory),
     }
 
 
@@ -390,6 +444,7 @@ def _result(row: sqlite3.Row) -> RunResult:
         untrained=json.loads(measured.get("untrained") or "null"),
         passes=json.loads(measured.get("passes") or "null"),
         prequential=measured.get("prequential"),
+        memory=json.loads(measured.get("memory") or "null"),
     )
     shares = [result.final_accuracy, result.pooled_accuracy, *(share for points in result.accuracy for share in points)]
     shares += [] if result.prequential is None else [result.prequential]
@@ -402,6 +457,8 @@ def _result(row: sqlite3.Row) -> RunResult:
         raise ValueError(f"{result.benchmark} {result.method} seed {result.seed} has another number of tasks untrained")
     if result.passes is not None and not all(float(result.passes[way]) >= 0 for way in ("forward", "backward")):
         raise ValueError(f"the passes of {result.benchmark} {result.method} seed {result.seed} are negative")
+    if result.memory is not None and not all(int(count) >= 0 for point in result.memory for count in point):
+        raise ValueError(f"the memory of {result.benchmark} {result.method} seed {result.seed} is damaged")
     return result
 
 

@@ -18,6 +18,9 @@ from gmed.results.store import Store
 SIGN_OF_LIFE = 10.0
 """Seconds between two signs of life of a sweep."""
 
+TELL_EVERY = 1.0
+"""Seconds between two notes on how far runs have come, where they have."""
+
 GIVEN_UP = 60.0
 """Seconds without one after which a sweep on another machine counts as dead."""
 
@@ -40,6 +43,7 @@ class Sweep:
         self.store = store
         self.host, self.process = this_host(), f"{this_process()} {uuid4().hex}"
         self._over = Event()
+        self._told: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Sweep:
         with self.store.explained("could not be changed"), self.store.transaction():
@@ -49,8 +53,9 @@ class Sweep:
         return self
 
     def _register(self) -> None:
-        query = "INSERT INTO sweeps (host, process, seen) VALUES (?, ?, ?)"
-        self.number = self.store.database.execute(query, (self.host, self.process, time.time())).lastrowid
+        query = "INSERT INTO sweeps (host, process, seen, began) VALUES (?, ?, ?, ?)"
+        now = time.time()
+        self.number = self.store.database.execute(query, (self.host, self.process, now, now)).lastrowid
 
     def claim(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """Those of these runs that nobody else is computing: they are this sweep's now."""
@@ -65,13 +70,29 @@ class Sweep:
             rows = [(spec.key, self.number) for spec in specs]
             db.executemany("INSERT OR IGNORE INTO claims (key, sweep) VALUES (?, ?)", rows)
             query = "SELECT key FROM claims WHERE sweep = ?"
-            ours = {key for (key,) in db.execute(query, (self.number,))}
-        return [spec for spec in specs if spec.key in ours]
+            keys = {key for (key,) in db.execute(query, (self.number,))}
+            ours = [spec for spec in specs if spec.key in keys]
+            names = [(spec.key, self.number, spec.benchmark.name, spec.method.name, spec.seed) for spec in ours]
+            query = "INSERT OR IGNORE INTO planned (key, sweep, benchmark, method, seed) VALUES (?, ?, ?, ?, ?)"
+            db.executemany(query, names)
+        return ours
+
+    def tell(self, spec: RunSpec, seen: int, total: int) -> None:
+        """Note how far a run has come, for whoever watches the store; written now and then, by another thread."""
+        self._told[spec.key] = seen, total
 
     def _live(self) -> None:
-        while not self._over.wait(SIGN_OF_LIFE):
+        since = 0.0
+        while not self._over.wait(TELL_EVERY):
+            since += TELL_EVERY
+            if not self._told and since < SIGN_OF_LIFE:
+                continue
+            told, self._told, since = self._told, {}, 0.0
             with suppress(sqlite3.Error), closing(sqlite3.connect(self.store.path, timeout=30)) as db, db:
+                db.execute("PRAGMA synchronous = NORMAL")  # nothing is lost that the next note would not say
                 db.execute("UPDATE sweeps SET seen = ? WHERE process = ?", (time.time(), self.process))
+                rows = [(seen, total, key, self.number) for key, (seen, total) in told.items()]
+                db.executemany("UPDATE planned SET seen = ?, total = ? WHERE key = ? AND sweep = ?", rows)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -16,7 +16,13 @@ from gmed.errors import UsageError
 if TYPE_CHECKING:
     import altair as alt
 
-LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "sklearn": "scikit-learn", "PIL": "pillow"}
+LIBRARIES = {
+    "altair": "altair",
+    "vl_convert": "vl-convert-python",
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "jinja2": "jinja2",
+}
 """What draws, by the names it is imported and installed under."""
 
 COLOURS = {
@@ -40,10 +46,10 @@ PIXELS_PER_INCH = 200
 Record = dict[str, Any]
 
 
-def require_libraries() -> None:
+def require_libraries(what: str = "figures") -> None:
     """Refuse to begin what could not be drawn in the end."""
     if lacking := [installed for imported, installed in LIBRARIES.items() if find_spec(imported) is None]:
-        raise UsageError(f"figures need {', '.join(lacking)}: pip install 'gmed[report]'")
+        raise UsageError(f"{what} need {', '.join(lacking)}: pip install 'gmed[report]'")
 
 
 def data(records: Iterable[Record]) -> alt.InlineData:

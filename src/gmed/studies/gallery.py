@@ -49,7 +49,7 @@ class Gallery(EditedMemoryFigure):
         for number, pixels in enumerate(_examples(records), start=1):
             before, after = (_square(pixels, name) for name in ("before", "after"))
             for row, image in zip(
-                ROWS, (_grey(before), _grey(after), _blue_to_red((after - before) / limit)), strict=True
+                ROWS, (grey(before), grey(after), blue_to_red((after - before) / limit)), strict=True
             ):
                 pictures.append({"example": number, "row": row, "image": _address(image)})
             captions.append({"example": number, "row": "edits", "edits": pixels[0]["edits"]})
@@ -120,13 +120,13 @@ def _square(pixels: list[Record], name: str) -> NDArray[np.float64]:
     return image
 
 
-def _grey(image: NDArray[np.float64]) -> NDArray[np.uint8]:
+def grey(image: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Ink on paper: 0 white, 1 black; what lies outside is shown as the nearer of the two."""
     shade = (255 * (1 - np.clip(image, 0, 1))).round().astype(np.uint8)
     return np.repeat(shade[..., None], 3, axis=2)
 
 
-def _blue_to_red(change: NDArray[np.float64]) -> NDArray[np.uint8]:
+def blue_to_red(change: NDArray[np.float64]) -> NDArray[np.uint8]:
     """White where nothing changed, full colour at -1 and 1."""
     full = np.where(change[..., None] < 0, LOWERED, RAISED)
     return np.asarray((255 + (full - 255) * np.abs(change)[..., None]).round().astype(np.uint8))

@@ -1,0 +1,94 @@
+"""The command line of reports: gmed report."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gmed.engine import RunSpec
+from gmed.engine.terms import pick_device
+from gmed.errors import UsageError
+from gmed.experiment import default_store, stored_results
+from gmed.report import find_contents, html, watch_edits
+from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.runs import without_tuning
+from gmed.results import Results
+from gmed.studies.charts import require_folder, require_libraries
+from gmed.terminal import make_console
+
+
+class Format(StrEnum):
+    html = "html"
+    markdown = "markdown"
+    latex = "latex"
+    csv = "csv"
+
+
+TABLES: dict[Format, tuple[str, Callable[[Results], str]]] = {
+    Format.markdown: ("report.md", markdown_tables),
+    Format.latex: ("report.tex", latex_table),
+    Format.csv: ("report.csv", csv_table),
+}
+
+
+def add_report(app: typer.Typer) -> None:
+    """Make it a command of the program."""
+    app.command("report")(_report)
+
+
+def _report(
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder that it is written into")] = "report",
+    form: Annotated[Format, typer.Option("--format", help="A page, or tables for a paper")] = Format.html,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser")] = False,
+    gallery: Annotated[
+        bool, typer.Option("--gallery", help="Watch one run of each benchmark for edited examples and losses; kept")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Where a watched run is computed: auto, cpu or cuda")] = "auto",
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
+) -> None:
+    """Make one HTML file of a store, to be sent around; or tables for a paper."""
+    path, folder, console = store or default_store(), Path(out), make_console()
+    if form is Format.html:
+        require_libraries("reports")
+    results, outdated = stored_results(path, benchmark, methods or [])
+    if not results.runs and not results.failures:
+        raise UsageError(f"{path}: nothing to report; gmed run makes results")
+    require_folder(folder)
+    if form is Format.html:
+        if gallery:
+            told = make_console(stderr=True)
+
+            def tell(spec: RunSpec) -> None:
+                told.print(f"watching {spec}")
+
+            where = pick_device(device).type
+            folder_of_data = Path(data_dir) if data_dir else None
+            failed = watch_edits(results, path, device=where, data_dir=folder_of_data, told=tell)
+            for spec, error in failed.items():
+                told.print(f"not watched: {spec}: {error}")
+        name, text = "report.html", html(find_contents(results, outdated, path, benchmark, methods or []))
+    else:
+        if gallery:
+            raise UsageError("--gallery is for the page; leave out --format or --gallery")
+        name, write = TABLES[form]
+        text = write(without_tuning(results))
+    file = folder / name
+    temporary = file.with_name(f".{name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written ({error.strerror}); choose another --out") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    console.print(f"wrote {file.resolve()} ({len(text.encode()) / 1e6:.1f} MB)", soft_wrap=True)
+    if show and not webbrowser.open(file.resolve().as_uri()):
+        console.print("no browser could be opened here; open the file by hand")

@@ -1,0 +1,148 @@
+"""A run of GMED watched from beginning to end: what becomes of stored examples, and what edits do to their losses."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from gmed.editing import GMED
+from gmed.editing.edit import Moment
+from gmed.engine import RunSpec
+from gmed.engine.run import make_stream
+from gmed.engine.together import Together
+from gmed.memory import Memory
+from gmed.models import LookAhead
+from gmed.paper.analysis import editing_learner
+from gmed.randomness import generator
+from gmed.streams import Stream, pixels
+
+LOOKS = 24
+"""About how often memory is looked at during a run; always at the points of evaluation."""
+
+SLOTS = 100
+"""How many slots of memory are looked at."""
+
+
+@dataclass(frozen=True)
+class RecordingGMED(GMED):
+    """GMED, and of every edit by how much the incoming batch would raise the example's loss before it and after it.
+
+    Attributes
+    ----------
+    increases
+        For every step that edits, a row before and a row after, a column for each example.
+    """
+
+    increases: list[Tensor] = field(default_factory=list, compare=False)
+
+    @property
+    def foreseeable(self) -> bool:
+        return False
+
+    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+        edited = super().edit(x_m, y_m, age, moment)
+        self.increases.append(torch.stack([loss_increase(moment.ahead, x, y_m).cpu() for x in (x_m, edited)]))
+        return edited
+
+
+@torch.no_grad()
+def loss_increase(ahead: LookAhead, x: Tensor, y: Tensor) -> Tensor:
+    """d(x) = ℓ(x; θ') - ℓ(x; θ) of each example."""
+    after, before = ahead.output_after(x), ahead.output_before(x)
+    return cross_entropy(after, y, reduction="none") - cross_entropy(before, y, reduction="none")
+
+
+class Look(NamedTuple):
+    """Some slots of memory at one moment, on the CPU.
+
+    Attributes
+    ----------
+    seen
+        How many examples of the stream had been learned from.
+    x, label, age, origin
+        The stored examples, their labels, how often each was edited, and which example of the stream it was; -1 in a
+        slot that is empty.
+    """
+
+    seen: int
+    x: Tensor
+    label: Tensor
+    age: Tensor
+    origin: Tensor
+
+
+class EditHistory(NamedTuple):
+    """What was seen of a run.
+
+    Attributes
+    ----------
+    looks
+        The same slots of memory, moment by moment.
+    increases
+        For each stretch of stream between points of evaluation, the loss increase of every edited example: a row before
+        its edit, a row after it.
+    originals
+        The examples that were stored at the end in the slots looked at, as they came.
+    total
+        How many examples the stream has.
+    """
+
+    looks: list[Look]
+    increases: list[Tensor]
+    originals: Tensor
+    total: int
+
+
+def edit_history(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> EditHistory:
+    """Watch a run of a method that edits with GMED. It computes what it computes unwatched.
+
+    >>> history = edit_history(RunSpec.make("split-mnist", "er(memory=50)+gmed", seed=0))
+    >>> len(history.looks), history.looks[-1].seen, [len(part) for part in history.increases]
+    (25, 5000, [2, 2, 2, 2, 2])
+    """
+    learner, stream = editing_learner(spec, device), make_stream(spec, torch.device(device), data_dir)
+    recording = RecordingGMED(**asdict(learner.editing))  # type: ignore[call-overload]
+    learner.editing = recording
+    memory, size = learner.memory, spec.benchmark.batch_size
+    slots = generator(spec.seed, "slots looked at").permutation(memory.capacity)[:SLOTS]
+    together, looks, increases = Together([learner], [stream], size), [], []
+    for number, (start, stop) in enumerate(pairwise((0, *stream.evaluate_after))):
+        task = (number,) if learner.task_aware else ()
+        for begin, end in pairwise(moments(start, stop, size, max(1, LOOKS // len(stream.evaluate_after)))):
+            for _ in together.learn(begin, end, *task):
+                pass
+            for failure in together.failures.values():
+                raise failure
+            looks.append(_look(memory, end, slots))
+        increases.append(torch.cat([torch.zeros(2, 0), *recording.increases], dim=1))
+        recording.increases.clear()
+    return EditHistory(looks, increases, _originals(stream, looks[-1].origin), len(stream))
+
+
+def moments(start: int, stop: int, batch_size: int, parts: int) -> list[int]:
+    """Where a stretch of stream is divided into so many parts, each but the last a whole number of batches.
+
+    >>> moments(0, 1000, 10, 4), moments(1000, 1025, 10, 4)
+    ([0, 250, 500, 750, 1000], [1000, 1010, 1025])
+    """
+    batches = (stop - start) // batch_size
+    within = {start + batch_size * (batches * part // parts) for part in range(1, parts)}
+    return [start, *sorted(within - {start, stop}), stop]
+
+
+def _look(memory: Memory, seen: int, slots: NDArray[np.int64]) -> Look:
+    rows = torch.from_numpy(slots).to(memory.x.device)
+    columns = (memory.x, memory.y, memory.age, memory.origin)
+    return Look(seen, *(column[rows].cpu() for column in columns))  # indexing copies
+
+
+def _originals(stream: Stream, origin: Tensor) -> Tensor:
+    return pixels(stream.x.cpu()[origin.clamp(min=0)])

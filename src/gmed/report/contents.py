@@ -1,0 +1,235 @@
+"""What a report holds, found in a store."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gmed.data.own import OwnData
+from gmed.engine import BENCHMARKS, RunResult, RunSpec
+from gmed.errors import GmedError
+from gmed.report import cost, curves, edits, memory_over_time, seed_distribution, task_matrices
+from gmed.report.chart import Chart
+from gmed.report.commands import run_commands, tune_commands
+from gmed.report.comparisons import Comparison, best_methods, comparisons
+from gmed.report.origins import environments, settings
+from gmed.report.paired_differences import gains_at_a_glance, paired_differences
+from gmed.report.runs import by_benchmark, by_method, has_memory, without_tuning
+from gmed.report.tables import Table, metric_table, result_table
+from gmed.report.tuning_grid import tried, tuned_benchmarks, tuning_grid
+from gmed.results import Results, Row, Store
+from gmed.results.tuning import Scores
+
+Watched = tuple[RunSpec, dict[str, Any]]
+"""A run, and what was seen of it."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One benchmark.
+
+    Attributes
+    ----------
+    place
+        Its name in the page.
+    watched
+        The run whose edits were watched, and what was seen, if there is one.
+    hints
+        What is missing, and how to get it.
+    """
+
+    place: str
+    benchmark: str
+    summary: str
+    runs: list[RunResult]
+    rows: list[Row]
+    best: str | None
+    compared: list[Comparison]
+    results: Table
+    metrics: Table
+    charts: list[Chart]
+    watched: Watched | None
+    hints: list[str]
+    settings: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything.
+
+    Attributes
+    ----------
+    store
+        The name of the file, without where it is.
+    outdated
+        How many stored runs were left out.
+    """
+
+    store: str
+    results: Results
+    outdated: int
+    compared: list[Comparison]
+    gains: Chart | None
+    sections: list[Section]
+    environments: list[tuple[dict[str, str], int]]
+    commands: list[str]
+
+
+def find_contents(
+    every: Results, outdated: int, store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()
+) -> Contents:
+    """What a report shows of results from a store: of all benchmarks and methods, or of these alone.
+
+    Parameters
+    ----------
+    every, outdated
+        What :func:`gmed.experiment.stored_results` found there.
+    """
+    results = without_tuning(every)
+    rows, runs = results.rows(), by_benchmark(results.runs)
+    compared, best = comparisons(results, rows), best_methods(rows)
+    known = dict.fromkeys([*runs, *tuned_benchmarks(by_benchmark(every.runs))])
+    with Store(store) as opened:
+        tuned = {name: found for name in known if (found := tried(opened, name))}
+        watched = {
+            name: (spec, seen)
+            for name, own in runs.items()
+            if (spec := edits.run_to_watch(own)) and (seen := opened.observed(spec, edits.WHAT))
+        }
+    places = unique_places([name for name in known if name in runs or name in tuned])
+    file = Path(store).name
+    sections = [
+        _section(
+            name,
+            place,
+            runs.get(name, []),
+            [row for row in rows if row.benchmark == name],
+            best.get(name),
+            [comparison for comparison in compared if comparison.benchmark == name],
+            tuned.get(name, {}),
+            watched.get(name),
+            results,
+        )
+        for name, place in places.items()
+    ]
+    commands = [line for own in runs.values() for line in run_commands(own, file)]
+    commands += [line for name, found in tuned.items() for line in tune_commands(name, found, file)]
+    gallery = ["--gallery"] if watched else []
+    chosen = [benchmark, *methods] if benchmark else []
+    commands.append(shlex.join(["gmed", "report", *chosen, *gallery, "--store", file]))
+    return Contents(
+        file, results, outdated, compared, gains_at_a_glance(compared), sections, environments(results.runs), commands
+    )
+
+
+def _section(
+    name: str,
+    place: str,
+    runs: list[RunResult],
+    rows: list[Row],
+    best: str | None,
+    compared: list[Comparison],
+    tuned: dict[str, Scores],
+    watched: Watched | None,
+    results: Results,
+) -> Section:
+    found: list[Chart | None] = []
+    if runs:
+        found += [
+            curves.curves(runs, place),
+            paired_differences(compared, place),
+            seed_distribution.final_accuracies(runs, results.published, place),
+            seed_distribution.forgettings(runs, place),
+            seed_distribution.backward_transfers(runs, place),
+            task_matrices.task_matrices(runs, place),
+            task_matrices.task_differences(runs, compared, place),
+            cost.seconds(runs, place),
+            cost.passes(runs, place),
+            memory_over_time.memory_over_time(runs, place),
+        ]
+    found.append(tuning_grid(tuned, place))
+    if watched is not None:
+        found.append(edits.loss_increases(watched[1], watched[0], place))
+    charts = [chart for chart in found if chart is not None]
+    own = OwnData.named(name)
+    summary = (
+        BENCHMARKS[name].summary if name in BENCHMARKS else f"{own.tasks} tasks, {own.classes} classes" if own else ""
+    )
+    return Section(
+        place,
+        name,
+        f"{summary[:1].upper()}{summary[1:]}." if summary else "",
+        runs,
+        rows,
+        best,
+        compared,
+        result_table(rows, best, {comparison.method: comparison for comparison in compared}, place),
+        metric_table(runs, place),
+        charts,
+        watched,
+        list(_hints(runs, charts, watched)),
+        [(method, settings(name, method)) for method in by_method(runs)],
+    )
+
+
+def _hints(runs: list[RunResult], charts: list[Chart], watched: Watched | None) -> Sequence[str]:
+    there = {chart.name.rsplit("-", 1)[-1] for chart in charts}
+    hints = []
+    if "memory" not in there and any(has_memory(method) for method in by_method(runs)):
+        hints.append(
+            "What was in memory is not known of these runs, which are older than the count; gmed run --rerun counts."
+        )
+    if runs and watched is None and edits.run_to_watch(runs) is not None:
+        hints.append("Edited examples and losses: gmed report --gallery watches one run of each benchmark.")
+    return hints
+
+
+def unique_places(names: Sequence[str]) -> dict[str, str]:
+    """A name for each benchmark that can stand in an address and in a file's name.
+
+    >>> unique_places(["split-mnist", "a.csv[by-time]", "a.csv[by-time!]"])
+    {'split-mnist': 'split-mnist', 'a.csv[by-time]': 'a-csv-by-time', 'a.csv[by-time!]': 'a-csv-by-time-2'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "benchmark"
+        place, number = plain, 1
+        while place in found.values():
+            number += 1
+            place = f"{plain}-{number}"
+        found[name] = place
+    return found
+
+
+def watch_edits(
+    results: Results,
+    store: str | Path,
+    *,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+    told: Callable[[RunSpec], None] = lambda spec: None,
+) -> dict[RunSpec, GmedError]:
+    """Watch one run of each benchmark that has not been watched yet, and keep what was seen in the store.
+
+    Returns
+    -------
+    dict
+        The runs that could not be watched, as where data are missing, and why.
+    """
+    failed = {}
+    with Store(store) as opened:
+        for runs in by_benchmark(without_tuning(results).runs).values():
+            spec = edits.run_to_watch(runs)
+            if spec is not None and opened.observed(spec, edits.WHAT) is None:
+                told(spec)
+                try:
+                    seen = edits.watch(spec, device, data_dir)
+                except GmedError as error:
+                    failed[spec] = error
+                else:
+                    opened.keep_observed(spec, edits.WHAT, seen)
+    return failed

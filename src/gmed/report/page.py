@@ -1,0 +1,172 @@
+"""The report as one HTML file that holds everything it needs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gmed.report.chart import inline_json
+from gmed.report.comparisons import correction_in_words, levels_in_words
+from gmed.report.contents import Contents, Section
+from gmed.report.tables import Cell, Table
+from gmed.version import __version__
+
+TITLE = "GMED report"
+
+VEGA = "window.vegaEmbed = vegaEmbed;"
+"""What the page takes of the bundle of Vega, Vega-Lite and Vega-Embed."""
+
+
+def html(contents: Contents) -> str:
+    """The page.
+
+    Whatever comes from a store or a file name is escaped by the template, and a policy in the page itself forbids
+    scripts other than its own two, and every connection.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gmed.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = breakable
+    script = (files("gmed.report") / "templates" / "report.js").read_text(encoding="utf-8")
+    style = (files("gmed.report") / "templates" / "report.css").read_text(encoding="utf-8")
+    vega = vega_bundle()
+    charts = [*([contents.gains] if contents.gains else []), *(c for s in contents.sections for c in s.charts)]
+    results = contents.results
+    return environment.get_template("report.html").render(
+        title=TITLE,
+        version=__version__,
+        made=datetime.now(UTC).strftime("%-d %B %Y"),
+        store=contents.store,
+        runs=f"{len(results.runs):,}",
+        methods=len({run.method for run in results.runs}),
+        outdated=contents.outdated,
+        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words()}).",
+        glance=glance(contents),
+        gains=contents.gains,
+        sections=[_for_page(section) for section in contents.sections],
+        failures=results.failures,
+        environments=environment_table(contents),
+        commands=contents.commands,
+        charts=_safe(inline_json([chart.to_dict() for chart in charts])),
+        policy=policy(vega, script),
+        style=_safe(style),
+        vega=_safe(vega),
+        script=_safe(script),
+    )
+
+
+@cache
+def vega_bundle() -> str:
+    """What draws, as one script that can stand in a page."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(VEGA).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def policy(*scripts: str) -> str:
+    """What the page may do: run these scripts, show what it holds, and connect to nothing.
+
+    >>> policy("1")
+    "default-src 'none'; script-src 'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s=' 'unsafe-eval'; ..."
+    """
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
+    )
+    return (
+        f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def breakable(name: str) -> Any:
+    """A name that may be broken where its parts end, escaped.
+
+    >>> print(breakable("er+gmed(alpha=1.0,<b>)"))
+    er<wbr>+gmed(<wbr>alpha=1.0,<wbr>&lt;b&gt;)
+    """
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[(,/_])|(?=[+\[])", name)
+    return Markup("<wbr>").join(escape(part) for part in parts)
+
+
+def glance(contents: Contents) -> Table:
+    """A row for each benchmark."""
+    table = Table(
+        "glance-table",
+        (
+            ("benchmark", ""),
+            ("runs", "finished"),
+            ("methods", ""),
+            ("best method", "of those that meet the stream as it comes"),
+            ("accuracy, %", "its mean over seeds"),
+            ("edits that help", "comparisons with a significant gain, of all with their base"),
+        ),
+    )
+    for section in contents.sections:
+        if not section.rows:
+            continue
+        best = next((row for row in section.rows if row.method == section.best), None)
+        won = sum(bool(comparison.marks) for comparison in section.compared)
+        table.rows.append(
+            [
+                Cell(section.benchmark, section.benchmark),
+                Cell(str(len(section.runs)), len(section.runs)),
+                Cell(str(len(section.rows)), len(section.rows)),
+                Cell(best.method if best else "–", best.method if best else ""),
+                Cell(f"{best.mean:.2f}", best.mean) if best else Cell("–"),
+                Cell(f"{won} of {len(section.compared)}", won) if section.compared else Cell("–"),
+            ]
+        )
+    return table
+
+
+def environment_table(contents: Contents) -> Table:
+    """A row for each combination of versions and devices."""
+    names = list(dict.fromkeys(name for found, _ in contents.environments for name in found))
+    table = Table("environments", (*((name, "") for name in names), ("runs", "")))
+    for found, count in contents.environments:
+        cells = [Cell(found.get(name, "–"), found.get(name, "")) for name in names]
+        table.rows.append([*cells, Cell(str(count), count)])
+    return table
+
+
+def _for_page(section: Section) -> dict[str, Any]:
+    shown = dict(vars(section))
+    shown["gallery"] = _gallery(section)
+    return shown
+
+
+def _gallery(section: Section) -> dict[str, Any] | None:
+    if section.watched is None or not section.watched[1]["gallery"] or not section.watched[1]["gallery"]["label"]:
+        return None
+    spec, found = section.watched[0], section.watched[1]["gallery"]
+    return {
+        **found,
+        "method": spec.method.name,
+        "seed": spec.seed,
+        "columns": len(found["seen"]) + 1,
+        "rows": len(found["label"]),
+        "examples": [
+            {"label": label, "edits": edits} for label, edits in zip(found["label"], found["edits"], strict=True)
+        ],
+        "seen_json": _safe(json.dumps(found["seen"])),
+    }
+
+
+def _safe(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)

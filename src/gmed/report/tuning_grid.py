@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from gmed.engine import TUNING
+from gmed.errors import UsageError
+from gmed.report.chart import Chart, Choice, rows, tooltip
+from gmed.results import Store
+from gmed.results.tuning import Scores, scores
+from gmed.studies.charts import Record
+
+TUNED = ("er+gmed", "mir+gmed", "er-aug+gmed", "er-t+gmed", "gss+gmed", "gem+gmed")
+"""Methods that ``gmed tune`` may have been asked for."""
+
+
+def tried(store: Store, benchmark: str) -> dict[str, Scores]:
+    """What ``gmed tune`` found on a benchmark, for every method that was tuned there."""
+    found = {}
+    for method in TUNED:
+        with suppress(UsageError):  # it was not
+            found[method] = scores(store, benchmark, method)
+    return found
+
+
+def tuned_benchmarks(names: Iterable[str]) -> list[str]:
+    """The benchmarks whose tuning is among these.
+
+    >>> tuned_benchmarks(["split-mnist", "split-mnist-tuning"])
+    ['split-mnist']
+    """
+    return [name.removesuffix(TUNING) for name in names if name.endswith(TUNING)]
+
+
+def tuning_grid(found: dict[str, Scores], place: str) -> Chart | None:
+    """Held-out accuracy over alpha and beta."""
+    if not found:
+        return None
+    import altair as alt
+
+    records = records_of(found)
+    plain = alt.Axis(labelAngle=0, ticks=False, domain=False)
+    base = alt.Chart(rows()).encode(
+        alt.X("alpha:O", title="editing stride α", axis=plain), alt.Y("beta:O", title="regularisation β", axis=plain)
+    )
+    cells = base.mark_rect().encode(
+        alt.Color(
+            "score:Q",
+            title="held-out %",
+            scale=alt.Scale(scheme="viridis", zero=False),
+            legend=alt.Legend(gradientLength=120),
+        ),
+        tooltip=tooltip(
+            [("method:N", "method"), ("alpha:O", "α"), ("beta:O", "β"), ("score:Q", "held-out accuracy, %")]
+        ),
+    )
+    best = base.transform_filter("datum.best").mark_point(shape="circle", size=150, color="white", strokeWidth=2.5)
+    seeds = sorted({grid.seeds for grid in found.values()})
+    return Chart(
+        f"{place}-tuning",
+        "α and β",
+        f"Accuracy on held-out examples of the first three tasks, means over {' or '.join(map(str, seeds))} seeds "
+        "(gmed tune); the circle is what was chosen.",
+        (cells + best).properties(width="container", height=220),
+        records,
+        Choice("method", list(found), [next(iter(found))]),
+    )
+
+
+def records_of(found: dict[str, Scores]) -> list[Record]:
+    """A record for each point of the grid.
+
+    >>> records_of({"er+gmed": Scores({(0.1, 0.0): 80.0, (1.0, 0.0): 82.0}, 3)})[1]
+    {'method': 'er+gmed', 'alpha': 1.0, 'beta': 0.0, 'score': 82.0, 'best': True}
+    """
+    records: list[Record] = []
+    for method, grid in found.items():
+        best = max(grid.means, key=lambda point: grid.means[point])
+        for point, score in grid.means.items():
+            alpha, beta = point
+            records.append({"method": method, "alpha": alpha, "beta": beta, "score": score, "best": point == best})
+    return records

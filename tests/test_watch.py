@@ -1,0 +1,119 @@
+"""What others see of a sweep under way: gmed watch, and curves for TensorBoard."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from gmed.cli import app
+from gmed.engine import RunResult, RunSpec
+from gmed.errors import UsageError
+from gmed.results import Store, Sweep
+from gmed.results.under_way import RunUnderWay, SweepUnderWay, seconds_left, sweeps_under_way
+
+SPECS = [RunSpec.make("split-mnist", method, seed) for method in ("er", "finetune") for seed in range(2)]
+
+
+def finished(spec, share):
+    return RunResult("split-mnist", spec.method.name, spec.seed, [[share]], share, share, 1, {"train": 1.0}, {})
+
+
+def watch(*words):
+    shown = CliRunner().invoke(app, ["watch", *map(str, words)], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+def test_how_far_every_run_is(tmp_path):
+    path = tmp_path / "a.db"
+    with Store(path) as store, Store(path) as other, Sweep(store) as sweep:
+        sweep.claim(SPECS)
+        sweep.tell(SPECS[0], 250, 1000)
+        store.add_all([(SPECS[1], finished(SPECS[1], 0.75)), (SPECS[2], "DivergedError: it diverged\nthere")])
+        deadline = time.monotonic() + 10
+        while not sweeps_under_way(other)[0].runs[0].done:
+            assert time.monotonic() < deadline
+        (found,) = sweeps_under_way(other)
+        assert found.runs == [
+            RunUnderWay("split-mnist", "er", 0, 0.25),
+            RunUnderWay("split-mnist", "er", 1, 1.0, accuracy=0.75),
+            RunUnderWay("split-mnist", "finetune", 0, 1.0, error="DivergedError: it diverged\nthere"),
+            RunUnderWay("split-mnist", "finetune", 1, 0.0),
+        ]
+        said = watch("--once", "--store", path)
+        assert "2 of 4 runs" in said
+        assert "left, ends" in said
+        assert "er seed 0" in said
+        assert "25 %" in said
+        assert "75.00" in said
+        assert "failed: split-mnist finetune seed 0: DivergedError: it diverged" in said
+    assert "no sweep is computing" in watch("--once", "--store", path)
+
+
+def test_a_result_of_an_earlier_time_does_not_count_as_done(tmp_path):
+    """A run that is computed anew has not ended before its claim has."""
+    with Store(tmp_path / "a.db") as store, Sweep(store) as sweep:
+        store.add(SPECS[0], finished(SPECS[0], 0.5))
+        sweep.claim(SPECS[:1])
+        (found,) = sweeps_under_way(store)
+        assert found.runs == [RunUnderWay("split-mnist", "er", 0, 0.0)]
+
+
+def test_how_long_it_takes_is_told_only_once_something_is_done():
+    runs = [RunUnderWay("b", "er", 0, 0.0), RunUnderWay("b", "er", 1, 0.0)]
+    assert seconds_left(SweepUnderWay("here", 0.0, runs), [], now=10.0) is None
+    half = [RunUnderWay("b", "er", 0, 0.5), RunUnderWay("b", "er", 1, 0.0)]
+    assert seconds_left(SweepUnderWay("here", 0.0, half), [], now=10.0) == 30.0
+
+
+def test_a_sweep_of_another_process(tmp_path):
+    path = tmp_path / "a.db"
+    words = ["run", "split-mnist", "er+gmed", "--seeds", "2", "--device", "cpu", "--workers", "1", "--store", str(path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gmed.cli", *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as run:
+        furthest = 0.0
+        while run.poll() is None:
+            if path.exists():
+                with Store(path) as store:
+                    dones = [one.done for sweep in sweeps_under_way(store) for one in sweep.runs if not one.ended]
+                furthest = max([furthest, *dones])
+            time.sleep(0.2)
+        assert run.returncode == 0
+    assert 0 < furthest <= 1
+    with Store(path) as store:
+        assert sweeps_under_way(store) == []
+        assert store.database.execute("SELECT count(*) FROM planned").fetchone()[0] == 0
+
+
+def test_there_must_be_a_store(tmp_path):
+    with pytest.raises(UsageError, match="no results there yet"):
+        CliRunner().invoke(app, ["watch", "--store", str(tmp_path / "none.db")], catch_exceptions=False)
+
+
+def test_curves_for_tensorboard(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    words = ["run", "split-mnist", "finetune", "--seeds", "3,", "--device", "cpu", "--workers", "1"]
+    where = ["--store", str(tmp_path / "a.db"), "--tensorboard", str(tmp_path / "curves")]
+    done = CliRunner().invoke(app, [*words, *where], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    with Store(tmp_path / "a.db") as store:
+        (run,) = store.runs()
+    curves = accumulator.EventAccumulator(os.fspath(tmp_path / "curves" / "split-mnist" / "finetune" / "seed 3"))
+    curves.Reload()
+    on_second = curves.Scalars("accuracy on each task/2")
+    assert [event.step for event in on_second] == [1000, 2000, 3000, 4000, 5000]
+    assert [event.value for event in on_second] == pytest.approx([row[1] for row in run.accuracy])
+    met = [sum(row[: point + 1]) / (point + 1) for point, row in enumerate(run.accuracy)]
+    assert [event.value for event in curves.Scalars("accuracy on tasks met so far")] == pytest.approx(met)
+    assert [event.value for event in curves.Scalars("final accuracy")] == pytest.approx([run.final_accuracy])
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    words = ["run", "split-mnist", "finetune", "--seeds", "1", "--store", str(tmp_path / "a.db")]
+    with pytest.raises(UsageError, match=r"pip install 'gmed\[tensorboard\]'"):
+        CliRunner().invoke(app, [*words, "--tensorboard", str(tmp_path)], catch_exceptions=False)
