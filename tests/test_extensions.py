@@ -241,6 +241,17 @@ def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_pa
     assert RunSpec.make("split-mnist", "er", 0).versions() == {"engine": 1, "split-mnist": 1, "Learner": 1, "Memory": 1}
 
 
+def test_a_part_may_become_another_kind(fade):
+    fade.write_text(
+        "import gmed\n@gmed.register('fade')\nclass Fade(gmed.memory.Memory):\n"
+        "    def admit(self, y, rng, **columns):\n        return self.next_origins(len(y)) % self.capacity\n"
+    )
+    gmed.load_extension(fade)
+    method = resolve(SPLIT, "er+fade")
+    assert method.edit is None
+    assert method.memory.name == "fade"
+
+
 def test_a_name_that_is_gone_from_the_file_is_gone(fade):
     fade.write_text(FADE.replace('"fade"', '"pale"'))
     assert gmed.load_extension(fade) == ("pale",)

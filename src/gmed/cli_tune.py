@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gmed.cli_options import Extension
 from gmed.experiment import default_store
 from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
 from gmed.tune import tune
@@ -25,6 +26,7 @@ def _tune(
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    extension: Extension = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:

@@ -23,7 +23,6 @@ from gmed.retrieval import Retrieval
 
 Part = TypeVar("Part", bound=type[Edit | Memory | Retrieval | Learner])
 
-
 REGISTERED: dict[str, Source] = {}
 """The names of parts of somebody's own, and where each is defined."""
 
@@ -76,6 +75,8 @@ def register(name: str, *, memory: type[Memory] | None = None) -> Callable[[Part
         _check_constructor(name, part, given)
         source = source_of(part)
         _check_free(name, part, source)
+        for other in _TABLES:  # it may have been of another kind before its file changed
+            other.pop(name, None)
         table[name] = _recipe(name, part, memory) if issubclass(part, Learner) else part
         REGISTERED[name] = source
         return part
