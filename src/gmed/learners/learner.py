@@ -21,6 +21,7 @@ from gmed.models import (
     Passes,
     evaluating,
     gradient,
+    grow_outputs,
     leaves_nothing_to_chance,
     running_statistics,
     trainable,
@@ -232,6 +233,28 @@ class Learner(ABC):
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         return self._evaluated(self._inputs(x))
+
+    @property
+    def classes(self) -> int:
+        """How many classes the model tells apart; 0 as long as nothing was observed."""
+        return self._classes
+
+    def grow(self, classes: int) -> None:
+        """Have the model tell so many classes apart, the new ones behind the others.
+
+        The outputs for the others and the memory stay as they are. Only models whose last layer is known to be
+        linear can grow (:func:`gmed.models.grow_outputs`).
+
+        >>> import gmed
+        >>> learner = gmed.learners.FineTune(gmed.models.MLP(4, 8, classes=2), lr=0.1)
+        >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 0]))
+        >>> learner.grow(3)
+        >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 2]))
+        """
+        with torch_seeded(self.seed, "new outputs", self.steps):
+            grow_outputs(self.model, whole_number("classes", classes))
+        if self._shape is not None:
+            self._classes = classes
 
     # ------------------------------------------------------------------ state is data
 

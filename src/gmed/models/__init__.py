@@ -1,6 +1,7 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
 from gmed.models.functional import forward, gradient, trainable
+from gmed.models.growth import grow_outputs, output_layer
 from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
@@ -17,7 +18,9 @@ __all__ = [
     "evaluating",
     "forward",
     "gradient",
+    "grow_outputs",
     "leaves_nothing_to_chance",
+    "output_layer",
     "running_statistics",
     "trainable",
     "treats_examples_independently",
