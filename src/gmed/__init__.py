@@ -1,10 +1,11 @@
 """Online, task-free continual learning with an editable replay memory.
 
 Three depths: :func:`edit_examples` in a replay loop of your own, a learner with ``observe`` and ``predict``
-(:mod:`gmed.learners`), and whole experiments (:func:`run`).
+(:mod:`gmed.learners`), and whole experiments (:func:`run`). For one classifier of rows on a stream of one's own:
+:mod:`gmed.sklearn`, :mod:`gmed.river` and :func:`gmed.evaluate.prequential`.
 """
 
-from gmed import data, editing, errors, learners, memory, models, retrieval, streams
+from gmed import data, editing, errors, evaluate, learners, memory, models, online, retrieval, streams
 from gmed.editing import edit_examples
 from gmed.experiment import Experiment, run
 from gmed.version import __version__
@@ -16,9 +17,11 @@ __all__ = [
     "edit_examples",
     "editing",
     "errors",
+    "evaluate",
     "learners",
     "memory",
     "models",
+    "online",
     "retrieval",
     "run",
     "streams",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,7 +52,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     learning_rate : float
         Of plain SGD.
     updates_per_batch : int
-        Updates in each step; replayed examples are drawn anew for each.
+        Updates in each step; replayed examples are drawn anew for each, and edited for the first.
     batch_size : int
         The most rows that one step learns from. More rows in a call are taken in several steps.
     hidden : int
@@ -108,8 +108,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         beta: float = 0.01,
         gamma: float = 1.0,
         edit_steps: int = 1,
-        learning_rate: float = 0.05,
-        updates_per_batch: int = 1,
+        learning_rate: float = 0.1,
+        updates_per_batch: int = 3,
         batch_size: int = 10,
         hidden: int = 64,
         model: Model | None = None,
@@ -184,9 +184,23 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        if not reset and self._plainly_rows(X) and _plainly_labels(y) and len(X) == len(y):
+            return X.astype(np.float64, copy=False), y
         features, labels = validate_data(self, X, y, reset=reset, dtype=np.float64)
         check_classification_targets(labels)
         return features, labels
+
+    def _plainly_rows(self, X: Any) -> TypeGuard[NDArray[np.floating[Any]]]:
+        """Whether these are sound rows without doubt; to ask scikit-learn takes as long as a step."""
+        return (
+            type(X) is np.ndarray
+            and X.dtype in (np.float64, np.float32)
+            and X.ndim == 2
+            and len(X) > 0
+            and X.shape[1] == self.n_features_in_
+            and "feature_names_in_" not in self.__dict__
+            and bool(np.isfinite(X).all())
+        )
 
     def _new(self, features: int) -> OnlineClassifier:
         settings, state = self._settings(), self.random_state
@@ -232,6 +246,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self)
+        if self._plainly_rows(X):
+            return self._classifier.scores(X.astype(np.float64, copy=False))
         return self._classifier.scores(validate_data(self, X, reset=False, dtype=np.float64))
 
     @property
@@ -282,7 +298,11 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shell = json.loads(texts.get("sklearn", '{"parameters": {}, "feature_names": null}'))
             estimator = cls(**settings, **shell["parameters"])
             names = shell["feature_names"]
-            if names is not None and (len(names) != classifier.inputs or not all(isinstance(n, str) for n in names)):
+            if names is not None and (
+                not isinstance(names, list)
+                or len(names) != classifier.inputs
+                or not all(isinstance(n, str) for n in names)
+            ):
                 raise ValueError("the names of features")
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: what it says of the estimator is damaged ({error})") from None
@@ -309,3 +329,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tensors, texts = held["_classifier"]
             held["_classifier"] = OnlineClassifier.from_state(tensors, texts, held["model"])
         super().__setstate__(held)
+
+
+def _plainly_labels(y: Any) -> TypeGuard[NDArray[Any]]:
+    return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"

@@ -35,7 +35,7 @@ class Settings:
     learning_rate
         Of plain SGD.
     updates_per_batch
-        Updates in each step; replayed examples are drawn anew for each.
+        Updates in each step; replayed examples are drawn anew for each, and edited for the first.
     batch_size
         The most rows that one step learns from. More rows at once are taken in several steps.
     hidden
@@ -52,8 +52,8 @@ class Settings:
     beta: float = 0.01
     gamma: float = 1.0
     edit_steps: int = 1
-    learning_rate: float = 0.05
-    updates_per_batch: int = 1
+    learning_rate: float = 0.1
+    updates_per_batch: int = 3
     batch_size: int = 10
     hidden: int = 64
     standardise: bool = True
@@ -65,8 +65,6 @@ class Settings:
             whole_number(name, getattr(self, name))
         finite_number("learning_rate", self.learning_rate, above=0)
         self._edit()
-        if self.memory == 0 and self.updates_per_batch > 1:
-            raise UsageError("several updates per batch need a memory: they differ by what is replayed")
         if not isinstance(self.standardise, bool):
             raise UsageError(f"standardise must be True or False, not {self.standardise!r}")
         if self.model is not None and not callable(self.model):
@@ -77,7 +75,9 @@ class Settings:
         with torch_seeded(seed, "weights"):
             model = self._model(inputs, classes)
         if self.memory == 0:
-            return FineTune(model, lr=self.learning_rate, seed=seed)
+            learner = FineTune(model, lr=self.learning_rate, seed=seed)
+            learner.updates_per_batch = self.updates_per_batch
+            return learner
         return ER(
             model,
             lr=self.learning_rate,

@@ -109,7 +109,7 @@ class Standardiser:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything it is, as named tensors."""
-        return {name: torch.as_tensor(value) for name, value in vars(self).items()}
+        return {name: torch.tensor(value) for name, value in vars(self).items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], features: int) -> Standardiser:
