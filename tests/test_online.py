@@ -163,7 +163,12 @@ def test_without_units_it_is_the_learner_of_the_paper():
         module = gmed.models.MLP(4, 8, 4)
     editing = gmed.editing.GMED(alpha=2.0, beta=0.1)
     learner = gmed.learners.ER(
-        module, lr=settings.learning_rate, memory=gmed.memory.Reservoir(40), editing=editing, seed=3
+        module,
+        lr=settings.learning_rate,
+        memory=gmed.memory.Reservoir(40),
+        editing=editing,
+        updates_per_batch=3,
+        seed=3,
     )
     for start in range(0, 200, 10):
         learner.observe(x[start : start + 10].astype(np.float32), y[start : start + 10])
@@ -298,7 +303,7 @@ def test_bad_rows_change_nothing(bad):
 def test_divergence_in_the_middle_of_a_call_changes_nothing():
     """A learning rate that blows up: the steps of the call before the one that failed are undone too."""
     x, y = rows(500)
-    model = OnlineClassifier(Settings(learning_rate=1e6, hidden=8, memory=30), inputs=4)
+    model = OnlineClassifier(Settings(learning_rate=1e6, updates_per_batch=1, hidden=8, memory=30), inputs=4)
     model.learn(x[:10], y[:10])
     before, diverged = state(model), False
     for start in range(10, 500, 50):

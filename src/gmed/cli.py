@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 from gmed.cli_data import data_app
+from gmed.cli_fit import add_fit
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
 from gmed.cli_tune import add_tune
@@ -49,6 +50,7 @@ app.add_typer(data_app, name="data")
 add_commands(app)
 add_reproduce(app)
 add_tune(app)
+add_fit(app)
 
 Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]

@@ -104,7 +104,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         memory: int = 1000,
         replay_size: int = 10,
-        alpha: float = 0.1,
+        alpha: float = 1.0,
         beta: float = 0.01,
         gamma: float = 1.0,
         edit_steps: int = 1,
@@ -278,8 +278,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
         beyond = {"passes": self.passes, "shuffle": self.shuffle, "random_state": self._seed_given()}
-        shell = {"parameters": beyond, "feature_names": None if names is None else names.tolist()}
-        self._classifier.save(path, sklearn=json.dumps(shell))
+        known = {} if names is None else {"feature_names": json.dumps(names.tolist())}
+        self._classifier.save(path, parameters=json.dumps(beyond), **known)
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> Self:
@@ -295,9 +295,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier, texts = OnlineClassifier.load(path, model)
         settings = {field.name: getattr(classifier.settings, field.name) for field in fields(Settings)}
         try:
-            shell = json.loads(texts.get("sklearn", '{"parameters": {}, "feature_names": null}'))
-            estimator = cls(**settings, **shell["parameters"])
-            names = shell["feature_names"]
+            estimator = cls(**settings, **json.loads(texts.get("parameters", '{"random_state": 0}')))
+            names = json.loads(texts.get("feature_names", "null"))
             if names is not None and (
                 not isinstance(names, list)
                 or len(names) != classifier.inputs

@@ -48,7 +48,7 @@ class Settings:
 
     memory: int = 1000
     replay_size: int = 10
-    alpha: float = 0.1
+    alpha: float = 1.0
     beta: float = 0.01
     gamma: float = 1.0
     edit_steps: int = 1
