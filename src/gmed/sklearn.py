@@ -212,11 +212,10 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
 
     def _check_unchanged(self) -> None:
-        learned, now = self._classifier.settings, self._settings()
-        changed = [f.name for f in fields(Settings) if getattr(learned, f.name) is not getattr(now, f.name)]
-        changed = [name for name in changed if getattr(learned, name) != getattr(now, name)]
-        if changed:
-            raise UsageError(f"{changed[0]} was changed after learning had begun; put it back, or begin anew with fit")
+        for name, learned in vars(self._classifier.settings).items():
+            now = getattr(self, name)
+            if now is not learned and now != learned:
+                raise UsageError(f"{name} was changed after learning had begun; put it back, or begin anew with fit")
 
     @contextmanager
     def _features_kept(self) -> Iterator[None]:
