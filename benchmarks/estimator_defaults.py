@@ -21,7 +21,7 @@ from gmed.sklearn import GMEDClassifier
 from streams import STREAMS, interval
 
 HERE = Path(__file__).parent
-CHOSEN = ["digits by class", "image segments by class", "MNIST by class", "phishing", "bananas", "moving clusters"]
+CHOSEN = ["digits by class", "image segments by class", "MNIST by class", "phishing", "moving clusters"]
 CHANGES = [
     {},
     {"alpha": 0.0},

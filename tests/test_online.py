@@ -272,6 +272,15 @@ def test_a_model_of_ones_own_with_outputs_to_spare():
     assert model.scores(x).shape == (10, 10) and module.out_features == 6
 
 
+def test_many_rows_are_predicted_in_blocks(monkeypatch):
+    x, y = rows(100)
+    model = OnlineClassifier(QUICK, inputs=4)
+    model.learn(x, y, classes=np.array([]))
+    whole = model.scores(x)
+    monkeypatch.setattr("gmed.online.classifier.BLOCK", 7)
+    np.testing.assert_allclose(model.scores(x), whole, rtol=1e-5, atol=1e-6)
+
+
 # ---------------------------------------------------------------------- failures
 
 

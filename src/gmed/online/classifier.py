@@ -21,6 +21,8 @@ from gmed.online.units import AsTheyAre, Floats, Standardiser, Units
 from gmed.randomness import generator
 
 KIND = "gmed-classifier/1"
+BLOCK = 10_000
+"""The most rows that are predicted at once, however many there are."""
 
 
 class OnlineClassifier:
@@ -80,7 +82,7 @@ class OnlineClassifier:
         """
         self._check(x, y)
         labels = self.labels if self.rows else None
-        for named in ([] if classes is None else [classes]) + [y]:
+        for named in ([] if classes is None or not len(classes) else [classes]) + [y]:
             labels = Labels.of(named) if labels is None else labels.with_also(named)
         assert labels is not None
         units = self.units.after(x) if self.rows else self._first_units(x)
@@ -135,7 +137,8 @@ class OnlineClassifier:
         if not self.rows:
             raise UsageError("this classifier has learned nothing yet")
         self._check(x)
-        logits = self.learner.logits(self.units.standardised(x)).cpu().numpy()
+        blocks = (x[start : start + BLOCK] for start in range(0, len(x), BLOCK))
+        logits = np.concatenate([self.learner.logits(self.units.standardised(rows)).cpu().numpy() for rows in blocks])
         return logits[:, self.labels.places]
 
     def predict(self, x: Floats) -> NDArray[Any]:
