@@ -16,6 +16,7 @@ from rich.table import Table
 
 from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
+from gmed.cli_fit import add_fit
 from gmed.cli_options import Extension, Model
 from gmed.cli_report import add_report
 from gmed.cli_reproduce import add_reproduce
@@ -60,6 +61,7 @@ add_reproduce(app)
 add_tune(app)
 add_doctor(app)
 add_watch(app)
+add_fit(app)
 
 Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]

@@ -6,13 +6,15 @@ import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gmed.errors import DataError, unknown
+from gmed.errors import DataError, GmedError, unknown
 
 Row = tuple[str, Sequence[Any]]
 """Where a row is, in words, and its cells. The first row of a file is its header."""
@@ -47,35 +49,136 @@ def read_table(path: Path, label: str | None, apart: str | None = None) -> Table
     >>> table.names, table.features.tolist(), table.labels
     (('width', 'length'), [[1.5, 2.0], [0.5, 3.0]], ('iris', 'rose'))
     """
-    rows = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path)
-    header = _header(path, next(rows, ("", []))[1])
+    file = TableFile(path)
     if label is None:
-        raise DataError(f"{path}: which column is the label? Say so with --label, one of: {', '.join(header)}.")
-    for column in (label, *([] if apart is None else [apart])):
-        if column not in header:
-            raise unknown(f"column of {path}:", column, header)
+        raise DataError(f"{path}: which column is the label? Say so with --label, one of: {', '.join(file.header)}.")
+    file.check([label, *([] if apart is None else [apart])])
     if label == apart:
         raise DataError(f"{path}: {label!r} cannot be both the label and what tasks are made by.")
-    numeric = [(place, name) for place, name in enumerate(header) if name not in (label, apart)]
-    if not numeric:
-        raise DataError(f"{path}: there is no column of numbers besides {label!r}.")
-    places = {name: place for place, name in enumerate(header)}
-    features, labels, groups = [], [], []
-    for where, cells in rows:
-        if len(cells) != len(header):
-            raise DataError(f"{path}, {where}: {len(cells)} cells where the header has {len(header)}.")
-        features.append([_number(path, where, name, cells[place]) for place, name in numeric])
-        labels.append(_text(path, where, label, cells[places[label]]))
-        if apart is not None:
-            groups.append(_text(path, where, apart, cells[places[apart]]))
-    if not labels:
+    parts = list(file.batches(file.others([label, *([] if apart is None else [apart])]), label, apart))
+    if not parts:
         raise DataError(f"{path}: there are no rows in it.")
     return Table(
-        tuple(name for _, name in numeric),
-        np.array(features, dtype=np.float64),
-        tuple(labels),
-        None if apart is None else tuple(groups),
+        parts[0].names,
+        np.concatenate([part.features for part in parts]),
+        tuple(text for part in parts for text in part.labels),
+        None if apart is None else tuple(text for part in parts for text in part.apart or ()),
     )
+
+
+class TableFile:
+    """A .csv or .parquet file that is read in batches of rows, in order: it may be larger than memory.
+
+    Attributes
+    ----------
+    header
+        The names of its columns.
+    position, size
+        How many bytes of how many have been read, about.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.position, self.size = 0, path.stat().st_size if path.is_file() else 0
+        self._rows = self._parquet if path.suffix.lower() == ".parquet" else self._csv
+        self.header = _header(path, next(self._rows(0), ("", []))[1])
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Make sure that there are columns of these names."""
+        for column in columns:
+            if column not in self.header:
+                raise unknown(f"column of {self.path}:", column, self.header)
+
+    def others(self, columns: Sequence[str]) -> list[str]:
+        """All columns but these."""
+        names = [name for name in self.header if name not in columns]
+        if not names:
+            besides = " and ".join(repr(column) for column in columns)
+            raise DataError(f"{self.path}: there is no column of numbers besides {besides}.")
+        return names
+
+    def batches(
+        self, features: Sequence[str], label: str | None, apart: str | None = None, size: int = 1000, skip: int = 0
+    ) -> Iterator[Table]:
+        """The rows, so many at a time, without the first ones that are to be skipped.
+
+        Parameters
+        ----------
+        features
+            The columns of numbers.
+        label, apart
+            The columns of text, if they are wanted.
+        """
+        places = {name: place for place, name in enumerate(self.header)}
+        rows = self._rows(skip)
+        next(rows)  # the header
+        while block := list(islice(rows, size)):
+            for where, cells in block:
+                if len(cells) != len(self.header):
+                    raise DataError(
+                        f"{self.path}, {where}: {len(cells)} cells where the header has {len(self.header)}."
+                    )
+            yield Table(
+                tuple(features),
+                self._numbers(block, [(places[name], name) for name in features]),
+                () if label is None else self._texts(block, places[label], label),
+                None if apart is None else self._texts(block, places[apart], apart),
+            )
+
+    def _numbers(self, block: Sequence[Row], columns: Sequence[tuple[int, str]]) -> NDArray[np.float64]:
+        try:
+            numbers = np.array([[cells[place] for place, _ in columns] for _, cells in block], dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            numbers = np.full((len(block), len(columns)), np.nan)
+        if np.isfinite(numbers).all():
+            return numbers
+        found = [[_number(self.path, where, name, cells[place]) for place, name in columns] for where, cells in block]
+        return np.array(found, dtype=np.float64)
+
+    def _texts(self, block: Sequence[Row], place: int, name: str) -> tuple[str, ...]:
+        return tuple(_text(self.path, where, name, cells[place]) for where, cells in block)
+
+    def _csv(self, skip: int) -> Iterator[Row]:
+        try:
+            with self.path.open("rb") as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+                delimiter = max(",;\t", key=file.readline().count)
+                file.seek(0)
+                reader = csv.reader(file, delimiter=delimiter)
+                rows = (cells for cells in reader if cells)
+                for cells in islice(rows, 1):
+                    yield "line 1", cells
+                for cells in islice(rows, skip, None):
+                    self.position = raw.tell()
+                    yield f"line {reader.line_num}", cells
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{self.path}: cannot be read as a table of UTF-8 text ({error}).") from None
+
+    def _parquet(self, skip: int) -> Iterator[Row]:
+        try:
+            from pyarrow.parquet import ParquetFile
+        except ImportError:
+            raise DataError(
+                f"{self.path}: pyarrow is needed to read it. Install it with: pip install 'gmed[parquet]'"
+            ) from None
+        try:
+            with ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
+                yield "the schema", file.schema_arrow.names
+                number, total = 0, max(1, file.metadata.num_rows)
+                for group in range(file.num_row_groups):
+                    length = file.metadata.row_group(group).num_rows
+                    if number + length <= skip:
+                        number += length
+                        continue
+                    for batch in file.iter_batches(batch_size=1000, row_groups=[group]):
+                        self.position = self.size * number // total
+                        for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                            number += 1
+                            if number > skip:
+                                yield f"row {number}", cells
+        except (GmedError, GeneratorExit):
+            raise
+        except Exception as error:  # what Arrow raises depends on the damage
+            raise DataError(f"{self.path}: not a sound Parquet file ({error}).") from None
 
 
 def _header(path: Path, cells: Sequence[Any]) -> list[str]:
@@ -107,36 +210,9 @@ def _text(path: Path, where: str, column: str, cell: Any) -> str:
     return str(cell).strip()
 
 
-def _csv(path: Path) -> Iterator[Row]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            delimiter = max(",;\t", key=file.readline().count)
-            file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter)
-            for cells in reader:
-                if cells:
-                    yield f"line {reader.line_num}", cells
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as a table of UTF-8 text ({error}).") from None
-
-
 def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
         return False
     return True
-
-
-def _parquet(path: Path) -> Iterator[Row]:
-    try:
-        from pyarrow.parquet import read_table as read
-    except ImportError:
-        raise DataError(f"{path}: pyarrow is needed to read it. Install it with: pip install 'gmed[parquet]'") from None
-    try:
-        table = read(path, memory_map=False)
-    except Exception as error:  # what Arrow raises depends on the damage
-        raise DataError(f"{path}: not a sound Parquet file ({error}).") from None
-    yield "the schema", table.column_names
-    for number, cells in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True), 1):
-        yield f"row {number}", cells

@@ -40,8 +40,8 @@ class BGD(Learner):
     ) -> None:
         super().__init__(model, lr=finite_number("eta", eta, above=0), seed=seed)
         self.samples = whole_number("samples", samples)
-        std = finite_number("initial_std", initial_std, above=0)
-        self.std = {name: torch.full_like(p, std).detach() for name, p in trainable(model).items()}
+        self.initial_std = finite_number("initial_std", initial_std, above=0)
+        self.std = {name: torch.full_like(p, self.initial_std).detach() for name, p in trainable(model).items()}
 
     def step(self, x: Tensor, y: Tensor) -> None:
         mean = trainable(self.model)
@@ -65,6 +65,13 @@ class BGD(Learner):
             for name, mu in mean.items():
                 mu.sub_(self.std[name] ** 2 * slope[name], alpha=self.lr)
             self.std = std
+
+    def grow(self, classes: int) -> None:
+        super().grow(classes)
+        for name, p in trainable(self.model).items():
+            known = self.std[name]
+            if known.shape != p.shape:
+                self.std[name] = torch.cat([known, torch.full_like(p[len(known) :], self.initial_std).detach()])
 
     def summed_loss(self, output: Tensor, y: Tensor) -> Tensor:
         """The negative log-likelihood of a batch."""

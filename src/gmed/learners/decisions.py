@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, prod
+from math import inf, isfinite, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -134,5 +134,9 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     (False, True)
     """
     tensors = list(tensors)
-    quickly = bool(torch.isfinite(get_total_norm(tensors)))  # the largest numbers have no square, so a no may be wrong
+    # the largest numbers have no square, so a no may be wrong
+    if all(tensor.is_cpu for tensor in tensors):
+        quickly = all(isfinite(norm.item()) for norm in torch._foreach_norm(tensors)) if tensors else True
+    else:
+        quickly = bool(torch.isfinite(get_total_norm(tensors)))
     return quickly or bool(torch.isfinite(get_total_norm(tensors, norm_type=inf)))

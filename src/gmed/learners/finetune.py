@@ -25,4 +25,5 @@ class FineTune(Learner):
     foreseeable = True
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        self.descend(self.look_ahead(x, y))
+        for _ in range(self.updates_per_batch):
+            self.descend(self.look_ahead(x, y))

@@ -22,6 +22,7 @@ from gmed.models import (
     Passes,
     evaluating,
     gradient,
+    grow_outputs,
     leaves_nothing_to_chance,
     running_statistics,
     trainable,
@@ -295,6 +296,28 @@ class Learner(ABC):
         goes = asked_for(*stored, origin=origin, label=label, where=where)
         memory.remove(filled[goes])
         return int(goes.sum())
+
+    @property
+    def classes(self) -> int:
+        """How many classes the model tells apart; 0 as long as nothing was observed."""
+        return self._classes
+
+    def grow(self, classes: int) -> None:
+        """Have the model tell so many classes apart, the new ones behind the others.
+
+        The outputs for the others and the memory stay as they are. Only models whose last layer is known to be
+        linear can grow (:func:`gmed.models.grow_outputs`).
+
+        >>> import gmed
+        >>> learner = gmed.learners.FineTune(gmed.models.MLP(4, 8, classes=2), lr=0.1)
+        >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 0]))
+        >>> learner.grow(3)
+        >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 2]))
+        """
+        with torch_seeded(self.seed, "new outputs", self.steps):
+            grow_outputs(self.model, whole_number("classes", classes))
+        if self._shape is not None:
+            self._classes = classes
 
     # ------------------------------------------------------------------ state is data
 

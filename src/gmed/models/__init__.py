@@ -3,6 +3,7 @@
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
 from gmed.models.functional import forward, gradient, trainable
+from gmed.models.growth import grow_outputs, output_layer
 from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mixture import Mixture
@@ -25,7 +26,9 @@ __all__ = [
     "export_onnx",
     "forward",
     "gradient",
+    "grow_outputs",
     "leaves_nothing_to_chance",
+    "output_layer",
     "running_statistics",
     "trainable",
     "treats_examples_independently",

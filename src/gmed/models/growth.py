@@ -1,0 +1,56 @@
+"""Models that are given more outputs while they learn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gmed.errors import UsageError
+from gmed.models.resnet import ResNet18
+
+
+def output_layer(model: nn.Module) -> nn.Linear:
+    """The linear layer whose outputs are the model's.
+
+    >>> output_layer(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 5))).out_features
+    5
+    """
+    layer = model
+    while type(layer).forward is nn.Sequential.forward and len(layer):  # type: ignore[arg-type]
+        layer = layer[-1]  # type: ignore[index]
+    if type(layer).forward is ResNet18.forward:
+        layer = layer.classifier  # type: ignore[assignment]
+    if not isinstance(layer, nn.Linear):
+        raise UsageError(
+            f"a {type(model).__name__} cannot be given more outputs: only a chain of layers (nn.Sequential) that ends "
+            "in a linear one can. Give it an output for every class from the start."
+        )
+    return layer
+
+
+@torch.no_grad()
+def grow_outputs(model: nn.Module, outputs: int) -> None:
+    """Give the model so many outputs, the new ones behind the others; what those are computed from is left alone.
+
+    >>> model = nn.Linear(3, 2)
+    >>> x = torch.ones(1, 3)
+    >>> before = model(x)
+    >>> grow_outputs(model, 5)
+    >>> model(x).shape, torch.allclose(model(x)[:, :2], before)
+    (torch.Size([1, 5]), True)
+    """
+    layer = output_layer(model)
+    if outputs < layer.out_features:
+        raise UsageError(f"the model has {layer.out_features} outputs; it cannot be given {outputs}")
+    added = outputs - layer.out_features
+    if added:
+        like = {"device": layer.weight.device, "dtype": layer.weight.dtype}
+        fresh = nn.Linear(layer.in_features, added, bias=layer.bias is not None, **like)
+        layer.weight = _longer(layer.weight, fresh.weight)
+        if layer.bias is not None:
+            layer.bias = _longer(layer.bias, fresh.bias)
+        layer.out_features = outputs
+
+
+def _longer(held: Tensor, more: Tensor) -> nn.Parameter:
+    return nn.Parameter(torch.cat([held, more]), requires_grad=held.requires_grad)

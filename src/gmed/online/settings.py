@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from gmed.editing import GMED
+from gmed.errors import UsageError, finite_number, whole_number
+from gmed.learners import ER, FineTune, Learner
+from gmed.memory import Reservoir
+from gmed.models import MLP, evaluating, grow_outputs
+from gmed.randomness import torch_seeded
+
+Model = nn.Module | Callable[[int, int], nn.Module]
+"""A model, or what makes one from the number of inputs and of classes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a classifier learns.
+
+    Parameters
+    ----------
+    memory
+        How many examples are stored (reservoir sampling); 0 for none, which is fine-tuning.
+    replay_size
+        How many stored examples are replayed in each step.
+    alpha, beta, gamma, edit_steps
+        Of the edit, as in :class:`gmed.editing.GMED`; with ``alpha=0`` there is none, which is plain experience replay.
+    learning_rate
+        Of plain SGD.
+    updates_per_batch
+        Updates in each step; replayed examples are drawn anew for each, and edited for the first.
+    batch_size
+        The most rows that one step learns from. More rows at once are taken in several steps.
+    hidden
+        Width of the two hidden layers of the model.
+    model
+        A model of your own instead: a module, or a function of the number of inputs and of classes that makes one.
+    standardise
+        Whether features are standardised by what has been met of the stream.
+    """
+
+    memory: int = 1000
+    replay_size: int = 10
+    alpha: float = 1.0
+    beta: float = 0.01
+    gamma: float = 1.0
+    edit_steps: int = 1
+    learning_rate: float = 0.1
+    updates_per_batch: int = 3
+    batch_size: int = 10
+    hidden: int = 64
+    standardise: bool = True
+    model: Model | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("memory", self.memory, least=0)
+        for name in ("replay_size", "updates_per_batch", "batch_size", "hidden"):
+            whole_number(name, getattr(self, name))
+        finite_number("learning_rate", self.learning_rate, above=0)
+        self._edit()
+        if not isinstance(self.standardise, bool):
+            raise UsageError(f"standardise must be True or False, not {self.standardise!r}")
+        if self.model is not None and not callable(self.model):
+            raise UsageError(f"model must be a module or a function that makes one, not {self.model!r}")
+
+    def make_learner(self, inputs: int, classes: int, seed: int) -> Learner:
+        """A learner that has learned nothing yet."""
+        with torch_seeded(seed, "weights"):
+            model = self._model(inputs, classes)
+        if self.memory == 0:
+            learner = FineTune(model, lr=self.learning_rate, seed=seed)
+            learner.updates_per_batch = self.updates_per_batch
+            return learner
+        return ER(
+            model,
+            lr=self.learning_rate,
+            memory=Reservoir(self.memory),
+            editing=self._edit() if self.alpha else None,
+            replay_size=self.replay_size,
+            updates_per_batch=self.updates_per_batch,
+            seed=seed,
+        )
+
+    def _edit(self) -> GMED:
+        return GMED(alpha=self.alpha, beta=self.beta, gamma=self.gamma, steps=self.edit_steps)
+
+    def _model(self, inputs: int, classes: int) -> nn.Module:
+        if self.model is None:
+            return MLP(inputs, self.hidden, classes)
+        if not isinstance(self.model, nn.Module):
+            return self.model(inputs, classes)
+        model = deepcopy(self.model)
+        with torch.no_grad(), evaluating(model):
+            outputs = model(next(model.parameters()).new_zeros((1, inputs))).shape[1]
+        if outputs < classes:
+            grow_outputs(model, classes)
+        return model
+
+    def to_json(self) -> str:
+        """As text. Of a model of one's own it says no more than that there is one."""
+        written = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps(written | {"model": None if self.model is None else "own"})
+
+    @classmethod
+    def from_json(cls, text: str, model: Model | None = None) -> Settings:
+        """What :meth:`to_json` wrote, with the model if it was one's own."""
+        try:
+            written: dict[str, Any] = json.loads(text)
+            own = written.pop("model")
+            settings = cls(**written, model=model)
+        except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
+            raise UsageError(f"what it says of settings is damaged ({error})") from None
+        if (own is None) != (model is None):
+            raise UsageError(
+                "it holds the package's own model, so none can be given"
+                if own is None
+                else "its model is one of your own: give it again, as the parameter model"
+            )
+        return settings

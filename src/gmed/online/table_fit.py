@@ -1,0 +1,194 @@
+"""A classifier from a table on the disk, which may be larger than memory, and predictions for another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from gmed.data.progress import Progress, unwatched
+from gmed.data.table import TableFile
+from gmed.errors import DataError, UsageError
+from gmed.online.classifier import OnlineClassifier
+from gmed.online.settings import Settings
+
+BLOCK = 1000
+"""About how many rows are read at once."""
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """What is learned, from which table, and where the model goes.
+
+    Parameters
+    ----------
+    table
+        A .csv or .parquet file, whose rows are learned from in their order.
+    label
+        The column that is the label. Labels are words, whatever they look like.
+    model
+        The file that is written.
+    drop
+        Columns that are left out. All others must hold numbers.
+    settings, seed
+        How it is learned.
+    start
+        A model to go on from; the settings and the seed are then its own.
+    """
+
+    table: Path
+    label: str
+    model: Path
+    drop: tuple[str, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    seed: int = 0
+    start: Path | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where what is learned so far is kept while it goes on."""
+        return self.model.with_name(f"{self.model.name}.unfinished")
+
+    def identity(self) -> str:
+        """What must be the same for a checkpoint to be gone on from."""
+        start = None if self.start is None else _fingerprint(self.start)
+        same = [_fingerprint(self.table), self.label, self.drop, self.settings.to_json(), self.seed, start]
+        return hashlib.sha256(json.dumps(same).encode()).hexdigest()
+
+
+@dataclass
+class Learned:
+    """How far a fit has come.
+
+    Attributes
+    ----------
+    rows
+        How many rows of the table have been learned from.
+    right
+        How many of them were predicted rightly before.
+    resumed
+        How many had been learned from when it was resumed; 0 if it was not.
+    finished
+        Whether that is all of them.
+    """
+
+    classifier: OnlineClassifier
+    rows: int = 0
+    right: int = 0
+    resumed: int = 0
+    finished: bool = False
+
+
+def fit_table(
+    fit: TableFit,
+    *,
+    checkpoint_every: float = 60.0,
+    progress: Progress = unwatched,
+    watch: Callable[[Learned], None] = lambda learned: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Learned:
+    """Learn from a table, predicting each batch before it is learned from; a fit that was cut goes on where it was.
+
+    What comes out does not depend on where it was cut. ``stop`` is asked after every step; when it says so, what is
+    learned is kept and the rest left for another call.
+    """
+    file = TableFile(fit.table)
+    file.check([fit.label, *fit.drop])
+    features = file.others([fit.label, *fit.drop])
+    identity = fit.identity()
+    learned = _begun(fit, features, identity)
+    classifier, size = learned.classifier, learned.classifier.settings.batch_size
+    names = json.dumps(features)
+    due = time.monotonic() + checkpoint_every
+
+    def keep() -> None:
+        counts = {"rows": learned.rows, "right": learned.right}
+        classifier.save(fit.checkpoint, fit=identity, progress=json.dumps(counts), feature_names=names)
+
+    for block in file.batches(features, fit.label, size=size * max(1, BLOCK // size), skip=learned.rows):
+        labels = np.array(block.labels)
+        for start in range(0, len(labels), size):
+            x, y = block.features[start : start + size], labels[start : start + size]
+            guesses = classifier.predict(x) if classifier.rows else np.full(len(y), "")
+            classifier.learn(x, y)
+            learned.right += int((guesses == y).sum())
+            learned.rows += len(y)
+            if stop():
+                keep()
+                return learned
+            if time.monotonic() >= due:
+                keep()
+                due = time.monotonic() + checkpoint_every
+        progress(file.position, file.size)
+        watch(learned)
+    if not learned.rows:
+        raise DataError(f"{fit.table}: there are no rows in it.")
+    classifier.save(fit.model, feature_names=names, label=fit.label)
+    fit.checkpoint.unlink(missing_ok=True)
+    learned.finished = True
+    return learned
+
+
+def _begun(fit: TableFit, features: Sequence[str], identity: str) -> Learned:
+    """A fit at its beginning, or where a checkpoint says that it was cut."""
+    if fit.checkpoint.exists():
+        classifier, texts = OnlineClassifier.load(fit.checkpoint)
+        if texts.get("fit") != identity:
+            raise UsageError(
+                f"{fit.checkpoint}: what is kept there is of another fit: other rows, columns or settings. "
+                "Give those again to go on with it, or remove it to begin anew."
+            )
+        counts = json.loads(texts["progress"])
+        return Learned(classifier, counts["rows"], counts["right"], resumed=counts["rows"])
+    if fit.start is None:
+        return Learned(OnlineClassifier(fit.settings, len(features), fit.seed))
+    classifier, texts = OnlineClassifier.load(fit.start)
+    if feature_names(fit.start, texts) != list(features):
+        raise UsageError(f"{fit.table}: its columns are not those that {fit.start} has learned from, in their order")
+    return Learned(classifier)
+
+
+def feature_names(model: Path, texts: dict[str, str]) -> list[str]:
+    """The names of the columns that a saved classifier has learned from."""
+    try:
+        names = json.loads(texts.get("feature_names", "null"))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{model}: it does not know the names of its columns; it has learned from arrays without any")
+    return names
+
+
+def predict_table(
+    model: Path, table: Path, progress: Progress = unwatched
+) -> Iterator[tuple[OnlineClassifier, np.ndarray, tuple[str, ...]]]:
+    """Predictions for the rows of a table, block by block.
+
+    Yields the classifier, (rows, classes) scores, and the labels where the table has the column that they were
+    learned from.
+    """
+    classifier, texts = OnlineClassifier.load(model)
+    names, file = feature_names(model, texts), TableFile(table)
+    file.check(names)
+    label = texts.get("label")
+    known = label if label in file.header else None
+    for block in file.batches(names, known):
+        yield classifier, classifier.scores(block.features), block.labels
+        progress(file.position, file.size)
+
+
+def _fingerprint(path: Path) -> list[int | str]:
+    """What is the same of a file as long as it is: its size, its beginning and its end."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(2**20)
+            file.seek(max(0, size - 2**20))
+            return [size, hashlib.sha256(head + file.read()).hexdigest()]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None

@@ -1,0 +1,125 @@
+"""The classifier one example at a time, as River's models learn and predict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from gmed.errors import InputError, UsageError, whole_number
+from gmed.online import OnlineClassifier, Settings, Standardiser
+
+try:
+    from river import base
+except ImportError:
+    raise UsageError("the River model needs River: pip install 'gmed[river]'") from None
+
+__all__ = ["GMEDClassifier"]
+
+
+class GMEDClassifier(base.Classifier):
+    """A neural network that learns example by example and replays, and edits, some it has stored.
+
+    A step from a single example is a noisy one and costs as much as a step from ten. So examples are collected and
+    learned from when there are ``buffer`` of them; those that wait are not yet in the predictions.
+
+    Features are those of the first examples. One that is missing later counts as its mean so far; one that is new is
+    left out.
+
+    Parameters
+    ----------
+    settings
+        How it learns: memory, edit, learning rate ...; by default :class:`gmed.online.Settings`.
+    buffer
+        How many examples are collected for a step.
+    seed
+        Every random choice follows from it.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> model, right = GMEDClassifier(seed=0), 0
+    >>> for x, y in datasets.Phishing():
+    ...     right += model.predict_one(x) == y
+    ...     model.learn_one(x, y)
+    >>> right / 1250 > 0.85
+    True
+    """
+
+    def __init__(self, settings: Settings | None = None, buffer: int = 10, seed: int = 0) -> None:
+        self.settings = settings
+        self.buffer = whole_number("buffer", buffer)
+        self.seed = whole_number("seed", seed, least=0)
+        self._features: list[Any] = []
+        self._waiting: list[tuple[list[float], Any]] = []
+        self._classifier: OnlineClassifier | None = None
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Learn from one example, or keep it until there are enough for a step."""
+        features = self._features or sorted(x, key=str)
+        row = self._row(x, features)
+        self._features = features
+        self._waiting.append((row, y))
+        if len(self._waiting) >= self.buffer:
+            self.learn_waiting()
+
+    def learn_waiting(self) -> None:
+        """Learn from the examples that wait, however few they are. Examples that cannot be used are let go."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        classifier = self._classifier
+        if classifier is None:
+            classifier = OnlineClassifier(self.settings or Settings(), len(self._features), self.seed)
+        x = self._filled(np.array([row for row, _ in waiting], dtype=np.float64))
+        y = np.empty(len(waiting), dtype=object)
+        y[:] = [label for _, label in waiting]
+        classifier.learn(x, y)
+        self._classifier = classifier
+
+    def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Any, float]:
+        """The probability of each class met so far; before the first step its share of the examples that wait."""
+        if self._classifier is None:
+            labels = Counter(label for _, label in self._waiting)
+            return {label: count / labels.total() for label, count in labels.items()}
+        row = self._filled(np.array([self._row(x, self._features)]))
+        shares = softmax(self._classifier.scores(row).astype(np.float64)[0])
+        return dict(zip(self._classifier.labels.classes.tolist(), shares.tolist(), strict=True))
+
+    def _row(self, x: Mapping[Any, Any], features: list[Any]) -> list[float]:
+        if not features:
+            raise InputError("the first example has no features")
+        return [_number(name, x.get(name)) for name in features]
+
+    def _filled(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The rows, with the mean of its feature so far for what is missing."""
+        missing = np.isnan(x)
+        if not missing.any():
+            return x
+        if self._classifier is not None and isinstance(self._classifier.units, Standardiser):
+            mean = self._classifier.units.mean
+        else:
+            mean = np.where(missing, 0, x).sum(0) / np.maximum(1, (~missing).sum(0))
+        return np.where(missing, mean, x)
+
+
+def _number(name: Any, value: Any) -> float:
+    if value is None:
+        return math.nan
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        hint = "encode it first, with river.preprocessing.OneHotEncoder for example"
+        raise InputError(f"feature {name!r} is {value!r}, not a number; {hint}") from None
+    if math.isinf(number):
+        raise InputError(f"feature {name!r} is infinite; leave it out or cut it back")
+    return number

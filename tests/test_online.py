@@ -1,0 +1,437 @@
+"""The classifier under the estimator: units, classes that appear late, failures that leave no trace."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import nn
+
+import gmed
+from gmed.errors import DivergedError, InputError, UsageError
+from gmed.learners.state import read_state, write_state
+from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
+from gmed.online.units import REACH
+
+QUICK = Settings(memory=30, hidden=8, batch_size=10)
+
+
+def rows(count, classes=3, features=4, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=count)
+    return rng.normal(size=(count, features)) * [1, 10, 100, 1000] + np.outer(y, [1, 20, 0, 500]), y
+
+
+def state(model):
+    tensors, texts = model.state()
+    return {name: t.tolist() for name, t in tensors.items()} | texts
+
+
+# ---------------------------------------------------------------------- units
+
+
+@given(
+    arrays(np.float64, st.tuples(st.integers(1, 40), st.just(3)), elements=st.floats(-1e6, 1e6)),
+    st.lists(st.integers(1, 12), min_size=1, max_size=8),
+)
+def test_statistics_are_those_of_all_rows(x, sizes):
+    """Whatever batches the rows come in, against NumPy's mean and variance of all of them."""
+    known, start = Standardiser.of(x[: sizes[0]]), sizes[0]
+    for size in sizes[1:]:
+        if start < len(x):
+            known, start = known.after(x[start : start + size]), start + size
+    met = x[:start]
+    assert known.count == len(met)
+    np.testing.assert_allclose(known.mean, met.mean(0), rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(known.squares / known.count, met.var(0), rtol=1e-6, atol=1e-3)
+
+
+def test_first_rows_as_a_scaler_would_have_them():
+    from sklearn.preprocessing import StandardScaler
+
+    x, _ = rows(50)
+    x[:, 3] = 7.3  # never varies
+    np.testing.assert_allclose(
+        Standardiser.of(x).standardised(x), StandardScaler().fit_transform(x), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_constant_that_rounding_moves_is_still_constant():
+    x = np.full((7, 1), 0.1)
+    known = Standardiser.of(x)
+    for _ in range(50):
+        known = known.after(x)
+    assert known.scale.tolist() == [1.0]
+    assert np.abs(known.standardised(x)).max() < 1e-6
+
+
+def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
+    x, _ = rows(1000)
+    known, renewed = Standardiser.of(x[:100]), []
+    for start in range(100, 1000, 10):
+        later = known.after(x[start : start + 10])
+        renewed += [start + 10] * (not later.same_as(known))
+        known = later
+    expected, since = [], 100
+    for count in range(110, 1001, 10):
+        if count >= 1.1 * since:
+            expected, since = [*expected, count], count
+    assert renewed == expected
+
+
+def test_a_value_out_of_reach_renews_units_and_is_cut_back():
+    x = np.random.default_rng(0).normal(size=(1000, 2))
+    known = Standardiser.of(x)
+    far = known.after(np.array([[1e6, 0.0]]))
+    assert not far.same_as(known) and known.after(x[:1]).same_as(known)
+    assert far.standardised(np.array([[1e9, 0.0]]))[0, 0] == REACH
+
+
+def test_conversion_between_units_is_that_of_the_raw_values():
+    x, _ = rows(200)
+    old, new = Standardiser.of(x[:50]), Standardiser.of(x[:50]).after(x[50:])
+    z = torch.from_numpy(old.standardised(x[:20]))
+    old.convert(z, to=new)
+    np.testing.assert_allclose(z.numpy(), new.standardised(x[:20]), rtol=1e-4, atol=1e-5)
+
+
+def test_stored_rows_stay_what_they_were_while_units_move():
+    """Against a memory of raw float64 rows: what is stored, put back into raw values, is what was observed."""
+    x, y = rows(3000)
+    x *= np.linspace(1, 30, 3000)[:, None]  # the deviation never settles
+    model = OnlineClassifier(Settings(memory=50, hidden=8, alpha=0.0), inputs=4)
+    units = set()
+    for start in range(0, 3000, 10):
+        model.learn(x[start : start + 10], y[start : start + 10])
+        units.add(model.units.since)
+    memory = model.learner.memory
+    raw = memory.x.numpy().astype(np.float64) * model.units.scale + model.units.shift
+    assert len(units) > 30  # so many conversions, and no more rounding than one
+    np.testing.assert_allclose(raw, x[memory.origin.numpy()], rtol=0, atol=1e-5 * x.std(0).max())
+    assert memory.y.tolist() == y[memory.origin.numpy()].tolist()
+
+
+def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
+    """Edited by hand, in standardised values, with ``edit_examples``."""
+    x, y = rows(40)
+    settings = Settings(memory=10, hidden=8, alpha=3.0, beta=0.1, learning_rate=0.1)
+    model = OnlineClassifier(settings, inputs=4)
+    model.learn(x[:10], y[:10])
+    model.learn(x[10:20], y[10:20])
+    learner = copy.deepcopy(model.learner)
+    later = model.units.after(x[20:30])
+    assert not later.same_as(model.units)
+    model.units.convert(learner.memory.x, to=later)
+    drawn = gmed.retrieval.uniform(learner.memory.filled(), 10, learner.random("replay"))
+    new = torch.from_numpy(later.standardised(x[20:30])), torch.from_numpy(y[20:30])
+    held = learner.memory.x[drawn], learner.memory.y[drawn]
+    edited = gmed.edit_examples(learner.model, *held, *new, lr=0.1, alpha=3.0, beta=0.1, batch_size=10)
+
+    model.learn(x[20:30], y[20:30])
+    kept = (model.learner.memory.origin[drawn] < 20).nonzero().flatten()  # not overwritten by the new rows
+    assert len(kept) >= 2
+    torch.testing.assert_close(model.learner.memory.x[drawn][kept], edited[kept], rtol=1e-4, atol=1e-5)
+
+
+def test_the_scale_of_a_feature_does_not_matter():
+    """Metres or millimetres, Celsius or Kelvin: the same model, to rounding."""
+    x, y = rows(300)
+    models = []
+    for factor, offset in ((1, 0), (1000, 273)):
+        model = OnlineClassifier(QUICK, inputs=4)
+        for start in range(0, 300, 10):
+            model.learn(x[start : start + 10] * factor + offset, y[start : start + 10])
+        models.append(model.scores(x * factor + offset))
+    np.testing.assert_allclose(*models, rtol=1e-2, atol=1e-2)
+
+
+# ---------------------------------------------------------------------- the learner underneath
+
+
+def test_without_units_it_is_the_learner_of_the_paper():
+    """Bit for bit: parameters and memory after a class-by-class stream whose classes are known."""
+    x, y = rows(200, classes=4)
+    x = x / 1000
+    settings = Settings(memory=40, hidden=8, alpha=2.0, beta=0.1, standardise=False, batch_size=10)
+    model = OnlineClassifier(settings, inputs=4, seed=3)
+    model.learn(x, y, classes=np.arange(4))
+    with gmed.randomness.torch_seeded(3, "weights"):
+        module = gmed.models.MLP(4, 8, 4)
+    editing = gmed.editing.GMED(alpha=2.0, beta=0.1)
+    learner = gmed.learners.ER(
+        module,
+        lr=settings.learning_rate,
+        memory=gmed.memory.Reservoir(40),
+        editing=editing,
+        updates_per_batch=3,
+        seed=3,
+    )
+    for start in range(0, 200, 10):
+        learner.observe(x[start : start + 10].astype(np.float32), y[start : start + 10])
+    ours, theirs = model.learner.state_dict(), learner.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_no_memory_is_fine_tuning_and_no_stride_plain_replay():
+    assert type(Settings(memory=0).make_learner(4, 2, 0)).__name__ == "FineTune"
+    assert Settings(alpha=0.0).make_learner(4, 2, 0).editing is None
+    assert Settings(alpha=0.2, edit_steps=2).make_learner(4, 2, 0).editing.steps == 2
+
+
+# ---------------------------------------------------------------------- classes that appear late
+
+
+def test_new_classes_leave_the_others_scores_and_the_memory_alone():
+    x, y = rows(60)
+    model = OnlineClassifier(QUICK, inputs=4)
+    model.learn(x, y)
+    before, learner = model.scores(x), copy.deepcopy(model.learner)
+    learner.grow(5)
+    after = learner.logits(model.units.standardised(x)).numpy()
+    np.testing.assert_allclose(after[:, :3], before, rtol=1e-5, atol=1e-6)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(learner.memory.state_dict().values(), model.learner.memory.state_dict().values(), strict=True)
+    )
+
+
+def test_classes_are_in_order_whatever_order_they_appear_in():
+    x, _ = rows(10)
+    model = OnlineClassifier(QUICK, inputs=4)
+    for name in ("m", "z", "a"):
+        model.learn(x, np.full(10, name))
+    assert model.labels.classes.tolist() == ["a", "m", "z"]
+    assert model.labels.met.tolist() == ["m", "z", "a"]
+    scores = model.learner.logits(model.units.standardised(x)).numpy()
+    np.testing.assert_array_equal(model.scores(x), scores[:, [2, 0, 1]])
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5), min_size=1, max_size=6))
+def test_outputs_never_change_hands(batches):
+    labels, given_out = None, {}
+    for batch in batches:
+        y = np.array(batch)
+        labels = Labels.of(y) if labels is None else labels.with_also(y)
+        for name, output in zip(y.tolist(), labels.outputs(y).tolist(), strict=True):
+            assert given_out.setdefault(name, output) == output
+        assert labels.classes.tolist() == sorted(given_out)
+    assert Labels.from_json(labels.to_json()).met.tolist() == labels.met.tolist()
+
+
+def test_every_kind_of_learner_can_grow():
+    from gmed.engine import METHODS, get_benchmark, resolve
+    from gmed.learners import TaskAware
+
+    for name, recipe in METHODS.items():
+        if recipe.order is not None:
+            continue
+        text = {"hal": "hal(anchor_steps=2)", "er-aug": "er-aug(rotation=0.0,scaling=0.0,crop=0)"}.get(name, name)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 2))
+        learner = resolve(get_benchmark("split-mnist"), text).make_learner(model, 0)
+        x, task = torch.rand(4, 1, 4, 4), ([0] if isinstance(learner, TaskAware) else [])
+        learner.observe(x, torch.tensor([0, 1, 0, 1]), *task)
+        before = learner.logits(x)
+        learner.grow(4)
+        torch.testing.assert_close(learner.logits(x)[:, :2], before)
+        learner.observe(x, torch.tensor([0, 3, 2, 1]), *task)
+        assert learner.logits(x).shape == (4, 4), name
+
+
+def test_models_that_cannot_grow_say_so_before_anything_changes():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    x, _ = rows(10)
+    model = OnlineClassifier(Settings(model=Own()), inputs=4)
+    model.learn(x, np.arange(10) % 2)
+    before = state(model)
+    with pytest.raises(UsageError, match="cannot be given more outputs"):
+        model.learn(x, np.arange(10) % 3)
+    assert state(model) == before
+
+
+def test_a_model_of_ones_own_with_outputs_to_spare():
+    x, _ = rows(10)
+    module = nn.Linear(4, 6)
+    model = OnlineClassifier(Settings(model=module), inputs=4)
+    model.learn(x, np.arange(10) % 2)
+    assert model.scores(x).shape == (10, 2)
+    model.learn(x, np.arange(10) % 5)
+    assert model.scores(x).shape == (10, 5) and model.learner.classes == 6
+    model.learn(x, np.arange(10))
+    assert model.scores(x).shape == (10, 10) and module.out_features == 6
+
+
+def test_many_rows_are_predicted_in_blocks(monkeypatch):
+    x, y = rows(100)
+    model = OnlineClassifier(QUICK, inputs=4)
+    model.learn(x, y, classes=np.array([]))
+    whole = model.scores(x)
+    monkeypatch.setattr("gmed.online.classifier.BLOCK", 7)
+    np.testing.assert_allclose(model.scores(x), whole, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- failures
+
+
+BAD = {
+    "a NaN": lambda x, y: (np.where(np.arange(4) == 2, np.nan, x), y),
+    "an infinity": lambda x, y: (np.where(np.arange(4) == 2, np.inf, x), y),
+    "too wide": lambda x, y: (np.hstack([x, x]), y),
+    "too few labels": lambda x, y: (x, y[:-1]),
+    "no rows": lambda x, y: (x[:0], y[:0]),
+    "words for numbers": lambda x, y: (x, y.astype(str)),
+    "a missing label": lambda x, y: (x, np.where(y == 0, None, y)),
+    "labels that are NaN": lambda x, y: (x, np.where(y == 0, np.nan, y)),
+    "values too large": lambda x, y: (x * 1e200, y),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_rows_change_nothing(bad):
+    x, y = rows(60)
+    model = OnlineClassifier(QUICK, inputs=4)
+    model.learn(x[:30], y[:30])
+    before = state(model)
+    with pytest.raises(InputError):
+        model.learn(*BAD[bad](x[30:], y[30:]))
+    assert state(model) == before
+    model.learn(x[30:], y[30:])
+
+
+def test_divergence_in_the_middle_of_a_call_changes_nothing():
+    """A learning rate that blows up: the steps of the call before the one that failed are undone too."""
+    x, y = rows(500)
+    model = OnlineClassifier(Settings(learning_rate=1e6, updates_per_batch=1, hidden=8, memory=30), inputs=4)
+    model.learn(x[:10], y[:10])
+    before, diverged = state(model), False
+    for start in range(10, 500, 50):
+        try:
+            model.learn(x[start : start + 50], np.append(y[start : start + 49], 99 + start))
+        except DivergedError:
+            diverged = True
+            break
+        before = state(model)
+    assert diverged and state(model) == before
+
+
+# ---------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("labels", [np.array(["ä", "b,", "c"]), np.array([-3, 5, 2**40]), np.array([0.5, 1.5, 2.5])])
+@pytest.mark.parametrize("settings", [QUICK, Settings(memory=0, hidden=8), Settings(standardise=False, hidden=8)])
+def test_a_loaded_classifier_goes_on_bit_for_bit(tmp_path, labels, settings):
+    x, y = rows(200)
+    y = labels[y]
+    kept, gone = OnlineClassifier(settings, inputs=4, seed=1), OnlineClassifier(settings, inputs=4, seed=1)
+    x = x if settings.standardise else x / 1000
+    for model in (kept, gone):
+        for start in range(0, 100, 10):
+            model.learn(x[start : start + 10], y[start : start + 10])
+    gone.save(tmp_path / "model", note="more")
+    gone, texts = OnlineClassifier.load(tmp_path / "model")
+    assert texts["note"] == "more" and state(gone) == state(kept)
+    for model in (kept, gone):
+        for start in range(100, 200, 10):
+            model.learn(x[start : start + 10], y[start : start + 10])
+    assert state(gone) == state(kept)
+    assert gone.predict(x).tolist() == kept.predict(x).tolist()
+
+
+def test_every_flipped_byte_of_a_file_is_noticed(tmp_path):
+    """Refused, but for the letters of the word "checksum": all that is told is then still what was written."""
+    x, y = rows(30)
+    model = OnlineClassifier(QUICK, inputs=4)
+    model.learn(x, y)
+    path = tmp_path / "model"
+    model.save(path)
+    sound = path.read_bytes()
+    for place in np.random.default_rng(0).integers(len(sound), size=60).tolist():
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        try:
+            found, _ = OnlineClassifier.load(path)
+        except UsageError as error:
+            assert "model" in str(error)
+        else:
+            assert b'"checksum"' not in path.read_bytes() and state(found) == state(model)
+    for length in (0, 7, 100, len(sound) - 1):
+        path.write_bytes(sound[:length])
+        with pytest.raises(UsageError, match="model"):
+            OnlineClassifier.load(path)
+
+
+TAMPERED = {
+    "settings": [
+        "[]",
+        "{}",
+        '{"memory": "x", "model": null}',
+        '{"model": null, "hidden": 0}',
+        '{"model": null, "os": 1}',
+    ],
+    "labels": [
+        "[]",
+        '{"type": "object", "met": [1]}',
+        '{"type": "int64", "met": [1, 1, 2]}',
+        '{"type": "int64", "met": []}',
+    ],
+    "counts": ["{}", '{"inputs": 5, "seed": 0, "rows": 30}', '{"inputs": 4, "seed": -1, "rows": 30}', "nonsense"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in TAMPERED.items() for text in texts])
+def test_a_file_that_was_tampered_with_is_refused(tmp_path, name, text):
+    """With a checksum that fits: what it says is checked too."""
+    x, y = rows(30)
+    model = OnlineClassifier(QUICK, inputs=4)
+    model.learn(x, y)
+    model.save(tmp_path / "model")
+    tensors, texts = read_state(tmp_path / "model", {})
+    write_state(tmp_path / "bad", tensors, {k: v for k, v in texts.items() if k != "format"} | {name: text})
+    with pytest.raises(UsageError, match="bad"):
+        OnlineClassifier.load(tmp_path / "bad")
+
+
+@pytest.mark.parametrize(
+    "name", ["units.scale", "units.since", "learner.memory.x", "learner.model.1.weight", "learner.steps"]
+)
+@pytest.mark.parametrize("damage", ["missing", "negative", "longer"])
+def test_tensors_that_do_not_fit_are_refused(tmp_path, name, damage):
+    x, y = rows(30)
+    model = OnlineClassifier(QUICK, inputs=4)
+    model.learn(x, y)
+    tensors, texts = model.state()
+    if damage == "missing":
+        del tensors[name]
+    elif damage == "longer":
+        tensors[name] = torch.cat([tensors[name].reshape(-1), tensors[name].reshape(-1)])
+    else:
+        tensors[name] = torch.full_like(tensors[name], -1)
+        if name in ("learner.memory.x", "learner.model.1.weight"):
+            tensors[name] = tensors[name] * torch.nan
+    with pytest.raises(UsageError):
+        OnlineClassifier.from_state(tensors, texts)
+
+
+def test_a_model_of_ones_own_is_given_again(tmp_path):
+    x, y = rows(30)
+    make = lambda inputs, classes: nn.Linear(inputs, classes)  # noqa: E731
+    model = OnlineClassifier(Settings(model=make), inputs=4)
+    model.learn(x, y)
+    model.save(tmp_path / "model")
+    with pytest.raises(UsageError, match="give it again"):
+        OnlineClassifier.load(tmp_path / "model")
+    again, _ = OnlineClassifier.load(tmp_path / "model", model=make)
+    assert state(again) == state(model) and json.loads(again.settings.to_json())["model"] == "own"
+    OnlineClassifier(QUICK, inputs=4).save(tmp_path / "plain")
+    with pytest.raises(UsageError, match="none can be given"):
+        OnlineClassifier.load(tmp_path / "plain", model=make)
