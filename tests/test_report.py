@@ -260,6 +260,14 @@ def test_without_the_extra_the_page_says_what_to_install(store, tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
+def test_it_is_opened_if_asked(store, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address))
+    said = report("--store", store, "-o", tmp_path, "--format", "csv", "--open")
+    assert opened == [(tmp_path / "report.csv").as_uri()]
+    assert "open the file by hand" in said  # nothing opened it
+
+
 def test_one_that_holds_nothing_is_refused(tmp_path):
     Store(tmp_path / "empty.db").close()
     with pytest.raises(UsageError, match="nothing to report"):

@@ -64,16 +64,7 @@ def _report(
     require_folder(folder)
     if form is Format.html:
         if gallery:
-            told = make_console(stderr=True)
-
-            def tell(spec: RunSpec) -> None:
-                told.print(f"watching {spec}")
-
-            where = pick_device(device).type
-            folder_of_data = Path(data_dir) if data_dir else None
-            failed = watch_edits(results, path, device=where, data_dir=folder_of_data, told=tell)
-            for spec, error in failed.items():
-                told.print(f"not watched: {spec}: {error}")
+            _watch(results, path, device, Path(data_dir) if data_dir else None)
         name, text = "report.html", html(find_contents(results, outdated, path, benchmark, methods or []))
     else:
         if gallery:
@@ -89,6 +80,17 @@ def _report(
         raise UsageError(f"{file}: cannot be written ({error.strerror}); choose another --out") from None
     finally:
         temporary.unlink(missing_ok=True)
-    console.print(f"wrote {file.resolve()} ({len(text.encode()) / 1e6:.1f} MB)", soft_wrap=True)
+    console.print(f"wrote {file.resolve()} ({len(text.encode()) / 1000:,.0f} kB)", soft_wrap=True)
     if show and not webbrowser.open(file.resolve().as_uri()):
         console.print("no browser could be opened here; open the file by hand")
+
+
+def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> None:
+    console = make_console(stderr=True)
+
+    def tell(spec: RunSpec) -> None:
+        console.print(f"watching {spec}")
+
+    failed = watch_edits(results, store, device=pick_device(device).type, data_dir=data_dir, told=tell)
+    for spec, error in failed.items():
+        console.print(f"not watched: {spec}: {error}")

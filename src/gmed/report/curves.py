@@ -40,7 +40,7 @@ def curves(runs: Sequence[RunResult], place: str) -> Chart | None:
         f"{place}-curves",
         "Accuracy after each task",
         "Mean accuracy over the tasks met so far, at the end of each; bands are one standard deviation over seeds to "
-        "either side. At most eight methods at once.",
+        "either side, cut at 100 %. At most eight methods at once.",
         (band + line + points).properties(width="container", height=300),
         records,
         Choice("method", list(dict.fromkeys([*first, *by_method(runs)])), first, several=True),
@@ -65,6 +65,13 @@ def records_of(method: str, runs: Sequence[RunResult]) -> list[Record]:
         mean, std = float(met.mean()), float(met.std(ddof=1)) if len(met) > 1 else math.nan
         reach = 0.0 if math.isnan(std) else std
         found.append(
-            {"method": method, "task": point + 1, "mean": mean, "std": std, "low": mean - reach, "high": mean + reach}
+            {
+                "method": method,
+                "task": point + 1,
+                "mean": mean,
+                "std": std,
+                "low": mean - reach,
+                "high": min(100.0, mean + reach),
+            }
         )
     return found

@@ -52,7 +52,9 @@ def html(contents: Contents) -> str:
         runs=f"{len(results.runs):,}",
         methods=len({run.method for run in results.runs}),
         outdated=contents.outdated,
-        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words()}).",
+        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words()})."
+        if contents.compared
+        else "",
         glance=glance(contents),
         gains=contents.gains,
         sections=[_for_page(section) for section in contents.sections],

@@ -59,5 +59,4 @@ def edits_with_gmed(method: str) -> bool:
     >>> edits_with_gmed("er(memory=50)+gmed(alpha=1.0)"), edits_with_gmed("er+adv-edit"), edits_with_gmed("er")
     (True, False, False)
     """
-    _, *edit = parse(method)
-    return bool(edit) and edit[0].name == "gmed"
+    return any(part.name == "gmed" for part in parse(method)[1:])

@@ -53,6 +53,17 @@ class Table:
     headings: Sequence[tuple[str, str]]
     rows: list[list[Cell]] = field(default_factory=list)
 
+    def without_empty_columns(self) -> Table:
+        """The same, but for columns in which nothing is known.
+
+        >>> made = Table("t", [("a", ""), ("b", "")], [[Cell("1", 1), Cell("–")], [Cell("–"), Cell("–")]])
+        >>> [heading for heading, _ in made.without_empty_columns().headings]
+        ['a']
+        """
+        known = [place for place in range(len(self.headings)) if any(row[place].text != "–" for row in self.rows)]
+        rows = [[row[place] for place in known] for row in self.rows]
+        return Table(self.name, [self.headings[place] for place in known], rows)
+
 
 def result_table(rows: Sequence[Row], best: str | None, compared: Mapping[str, Comparison], place: str) -> Table:
     """Every method of a benchmark beside the published number, and what its edit gains."""
@@ -103,7 +114,7 @@ def result_table(rows: Sequence[Row], best: str | None, compared: Mapping[str, C
                 Cell(p_value(found.corrected).removeprefix("= "), found.corrected) if found and tested else Cell("–"),
             ]
         )
-    return table
+    return table.without_empty_columns()
 
 
 METRICS = (
@@ -133,10 +144,7 @@ def metric_table(runs: Sequence[RunResult], place: str) -> Table:
             else:
                 cells.append(Cell("–"))
         table.rows.append(cells)
-    known = [column for column in range(len(table.headings)) if any(row[column].text != "–" for row in table.rows)]
-    kept = Table(table.name, [table.headings[column] for column in known])
-    kept.rows.extend([row[column] for column in known] for row in table.rows)
-    return kept
+    return table.without_empty_columns()
 
 
 def interval(low: float, high: float) -> str:

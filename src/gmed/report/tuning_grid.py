@@ -4,23 +4,34 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gmed.engine import TUNING
+from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.report.chart import Chart, Choice, rows, tooltip
+from gmed.report.runs import edits_with_gmed
 from gmed.results import Store
 from gmed.results.tuning import Scores, scores
 from gmed.studies.charts import Record
 
-TUNED = ("er+gmed", "mir+gmed", "er-aug+gmed", "er-t+gmed", "gss+gmed", "gem+gmed")
-"""Methods that ``gmed tune`` may have been asked for."""
-
 
 def tried(store: Store, benchmark: str) -> dict[str, Scores]:
-    """What ``gmed tune`` found on a benchmark, for every method that was tuned there."""
+    """What ``gmed tune`` found of alpha and beta on a benchmark, for every method that was tuned there."""
     found = {}
-    for method in TUNED:
-        with suppress(UsageError):  # it was not
-            found[method] = scores(store, benchmark, method)
+    for method in dict.fromkeys(untuned(run.method) for run in store.runs(benchmark + TUNING)):
+        with suppress(UsageError):  # it was not tuned to the end
+            grid = scores(store, benchmark, method)
+            if edits_with_gmed(method) and all(len(point) == 2 for point in grid.means):
+                found[method] = grid
     return found
+
+
+def untuned(candidate: str) -> str:
+    """The method that a candidate is one of.
+
+    >>> untuned("er(memory=50)+gmed(alpha=0.1,beta=0.0)")
+    'er(memory=50)+gmed'
+    """
+    *before, edit = parse(candidate)
+    return "+".join([*map(str, before), edit.name])
 
 
 def tuned_benchmarks(names: Iterable[str]) -> list[str]:
