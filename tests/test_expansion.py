@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, one_hot
 
-from gmed.engine import RunSpec, Terms, get_benchmark, run_one
+from gmed.engine import RunResult, RunSpec, Terms, get_benchmark, run_one
 from gmed.engine.overhead import Overhead
 from gmed.engine.run import accuracies_on
 from gmed.errors import GmedError, InputError, UsageError
@@ -17,8 +17,10 @@ from gmed.memory import Reservoir
 from gmed.models import MLP, Columns, Compositions, Mixture, ResNet18
 from gmed.models.mixture import expanded
 from gmed.paper import quantities
+from gmed.results import Store
 from gmed.results.metrics import Metrics
 from gmed.streams import Examples
+from gmed.studies import Asked, get_study
 
 
 def small(inputs=16, classes=4):
@@ -490,3 +492,22 @@ def test_examples_that_wait_for_an_expert_are_forgotten_on_request():
         learner.forget(origin=0)
     with pytest.raises(UsageError, match="one of"):
         learner.forget()
+
+
+def test_the_table_of_equal_memory(tmp_path):
+    """From stored runs: every row of the paper beside ours, and the memory of each as the paper and we count it."""
+    study, taken = get_study("equal-memory"), {"overhead in examples": "2578.6", "overhead in bytes": "5912832"}
+    with Store(tmp_path / "r.db") as store:
+        for benchmark, method, _ in study.plan():
+            if benchmark == "split-mnist-full":
+                spec = RunSpec.make(benchmark, method, 0)
+                store.add(spec, RunResult(benchmark, spec.method.name, 0, [[0.5]], 0.5, 0.5, 1, {}, {**taken}))
+    found = study.carry_out(Asked(["split-mnist-full"], seeds=1, how={"store": tmp_path / "r.db"}))
+    assert [row.cell.row for row in found.table.rows] == [
+        "CN-DPM", "Prog. NN", "Prog. NN", "CompCL", "CompCL", "ER", "ER+GMED", "ER", "ER+GMED",
+    ]  # fmt: skip
+    first, second, *others = found.numbers
+    assert (first.quantity, first.mean, first.published) == ("memory of cn-dpm, in examples", 2578.6, 2581)
+    assert (second.quantity, second.mean) == ("memory of cn-dpm, in MB", pytest.approx(5.912832))
+    assert [number.published for number in others[::2]] == [9755] * 4 + [2581] * 4
+    assert found.to_dict()["numbers"][0]["mean"] == 2578.6

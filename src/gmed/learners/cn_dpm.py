@@ -54,6 +54,15 @@ class CNDPM(Expanding):
     seed
         As in :class:`~gmed.learners.Learner`.
 
+    Examples
+    --------
+    >>> import torch, gmed
+    >>> learner = gmed.learners.CNDPM(gmed.models.MLP(), short_term=20, generator_steps=5, classifier_steps=5)
+    >>> for _ in range(2):
+    ...     learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10) % 2)
+    >>> learner.parts, learner.predict(torch.rand(3, 1, 28, 28)).shape
+    (1, torch.Size([3]))
+
     References
     ----------
     Lee, Ha, Zhang, Kim, "A neural Dirichlet process mixture model for task-free continual learning", ICLR 2020.

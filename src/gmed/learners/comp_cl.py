@@ -32,6 +32,15 @@ class CompCL(TasksApart):
     keep_old
         Whether the components of earlier tasks stay as they are, and the new ones alone learn.
 
+    Examples
+    --------
+    >>> import torch, gmed
+    >>> learner = gmed.learners.CompCL(gmed.models.MLP(), structure_steps=1)
+    >>> for task in (0, 1, 1):
+    ...     learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10), task)
+    >>> learner.parts, learner.structuring
+    (2, False)
+
     References
     ----------
     Mendez and Eaton, "Lifelong learning of compositional structures", ICLR 2021.

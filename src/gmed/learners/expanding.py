@@ -31,12 +31,11 @@ class Expanding(Learner):
         """How many there are in a state."""
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        before, model = self.state_dict(), self.model
-        parts = self.parts
+        before, model, parts = self.state_dict(), self.model, self.parts
         try:
             wanted = self.parts_in(state)
         except (LookupError, TypeError, ValueError) as error:
-            raise UsageError(f"this state does not fit the learner: it has no {error}") from error
+            raise UsageError("this state has no parts of such a model: it is another kind of learner's") from error
         self.resize(wanted)
         try:
             super().load_state_dict(state)
