@@ -242,6 +242,17 @@ def test_every_kind_of_learner_can_grow():
         assert learner.logits(x).shape == (4, 4), name
 
 
+def test_the_residual_network_can_grow():
+    model = gmed.models.ResNet18(classes=2, width=2).eval()
+    x = torch.rand(2, 3, 32, 32)
+    before = model(x)
+    gmed.models.grow_outputs(model, 5)
+    torch.testing.assert_close(model(x)[:, :2], before)
+    assert model(x).shape == (2, 5)
+    with pytest.raises(UsageError, match="cannot be given 3"):
+        gmed.models.grow_outputs(model, 3)
+
+
 def test_models_that_cannot_grow_say_so_before_anything_changes():
     class Own(nn.Module):
         def __init__(self):

@@ -241,6 +241,15 @@ def test_pickled_and_copied_goes_on_exactly():
     assert pickle.loads(pickle.dumps(GMEDClassifier(memory=3))).memory == 3
 
 
+def test_parameters_that_are_numbers_of_numpys(tmp_path):
+    """As RandomizedSearchCV draws them."""
+    given = {"memory": np.int64(20), "learning_rate": np.float32(0.1), "standardise": np.True_, "passes": np.int32(2)}
+    model = GMEDClassifier(**given, random_state=np.int64(3)).fit(X4, Y4)
+    model.save(tmp_path / "file")
+    for again in (GMEDClassifier.load(tmp_path / "file"), pickle.loads(pickle.dumps(model))):
+        assert again.partial_fit(X4, Y4).get_params() == model.get_params()
+
+
 @pytest.mark.parametrize("names", ["[1]", '"abcd"', "[1, 2, 3, 4]", "3"])
 def test_a_tampered_shell_is_refused(tmp_path, names):
     model = GMEDClassifier().fit(X4, Y4)

@@ -295,7 +295,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         beyond = {"passes": self.passes, "shuffle": self.shuffle, "random_state": self._seed_given()}
         known = {} if names is None else {"feature_names": json.dumps(names.tolist())}
-        self._classifier.save(path, parameters=json.dumps(beyond), **known)
+        self._classifier.save(path, parameters=json.dumps(beyond, default=lambda number: number.item()), **known)
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> Self:

@@ -81,6 +81,7 @@ class OnlineClassifier:
             Classes to tell apart from now on, besides those of ``y`` and those known already.
         """
         self._check(x, y)
+        y = plain(y)
         labels = self.labels if self.rows else None
         for named in ([] if classes is None or not len(classes) else [classes]) + [y]:
             labels = Labels.of(named) if labels is None else labels.with_also(named)
@@ -93,6 +94,7 @@ class OnlineClassifier:
     def fit(self, x: Floats, y: NDArray[Any], passes: int, shuffle: bool) -> None:
         """Learn from rows that are all there at once, several times over, before anything else is learned."""
         self._check(x, y)
+        y = plain(y)
         if self.rows:
             raise UsageError("this classifier has learned already; make a new one")
         labels, units = Labels.of(y), self._first_units(x)

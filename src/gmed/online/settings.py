@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -65,7 +66,7 @@ class Settings:
             whole_number(name, getattr(self, name))
         finite_number("learning_rate", self.learning_rate, above=0)
         self._edit()
-        if not isinstance(self.standardise, bool):
+        if not isinstance(self.standardise, bool | np.bool_):
             raise UsageError(f"standardise must be True or False, not {self.standardise!r}")
         if self.model is not None and not callable(self.model):
             raise UsageError(f"model must be a module or a function that makes one, not {self.model!r}")
@@ -106,7 +107,9 @@ class Settings:
     def to_json(self) -> str:
         """As text. Of a model of one's own it says no more than that there is one."""
         written = {field.name: getattr(self, field.name) for field in fields(self)}
-        return json.dumps(written | {"model": None if self.model is None else "own"})
+        return json.dumps(
+            written | {"model": None if self.model is None else "own"}, default=lambda number: number.item()
+        )
 
     @classmethod
     def from_json(cls, text: str, model: Model | None = None) -> Settings:
