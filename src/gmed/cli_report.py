@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gmed.cli_options import Extension
 from gmed.engine import RunSpec
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
@@ -53,6 +54,7 @@ def _report(
     device: Annotated[str, typer.Option(help="Where a watched run is computed: auto, cpu or cuda")] = "auto",
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
+    extension: Extension = None,
 ) -> None:
     """Make one HTML file of a store, to be sent around; or tables for a paper."""
     path, folder, console = store or default_store(), Path(out), make_console()
