@@ -21,18 +21,15 @@ from gmed.sklearn import GMEDClassifier
 from streams import STREAMS, interval
 
 HERE = Path(__file__).parent
-CHOSEN = ["digits by class", "image segments by class", "MNIST by class", "phishing", "moving clusters"]
+CHOSEN = ["digits by class", "image segments by class", "MNIST by class", "phishing"]
 CHANGES = [
     {},
     {"alpha": 0.0},
     {"alpha": 10.0},
-    {"beta": 0.1},
     {"learning_rate": 0.05},
     {"learning_rate": 0.2},
     {"updates_per_batch": 1},
     {"replay_size": 32},
-    {"memory": 200},
-    {"standardise": False},
 ]
 
 
