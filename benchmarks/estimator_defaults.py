@@ -3,7 +3,8 @@
     python benchmarks/estimator_defaults.py [--seeds 5]
 
 The score of a stream is the accuracy on its test set at the end, where it has one, else the prequential accuracy. Seeds
-are from 100 on, so that those of benchmarks/drift.py have had no part in the choice. Differences from the defaults are
+are from 100 on, so that those of benchmarks/drift.py have had no part in the choice; they had one in the search before
+it, so that what is found here is not independent of the defaults. Differences from the defaults are
 paired by seed. Results so far are kept, and not computed again.
 """
 
