@@ -121,14 +121,26 @@ def train(strategy, experiences):
         strategy.train(experience, shuffle=False)
 
 
-def assert_same(learner, model, memory, atol=0.0):
-    """Parameters, batch-norm statistics and memory are equal: bit for bit, or within ``atol``."""
-    ours, theirs = learner.model.state_dict(), model.state_dict()
-    ours |= {f"memory {name}": tensor for name, tensor in learner.memory.state_dict().items()}
-    theirs |= {f"memory {name}": tensor for name, tensor in memory.state_dict().items()}
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        torch.testing.assert_close(theirs[name], ours[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+def state(model, memory):
+    """Parameters, batch-norm statistics and memory, as they are now."""
+    held = {f"memory {name}": tensor for name, tensor in memory.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in (model.state_dict() | held).items()}
+
+
+def assert_same(found, expected, atol=0.0):
+    """Two states are equal: bit for bit, or within ``atol``."""
+    assert found.keys() == expected.keys()
+    for name in found:
+        torch.testing.assert_close(
+            found[name], expected[name], rtol=0, atol=atol, msg=lambda said, name=name: f"{name}: {said}"
+        )
+
+
+def learned(learner, dtype=torch.float32):
+    """The state of our own learner after the stream."""
+    for x, y in batches(dtype):
+        learner.observe(x, y)
+    return state(learner.model, learner.memory)
 
 
 class Newest(Retrieval):
@@ -149,57 +161,47 @@ EDITS = {
 @pytest.mark.parametrize("model", [OwnForward, batch_norm])
 @pytest.mark.parametrize("editing", EDITS.values(), ids=EDITS.keys())
 def test_it_is_our_learner_bit_for_bit(plugin, editing, model, way):
-    learner = ER(made(model), lr=0.05, memory=Reservoir(30), editing=editing, seed=7)
-    for x, y in batches():
-        learner.observe(x, y)
+    expected = learned(ER(made(model), lr=0.05, memory=Reservoir(30), editing=editing, seed=7))
 
     network, memory = made(model), Reservoir(30)
     stream = benchmark().train_stream
     train(naive(network, plugin(memory, editing, seed=7)), stream if way == "tasks" else online(stream))
     assert memory.seen == TASKS * SIZE
     assert bool(memory.age.any()) == (editing is not None and editing.write_back)
-    assert_same(learner, network, memory)
+    assert_same(state(network, memory), expected)
 
 
 @pytest.mark.parametrize("editing", [None, GMED(alpha=5.0, beta=0.01)])
 def test_where_the_learner_sums_in_another_order_they_agree_to_rounding(plugin, editing):
     """Of known layers ER uses the look-ahead's gradient again: the same sum, rounded otherwise (here in float64)."""
-    learner = ER(made(mlp), lr=0.05, memory=Reservoir(30), editing=editing)
-    for x, y in batches(torch.float64):
-        learner.observe(x, y)
+    expected = learned(ER(made(mlp), lr=0.05, memory=Reservoir(30), editing=editing), torch.float64)
     network, memory = made(mlp), Reservoir(30)
     train(naive(network, plugin(memory, editing)), benchmark(torch.float64).train_stream)
-    assert_same(learner, network, memory, atol=1e-10)
+    assert_same(state(network, memory), expected, atol=1e-10)
 
 
 def test_passes_over_online_experiences_are_updates_per_batch(plugin):
     editing = GMED(alpha=5.0, beta=0.01)
-    learner = ER(made(OwnForward), lr=0.05, memory=Reservoir(30), editing=editing, updates_per_batch=3)
-    for x, y in batches():
-        learner.observe(x, y)
+    expected = learned(ER(made(OwnForward), lr=0.05, memory=Reservoir(30), editing=editing, updates_per_batch=3))
     network, memory = made(OwnForward), Reservoir(30)
     train(naive(network, plugin(memory, editing), train_epochs=3), online(benchmark().train_stream))
-    assert_same(learner, network, memory)
+    assert_same(state(network, memory), expected)
 
 
 def test_another_retrieval(plugin):
-    learner = ER(made(OwnForward), lr=0.05, memory=Reservoir(30), retrieval=Newest(), replay_size=4)
-    for x, y in batches():
-        learner.observe(x, y)
+    expected = learned(ER(made(OwnForward), lr=0.05, memory=Reservoir(30), retrieval=Newest(), replay_size=4))
     network, memory = made(OwnForward), Reservoir(30)
     train(naive(network, plugin(memory, retrieval=Newest(), replay_size=4)), benchmark().train_stream)
-    assert_same(learner, network, memory)
+    assert_same(state(network, memory), expected)
 
 
 def test_adam_with_a_look_ahead_of_its_own(plugin):
     editing = GMED(alpha=5.0, beta=0.01)
-    learner = ERAdam(made(mlp), lr=0.05, adam_lr=1e-3, memory=Reservoir(30), editing=editing)
-    for x, y in batches(torch.float64):
-        learner.observe(x, y)
+    expected = learned(ERAdam(made(mlp), lr=0.05, adam_lr=1e-3, memory=Reservoir(30), editing=editing), torch.float64)
     network, memory = made(mlp), Reservoir(30)
     adam = torch.optim.Adam(network.parameters(), lr=1e-3)
     train(naive(network, plugin(memory, editing, lr=0.05), optimizer=adam), benchmark(torch.float64).train_stream)
-    assert_same(learner, network, memory, atol=1e-8)
+    assert_same(state(network, memory), expected, atol=1e-8)
 
 
 def test_task_labels_change_nothing(plugin):
@@ -210,10 +212,8 @@ def test_task_labels_change_nothing(plugin):
         network, memory = made(OwnForward), Reservoir(30)
         stream = (task_incremental_benchmark(benchmark()) if labelled else benchmark()).train_stream
         train(naive(network, plugin(memory, GMED(alpha=5.0, beta=0.01))), stream)
-        found.append((network, memory))
-    learner = ER(found[0][0], lr=0.05, memory=Reservoir(30))
-    learner.memory = found[0][1]
-    assert_same(learner, *found[1])
+        found.append(state(network, memory))
+    assert_same(*found)
 
 
 def test_whoever_else_looks_sees_the_incoming_batch(plugin):
@@ -254,7 +254,7 @@ def test_a_copy_goes_on_as_the_original_does(plugin, way, tmp_path, monkeypatch)
     train(strategy, experiences[2:])
     learner = strategy.plugins[0].learner
     assert again.plugins[0].learner.model is again.model and learner.steps == 50
-    assert_same(learner, again.model, again.plugins[0].memory)
+    assert_same(state(again.model, again.plugins[0].memory), state(strategy.model, learner.memory))
 
 
 def test_classes_that_come_one_after_another(plugin):
@@ -271,12 +271,22 @@ def test_a_step_that_is_not_finite_is_not_taken(plugin):
     network, memory = made(OwnForward), Reservoir(30)
     strategy, first = naive(network, plugin(memory)), benchmark().train_stream[0]
     train(strategy, [first])
-    before = copy.deepcopy(ER(network, lr=0.05, memory=Reservoir(30)).model.state_dict()), copy.deepcopy(memory)
+    before = state(network, memory)
     strategy._criterion = lambda output, y: nn.functional.cross_entropy(output, y) * torch.inf
     with pytest.raises(DivergedError, match="the step was not taken"):
         train(strategy, [first])
-    assert all(torch.equal(before[0][name], value) for name, value in network.state_dict().items())
-    assert torch.equal(before[1].x, memory.x) and before[1].seen == memory.seen
+    assert_same(state(network, memory), before)
+
+
+def test_stored_examples_are_forgotten_on_request(plugin):
+    network, memory = made(OwnForward), Reservoir(30)
+    replay, asked, stream = plugin(memory), 2, benchmark().train_stream
+    strategy = naive(network, replay)
+    train(strategy, stream[:3])
+    stored = int((memory.y == asked).sum())
+    assert stored and replay.learner.forget(label=asked) == stored and len(memory) == 30 - stored
+    train(strategy, stream[3:])
+    assert asked not in memory.y[torch.from_numpy(memory.filled())]
 
 
 def multi_task():
