@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -92,3 +95,19 @@ def test_nothing_non_finite_is_stored():
 def test_capacity_must_be_a_count(capacity):
     with pytest.raises(UsageError, match="capacity"):
         Reservoir(capacity)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))])
+def test_a_copy_is_a_memory_of_its_own(copied):
+    memory = filled(12, [10] * 3)
+    memory.remove(np.array([4]))
+    other = copied(memory)
+    before = {name: tensor.clone() for name, tensor in memory.state_dict().items()}
+    x = torch.full((40, 1), -1.0)
+    other.insert(x, x[:, 0].long(), generator(1, "reservoir"))
+    other.replace(torch.tensor([0]), torch.tensor([[7.0]]))
+    assert other.x[0].item() == 7 and other.seen == 70 and (other.y == -1).any()
+    assert all(torch.equal(before[name], tensor) for name, tensor in memory.state_dict().items())
+    memory.insert(x, x[:, 0].long(), generator(1, "reservoir"))
+    memory.replace(torch.tensor([0]), torch.tensor([[7.0]]))
+    assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in memory.state_dict().items())

@@ -3,6 +3,7 @@
 Three depths: :func:`edit_examples` in a replay loop of your own, a learner with ``observe`` and ``predict``
 (:mod:`gmed.learners`), and whole experiments (:func:`run`). Parts of one's own join in by :func:`register`. For one
 classifier of rows on a stream of one's own: :mod:`gmed.sklearn`, :mod:`gmed.river`, :func:`gmed.evaluate.prequential`.
+For the strategies of Avalanche: :mod:`gmed.avalanche`.
 """
 
 from gmed import data, editing, errors, evaluate, learners, memory, models, online, retrieval, streams

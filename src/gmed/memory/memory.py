@@ -3,7 +3,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -233,6 +233,15 @@ class Memory(ABC):
                 self._hold(name, tensor, tensor.device)
             self._on_host = on_host
             raise UsageError("the state's memory lacks examples that it counts: it is damaged")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle is made of: the rows, not the columns that are views of them."""
+        return {name: value for name, value in vars(self).items() if name not in self.columns} | {"_on_host": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        for name, rows in self._rows.items():
+            setattr(self, name, rows[: self.capacity])
 
     def clear(self) -> None:
         """Forget everything, and the shape of examples too."""
