@@ -51,6 +51,13 @@ class Adam:
         torch._foreach_mul_(way, (times * self.lr / (1 - BETA_1**self.count)).to(self.dtype))
         torch._foreach_sub_(self.parameters, way)
 
+    def follow(self, parameters: Iterable[Tensor]) -> None:
+        """Change these from now on: the same parameters, some with further rows, of which nothing is known yet."""
+        self.parameters = [p.detach() for p in parameters]
+        for kept in (self.mean, self.square):
+            for number, p in enumerate(self.parameters):
+                kept[number] = torch.cat([kept[number], torch.zeros_like(p[len(kept[number]) :])])
+
     def state(self) -> dict[str, Tensor]:
         """Everything it has kept, by name."""
         moments = {"mean": self.mean, "square": self.square}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.editing import Edit
-from gmed.errors import UsageError, finite_number
+from gmed.errors import finite_number
 from gmed.learners.adam import Adam
 from gmed.learners.er import ER
 from gmed.memory import Memory
@@ -57,7 +57,8 @@ class ERAdam(ER):
         self.optimiser.step([slope[name] for name in trainable(self.model)])
 
     def grow(self, classes: int) -> None:
-        raise UsageError("Adam's moments are those of the outputs there are; make the model with an output per class")
+        super().grow(classes)
+        self.optimiser.follow(trainable(self.model).values())
 
     def own_state(self) -> dict[str, Tensor]:
         return super().own_state() | {f"adam.{name}": t for name, t in self.optimiser.state().items()}

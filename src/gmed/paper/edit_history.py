@@ -106,7 +106,7 @@ def edit_history(spec: RunSpec, device: str = "cpu", data_dir: Path | None = Non
 
     >>> history = edit_history(RunSpec.make("split-mnist", "er(memory=50)+gmed", seed=0))
     >>> len(history.looks), history.looks[-1].seen, [len(part) for part in history.increases]
-    (25, 5000, [2, 2, 2, 2, 2])
+    (20, 5000, [2, 2, 2, 2, 2])
     """
     learner, stream = editing_learner(spec, device), make_stream(spec, torch.device(device), data_dir)
     recording = RecordingGMED(**asdict(learner.editing))  # type: ignore[call-overload]
