@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import gmed
@@ -33,6 +34,22 @@ def kill_with_its_workers(process):
     process.wait()
 
 
+def has_kept_something(process, folder):
+    """Wait until a checkpoint is written; whether one was before the process ended."""
+    known = set(written(folder))
+    while process.poll() is None:
+        if set(written(folder)) - known:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def written(folder):
+    for path in folder.glob("*.safetensors"):
+        with suppress(FileNotFoundError):
+            yield path, path.stat().st_mtime_ns
+
+
 def test_killed_again_and_again(tmp_path):
     store = tmp_path / "killed.db"
     chance = random.Random(0)
@@ -40,12 +57,13 @@ def test_killed_again_and_again(tmp_path):
     kills = with_checkpoint = 0
     while kills < KILLS:
         process = start(store)
-        deadline = time.monotonic() + chance.uniform(1.0, 8.0)
-        while time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.01)
+        if kills % 4:
+            with_checkpoint += has_kept_something(process, unfinished)
+            time.sleep(chance.uniform(0.0, 0.8))
+        else:
+            time.sleep(chance.uniform(0.0, 8.0))  # at any moment, the first ones included
         if process.poll() is not None:
             break  # it finished before it could be killed
-        with_checkpoint += any(unfinished.glob("*.safetensors"))
         kill_with_its_workers(process)
         kills += 1
 
