@@ -1,10 +1,11 @@
 # Everything a checkout needs; each target sets up the virtual environment first.
 #   make demo    Split MNIST: fine-tuning, ER and ER+GMED over 20 seeds
 #   make test    the tests
+#   make docs    the documentation as a site, build/site/index.html
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint package clean
+.PHONY: demo test lint docs package clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/ready
@@ -19,6 +20,9 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 package: .venv/ready
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 	$(BIN)/python -m zipfile --list dist/gmed-*.whl | grep -E 'idx|py.typed|NOTICE|LICENSE|published|schema|templates'
@@ -31,4 +35,4 @@ package: .venv/ready
 	@touch $@
 
 clean:
-	rm -rf .venv dist
+	rm -rf .venv dist build

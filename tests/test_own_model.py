@@ -288,20 +288,6 @@ def test_without_onnx_it_is_said_what_to_install(monkeypatch, tmp_path):
 # ---------------------------------------------------------------------- what is written about it
 
 
-@needs_onnx
-def test_the_page_runs_as_it_is_written(tmp_path):
-    page = (ROOT / "docs" / "own-model.md").read_text()
-    for block in re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S):
-        if name := re.match(r"# (\w+\.py)\n", block):
-            (tmp_path / name[1]).write_text(block)
-        else:
-            (tmp_path / "script.py").write_text(block)
-            done = subprocess.run(
-                [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-            )
-            assert done.returncode == 0, done.stderr
-
-
 def test_the_example_runs(tmp_path):
     script = (ROOT / "examples" / "frozen_backbone.py").read_text().replace("SEEDS = 5", "SEEDS = 2")
     (tmp_path / "example.py").write_text(script)
