@@ -32,6 +32,7 @@ PAGES = {
 }
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 ESTIMATOR = PAGES["docs/estimator.md"]
+needs_benchmarks = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
 
 
 def blocks(page):
@@ -210,6 +211,7 @@ def test_what_is_not_run_says_so_and_exists(page):
         assert not indented, f"{page}: a block that is not fenced is not run: {indented}"
 
 
+@needs_benchmarks
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "benchmarks/README.md"])
 def test_links_lead_somewhere(page):
     folder, text = (ROOT / page).parent, (ROOT / page).read_text(encoding="utf-8")
@@ -230,6 +232,7 @@ def test_the_defaults_are_as_the_page_says(setting):
     assert float(said[1]) == getattr(Settings(), setting) == GMEDClassifier().get_params()[setting]
 
 
+@needs_benchmarks
 def test_the_numbers_of_the_faq_are_those_stored():
     page, results = PAGES["docs/faq.md"], ROOT / "benchmarks" / "results"
     stored = "".join((results / name).read_text(encoding="utf-8") for name in ("mnist.md", "cifar.md"))

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("material", reason="needs gmed[docs]")
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
 
 
 @pytest.fixture(scope="module")
