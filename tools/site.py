@@ -26,7 +26,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links into ``docs`` from outside it, and out of it, become links within the site."""
+    """Links into ``docs`` from outside it, and out of it, become links within the site; commands get their colours."""
+    markdown = re.sub(r"^```console$", "```bash", markdown, flags=re.MULTILINE)  # "console" would expect prompts
     if page.file.abs_src_path and Path(page.file.abs_src_path).is_relative_to(ROOT / "docs"):
         return re.sub(r"\]\((\.\./)(?=(?:benchmarks|examples|CHANGELOG|CONTRIBUTING))", "](", markdown)
     return re.sub(r"\]\(((?:\.\./)?)docs/", r"](\1", markdown)
