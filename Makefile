@@ -1,10 +1,11 @@
 # Everything a checkout needs; each target sets up the virtual environment first.
 #   make demo    Split MNIST: fine-tuning, ER and ER+GMED over 20 seeds
 #   make test    the tests
+#   make docs    the documentation as a site, build/site/index.html
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint package clean
+.PHONY: demo test lint docs package clean-install clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/ready
@@ -19,9 +20,22 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 package: .venv/ready
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
-	$(BIN)/python -m zipfile --list dist/gmed-*.whl | grep -E 'idx|py.typed|NOTICE|LICENSE|published|schema|templates'
+	rm -f dist/gmed-*
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -d dist
+	@sha256sum dist/gmed-*
+
+# The wheel in an environment of its own, with the dependencies it asks for and no extra.
+clean-install: package
+	rm -rf build/clean
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/pip install --quiet --constraint constraints.txt dist/gmed-*.whl
+	cd build/clean && ! bin/python -c 'import sklearn' 2>/dev/null && bin/python -I -c 'import gmed, gmed.cli'
+	cd build/clean && bin/gmed doctor --store clean.db
+	cd build/clean && bin/gmed run split-mnist er er+gmed --seeds 1 --store clean.db
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -31,4 +45,4 @@ package: .venv/ready
 	@touch $@
 
 clean:
-	rm -rf .venv dist
+	rm -rf .venv dist build

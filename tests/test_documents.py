@@ -1,46 +1,224 @@
-"""What docs/estimator.md shows, run as a reader would run it."""
+"""What the documentation shows, run as a reader would run it.
+
+Every ``python`` and ``console`` block of every page is run, in order, in one folder for each page, with seed 0 alone
+and one store for all of them. A block that is not run says so in its first line: ``# not run by the tests: why``. Its
+commands are still checked to exist, with their options; so are those of the overview in README.md.
+"""
 
 import re
 import shlex
+import sys
+import tomllib
+import webbrowser
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import typer
 from typer.testing import CliRunner
 
+import gmed
 from gmed.cli import app
+from gmed.engine import extensions
 
-PAGE = Path(__file__).parents[1] / "docs" / "estimator.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[1]
+NOT_RUN = "# not run by the tests: "
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+}
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+ESTIMATOR = PAGES["docs/estimator.md"]
+needs_benchmarks = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
 
 
-def write_trees(path, seed):
+def blocks(page):
+    return BLOCK.findall(PAGES[page])
+
+
+def is_run(kind, code):
+    return kind in ("python", "console") and not code.startswith(NOT_RUN)
+
+
+def commands(code):
+    """The command lines of a block, as words, without comments."""
+    return [words for line in code.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+# ---------------------------------------------------------------------- what pages expect to find
+
+
+def write_trees(path, seed, month=False):
     rng = np.random.default_rng(seed)
     kinds = rng.integers(3, size=150)
-    lines = ["id,height,girth,leaves,kind"]
+    lines = ["id,height,girth,leaves,kind"] if not month else ["month,height,girth,leaves,kind"]
     for number, kind in enumerate(kinds.tolist()):
         height, girth, leaves = rng.normal([10 + 5 * kind, 1, 1000 * kind], [1, 0.1, 300])
-        lines.append(f"t{number},{height:.2f},{girth:.3f},{leaves:.0f},{('oak', 'elm', 'fir')[kind]}")
+        first = number // 50 if month else f"t{number}"
+        lines.append(f"{first},{height:.2f},{girth:.3f},{leaves:.0f},{('oak', 'elm', 'fir')[kind]}")
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_every_block_runs(tmp_path, monkeypatch):
+def prepare(page):
+    """Files in the current folder, and names."""
+    if page == "docs/estimator.md":
+        for seed, name in enumerate(("trees", "new", "more")):
+            write_trees(Path(f"{name}.csv"), seed)
+    if page == "docs/data.md":
+        write_trees(Path("rows.csv"), 0, month=True)
+    if page == "docs/report.md":
+        gmed.run("split-mnist", ["er", "er+gmed"], seeds=1, workers=1)
+    if page == "README.md":
+        x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
+        model = gmed.models.MLP()
+        return {"model": model, "x_mem": x, "y_mem": y, "x_stream": x, "y_stream": y, "stream": [(x, y)]}
+    return {}
+
+
+# ---------------------------------------------------------------------- running them
+
+
+def run_python(code, names, page, folder):
+    if name := re.match(r"# (\w+\.py)\n", code):
+        (folder / name[1]).write_text(code, encoding="utf-8")
+        return
+    if page == "README.md" and "gmed.sklearn" in code:  # there the stream is one of rows
+        names["stream"] = [(np.random.default_rng(0).random((10, 3)), np.arange(10) % 2)]
+    exec(compile(re.sub(r"\bseeds=\d+", "seeds=1", code), page, "exec"), names)
+
+
+def run_command(words):
+    program, *arguments = words
+    if program != "gmed":
+        check_command(words)
+        return
+    if "--seeds" in arguments:
+        arguments[arguments.index("--seeds") + 1] = "1"
+    found = CliRunner().invoke(app, [*arguments, *(["--workers", "1"] if arguments[0] == "run" else [])])
+    assert found.exit_code == 0, (words, found.output, found.exception)
+
+
+@cache
+def known_options():
+    """The options of every command, ``data fetch`` and the like included."""
+    found = {}
+
+    def visit(command, name):
+        found[name] = {option for part in command.params for option in getattr(part, "opts", ())} | {"--help"}
+        for inner, each in getattr(command, "commands", {}).items():
+            visit(each, f"{name} {inner}".strip())
+
+    visit(typer.main.get_command(app), "")
+    return found
+
+
+def check_command(words):
+    """That it exists: a command with these options, an extra, a target of make."""
+    program, *arguments = words
+    if program == "pip":
+        declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        for extras in re.findall(r"\[(.*?)\]", " ".join(arguments)):
+            assert set(extras.split(",")) <= set(declared), words
+    elif program == "make":
+        assert f"\n{arguments[0]}: " in (ROOT / "Makefile").read_text(), words
+    elif program == "gmed":
+        known, depth = known_options(), 1 + (" ".join(arguments[:2]) in known_options())
+        name = " ".join(arguments[:depth])
+        assert name in known, words
+        assert {word for word in arguments if word.startswith("-")} <= known[name], words
+    else:
+        assert program in ("dask", "bash", "python"), words
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Runs that several pages ask for are computed once."""
+    return tmp_path_factory.mktemp("pages") / "gmed.db"
+
+
+@pytest.fixture
+def _as_it_was(monkeypatch):
+    """Names that a page registers and modules that it writes are taken back."""
+    monkeypatch.delitem(sys.modules, "net", raising=False)
+    with suppress(KeyError), extensions._all_or_nothing():
+        yield
+        sys.modules.pop("net", None)
+        raise KeyError
+
+
+@pytest.mark.usefixtures("_as_it_was")
+@pytest.mark.parametrize("page", [page for page in PAGES if any(is_run(*block) for block in blocks(page))])
+def test_every_block_runs(page, tmp_path, store, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for seed, name in enumerate(("trees", "new", "more")):
-        write_trees(Path(f"{name}.csv"), seed)
-    names: dict[str, object] = {}
-    kinds = [kind for kind, _ in BLOCKS]
-    assert kinds.count("python") == 4 and kinds.count("console") == 1
-    for kind, code in BLOCKS:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GMED_STORE", str(store))
+    monkeypatch.setattr(webbrowser, "open", lambda address: True)
+    names = prepare(page)
+    for kind, code in blocks(page):
+        if not is_run(kind, code):
+            continue
         if kind == "python":
-            exec(compile(code, str(PAGE), "exec"), names)
+            run_python(code, names, page, tmp_path)
         else:
-            for line in code.strip().splitlines():
-                program, *arguments = shlex.split(line)
-                found = CliRunner().invoke(app, arguments)
-                assert program == "gmed" and found.exit_code == 0, (line, found.output, found.exception)
+            for words in commands(code):
+                run_command(words)
+    check = AFTERWARDS.get(page)
+    if check:
+        check(names, capsys.readouterr().out)
+
+
+def after_estimator(names, said):
     assert names["found"].accuracy > 0.7 and "yew" in names["again"].classes_
     assert len(Path("found.csv").read_text().splitlines()) == 151
+
+
+def after_index(names, said):
+    assert said.strip().splitlines()[-1] == "tensor([0, 1, 2])"
+
+
+AFTERWARDS = {
+    "docs/estimator.md": after_estimator,
+    "docs/index.md": after_index,
+    "docs/report.md": lambda names, said: Path("out/report.html").stat().st_size > 100_000 or pytest.fail("no report"),
+    "docs/forgetting-on-request.md": lambda names, said: "examples are left" in said or pytest.fail(said),
+}
+
+
+# ---------------------------------------------------------------------- checking the rest
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_not_run_says_so_and_exists(page):
+    for kind, code in blocks(page):
+        assert kind, f"{page}: a block without a language:\n{code}"
+        if kind == "toml":
+            tomllib.loads(code)
+        if code.startswith(NOT_RUN) and kind == "console":
+            for words in commands(code):
+                check_command(words)
+        if code.startswith(NOT_RUN) and kind == "python":
+            compile(code, page, "exec")
+    outside = BLOCK.sub("", PAGES[page])
+    indented = re.findall(r"\n\n    (\w.*)", outside)
+    if page == "README.md":  # an overview: its lines are checked, not run
+        assert len(indented) == 2
+        for line in re.findall(r"^    ((?:gmed|make) .*)", outside, flags=re.MULTILINE):
+            check_command(shlex.split(line, comments=True))
+    elif "reference" not in page:
+        assert not indented, f"{page}: a block that is not fenced is not run: {indented}"
+
+
+@needs_benchmarks
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "benchmarks/README.md"])
+def test_links_lead_somewhere(page):
+    folder, text = (ROOT / page).parent, (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", BLOCK.sub("", text)):
+        if page.startswith("docs/") and target.startswith(("benchmarks/", "CONTRIBUTING")):
+            pytest.fail(f"{page}: write ../{target}, which works in a checkout too")
+        assert (folder / target).exists(), (page, target)
 
 
 @pytest.mark.parametrize(
@@ -50,5 +228,31 @@ def test_the_defaults_are_as_the_page_says(setting):
     from gmed.online import Settings
     from gmed.sklearn import GMEDClassifier
 
-    said = re.search(rf"`{setting}=([\d.]+)`", PAGE.read_text(encoding="utf-8"))
+    said = re.search(rf"`{setting}=([\d.]+)`", ESTIMATOR)
     assert float(said[1]) == getattr(Settings(), setting) == GMEDClassifier().get_params()[setting]
+
+
+@needs_benchmarks
+def test_the_numbers_of_the_faq_are_those_stored():
+    page, results = PAGES["docs/faq.md"], ROOT / "benchmarks" / "results"
+    stored = "".join((results / name).read_text(encoding="utf-8") for name in ("mnist.md", "cifar.md"))
+    means = dict(re.findall(r"^\| ([\w-]+ \| [\w+-]+) \| \d+ \| ([\d.]+) ±", stored, flags=re.MULTILINE))
+    columns = ["split-mnist", "rotated-mnist", "permuted-mnist", "split-cifar10", "split-cifar100"]
+    rows = re.findall(r"^\| `([\w+-]+)` \| (.*) \|$", page, flags=re.MULTILINE)
+    assert len(rows) == 8
+    for method, cells in rows:
+        for benchmark, cell in zip(columns, cells.replace("*", "").split(" | "), strict=True):
+            assert means.get(f"{benchmark} | {method}", "-") == cell, (benchmark, method)
+    titles = ("Split MNIST", "Rotated MNIST", "Permuted MNIST", "Split CIFAR-10")
+    for title, benchmark in zip(titles, columns, strict=False):
+        cells = " | ".join(means[f"{benchmark} | {method}"] for method in ("finetune", "er", "iid-online"))
+        assert f"| {title} | {cells} |" in page
+    evidence = PAGES["docs/evidence.md"]
+    gains = re.findall(r"[+-]\d\.\d\d \[[+-]\d\.\d\d, [+-]\d\.\d\d\]", page)
+    assert len(gains) == 9
+    for gain in gains:
+        assert f" {gain} | " in evidence, gain
+    assert (
+        "+1.27 points [+0.76, +1.78]" in page
+        and "er+gmed over er+adv-edit | +1.37 (Table 4) | -1.27 [-1.78, -0.76]" in evidence
+    )

@@ -1,8 +1,6 @@
 """Examples that are removed on request are gone, and nothing else is."""
 
-import re
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -350,10 +348,3 @@ def test_a_damaged_state_is_still_refused():
         broken = {**state, "memory.origin": torch.full_like(state["memory.origin"], damage)}
         with pytest.raises(UsageError, match="damaged"):
             MAKERS["er"]().load_state_dict(broken)
-
-
-def test_the_page_runs_as_it_is_written(capsys):
-    page = (Path(__file__).parents[1] / "docs" / "forgetting-on-request.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
-    exec(block, {})
-    assert "examples are left" in capsys.readouterr().out

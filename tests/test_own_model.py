@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import os
-import re
 import subprocess
 import sys
 from functools import partial
@@ -283,30 +281,3 @@ def test_without_onnx_it_is_said_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r"pip install 'gmed\[onnx\]'"):
         export_onnx(MLP(), tmp_path / "model.onnx", torch.rand(3, 1, 28, 28))
-
-
-# ---------------------------------------------------------------------- what is written about it
-
-
-@needs_onnx
-def test_the_page_runs_as_it_is_written(tmp_path):
-    page = (ROOT / "docs" / "own-model.md").read_text()
-    for block in re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S):
-        if name := re.match(r"# (\w+\.py)\n", block):
-            (tmp_path / name[1]).write_text(block)
-        else:
-            (tmp_path / "script.py").write_text(block)
-            done = subprocess.run(
-                [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-            )
-            assert done.returncode == 0, done.stderr
-
-
-def test_the_example_runs(tmp_path):
-    script = (ROOT / "examples" / "frozen_backbone.py").read_text().replace("SEEDS = 5", "SEEDS = 2")
-    (tmp_path / "example.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=dict(os.environ)
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^gain +[+-]\d+\.\d+ points, 95 % interval", done.stdout, flags=re.M)

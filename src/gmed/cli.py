@@ -14,8 +14,10 @@ import torch
 import typer
 from rich.table import Table
 
+from gmed.cli_completion import add_completion
 from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
+from gmed.cli_examples import add_examples
 from gmed.cli_fit import add_fit
 from gmed.cli_options import Extension, Model
 from gmed.cli_report import add_report
@@ -62,6 +64,7 @@ add_tune(app)
 add_doctor(app)
 add_watch(app)
 add_fit(app)
+add_completion(app)
 
 Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
@@ -238,6 +241,9 @@ def list_(
         edits = [f"{name}({_pairs(values)})" for name, values in b.edits.items()]
         console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(edits)}")
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
+
+
+add_examples(app)
 
 
 def _pairs(settings: Any) -> str:

@@ -108,7 +108,7 @@ def _extras() -> Iterator[Sign]:
     lacking: dict[str, list[str]] = {}
     for line in required:
         wanted, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if wanted and extra and extra[1] != "dev":
+        if wanted and extra and extra[1] not in ("dev", "docs"):
             missing = [] if _installed(wanted[0]) else [wanted[0]]
             lacking[extra[1]] = lacking.get(extra[1], []) + missing
     if there := [name for name, missing in lacking.items() if not missing]:

@@ -21,7 +21,8 @@ class GMED(Edit):
 
         x_m + γ^k α ∇_x [ d(x_m) - β ℓ(x_m; θ) ],    d(x_m) = ℓ(x_m; θ') - ℓ(x_m; θ),
 
-    where θ' is one SGD step ahead on the incoming batch (Eq. 1-3 of the paper).
+    where θ' is one SGD step ahead on the incoming batch (Eq. 1-3 of the paper). An example whose edit would not
+    be finite stays as it was.
 
     Parameters
     ----------
@@ -38,13 +39,10 @@ class GMED(Edit):
         Edits in a row; the direction is computed anew for each, θ' is the same.
     clamp
         A range (low, high) that edited values are cut back to; by default none.
-
     extra
         Further examples that are edited and written back, but not replayed.
     write_back
         Whether edited examples replace the stored ones; if not, they are replayed and forgotten.
-
-    An example whose edit would not be finite stays as it was.
 
     Examples
     --------

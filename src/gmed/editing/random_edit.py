@@ -15,12 +15,12 @@ from gmed.memory import keep_finite
 class RandomEdit(Edit):
     """Move stored examples in a random direction: the control for edits that claim to know where.
 
+    An example whose edit would not be finite stays as it was.
+
     Parameters
     ----------
     stride
         The length of the move (Euclidean, over all inputs of an example).
-
-    An example whose edit would not be finite stays as it was.
     """
 
     stride: float

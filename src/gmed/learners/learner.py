@@ -264,6 +264,8 @@ class Learner(ABC):
         learned: the model's parameters, and what a method derives from many examples (the anchors and mean embeddings
         of HAL), do not change. The stream goes on as ever; who enters memory later is for each kind of memory to say.
 
+        One of the three is given. Examples that are not stored are not an error: there is nothing of them to remove.
+
         Parameters
         ----------
         origin
@@ -272,8 +274,6 @@ class Learner(ABC):
             Examples of which classes.
         where
             Called with all stored examples ``(x, y)`` as they are now, edited or not; says of each whether it goes.
-
-        One of the three is given. Examples that are not stored are not an error: there is nothing of them to remove.
 
         Examples
         --------

@@ -1,0 +1,56 @@
+"""The documentation as a site: built without a warning, complete, and usable without a network."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytest.importorskip("material", reason="needs gmed[docs]")
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_in_it_and_nothing_is_loaded_from_elsewhere(site):
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists()
+    assert "edit_examples" in (site / "reference" / "index.html").read_text(encoding="utf-8")
+    loads = re.compile(r"""(?:<script[^>]*\ssrc|<link[^>]*\shref|<img[^>]*\ssrc)=["']?(?:https?:)?//""")
+    for page in site.rglob("*.html"):
+        if page.name != "example-report.html":
+            assert not loads.search(page.read_text(encoding="utf-8")), page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+
+
+def test_search_and_drawings_work_from_a_folder(site):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("needs chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page, asked, errors = browser.new_page(color_scheme="dark"), [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((site / "reference" / "editing.html").as_uri())
+        page.locator(".md-search__input").click()
+        page.keyboard.type("reservoir")
+        found = page.locator(".md-search-result__item", has_text="Reservoir sampling").first
+        playwright.expect(found).to_contain_text("Memory and retrieval", timeout=20_000)
+        page.goto((site / "concepts.html").as_uri())
+        colours = page.evaluate("[...document.querySelectorAll('.drawing svg')].map(s => getComputedStyle(s).color)")
+        assert len(colours) == 4 and len(set(colours)) == 1
+        assert colours[0] == page.evaluate("getComputedStyle(document.body).color")  # light on dark, as the text
+        browser.close()
+    assert not errors and all(url.startswith(("file:", "data:", "about:")) for url in asked)

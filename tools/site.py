@@ -1,0 +1,43 @@
+"""What the documentation site needs besides its pages: files from outside ``docs``, drawings, tidy docstrings.
+
+Pages in ``docs`` link to the rest of the repository as it lies in a checkout, ``../benchmarks/README.md``. Those files
+join the site under the same names, and links are shortened accordingly, so that both work: in a checkout and on the
+site.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "benchmarks/results/*", "examples/*")
+DRAWING = re.compile(r'<p><img alt="([^"]*)" src="(images/[\w-]+\.svg)" ?/?></p>')
+ROLE = re.compile(r":(?:func|class|mod|meth|attr|data):(<code>)[~.]?")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    for pattern in OUTSIDE:
+        for path in sorted(ROOT.glob(pattern)):
+            if path.is_file():
+                files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links into ``docs`` from outside it, and out of it, become links within the site; commands get their colours."""
+    markdown = re.sub(r"^```console$", "```bash", markdown, flags=re.MULTILINE)  # "console" would expect prompts
+    if page.file.abs_src_path and Path(page.file.abs_src_path).is_relative_to(ROOT / "docs"):
+        return re.sub(r"\]\((\.\./)(?=(?:benchmarks|examples|CHANGELOG|CONTRIBUTING))", "](", markdown)
+    return re.sub(r"\]\(((?:\.\./)?)docs/", r"](\1", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Drawings are put into the page itself, where they take its colours; roles of docstrings are left out."""
+
+    def drawing(found: re.Match[str]) -> str:
+        svg = (ROOT / "docs" / found[2]).read_text(encoding="utf-8").replace("<svg ", '<svg role="img" ', 1)
+        return f'<figure class="drawing">{svg}</figure>'
+
+    return ROLE.sub(r"\1", DRAWING.sub(drawing, html))
