@@ -20,8 +20,9 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Without --quiet, which would hide warnings from --strict too.
 docs: .venv/ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 package: .venv/ready
 	rm -f dist/gmed-*

@@ -339,7 +339,7 @@ def test_the_page_and_the_docstring(plugin):
     import gmed.avalanche
 
     assert doctest.testmod(gmed.avalanche, optionflags=doctest.ELLIPSIS) == (0, 6)
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    code, _ = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     names = {}
     exec(compile(code, str(PAGE), "exec"), names)
     assert len(names["plugin"].memory) == 500 and names["accuracy"] > 0.5

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="need
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
