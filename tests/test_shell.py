@@ -33,7 +33,7 @@ def gmed(*words, **environment):
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
     path = tmp_path_factory.mktemp("shell") / "gmed.bash"
-    path.write_text(gmed("completion", "bash"))
+    path.write_text(subprocess.check_output([sys.executable, "-m", "gmed.cli", "completion", "bash"], text=True))
     return path
 
 

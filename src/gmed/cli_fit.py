@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
+import scipy
 import typer
 from rich.progress import DownloadColumn
-from scipy.special import softmax
 
 from gmed.errors import DataError, UsageError
 from gmed.online import Settings
@@ -113,7 +113,7 @@ def predict(
                     writer.writerow(["prediction", *(f"p({name})" for name in classes.tolist() if proba)])
                 begun = True
                 found = classes[scores.argmax(1)].tolist()
-                shares = softmax(scores.astype(float), axis=1) if proba else [()] * len(found)
+                shares = scipy.special.softmax(scores.astype(float), axis=1) if proba else [()] * len(found)
                 writer.writerows(
                     [name, *(f"{share:.6g}" for share in row)] for name, row in zip(found, shares, strict=True)
                 )

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -91,7 +91,7 @@ def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
         L = np.linalg.cholesky(P)
     except np.linalg.LinAlgError:
         raise DivergedError("the gradients of the stored examples are too large to project on; lower lr") from None
-    u, _ = nnls(L.T, -np.linalg.solve(L, q))
+    u, _ = scipy.optimize.nnls(L.T, -np.linalg.solve(L, q))
     return np.asarray(u) + margin
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def paired_gain(better: Sequence[float], base: Sequence[float], confidence: floa
         exact = mean if n > 1 else math.nan
         return Gain(mean, exact, exact, math.nan, math.nan, n)
     error = spread / math.sqrt(n)
-    reach = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
-    return Gain(mean, mean - reach, mean + reach, float(stats.t.sf(mean / error, n - 1)), mean / spread, n)
+    reach = float(scipy.stats.t.ppf((1 + confidence) / 2, n - 1)) * error
+    return Gain(mean, mean - reach, mean + reach, float(scipy.stats.t.sf(mean / error, n - 1)), mean / spread, n)
 
 
 def permutation_p(better: Sequence[float], base: Sequence[float]) -> float:
@@ -133,5 +133,5 @@ def difference(ours: Sequence[float], mean: float, std: float | None, n: int) ->
     theirs = std**2 / n if std is not None and n > 1 else 0.0
     error = math.sqrt(own + theirs)
     freedom = own**2 / (len(values) - 1) + (theirs**2 / (n - 1) if theirs else 0.0)
-    reach = float(stats.t.ppf(0.975, (own + theirs) ** 2 / freedom)) * error if freedom else 0.0
+    reach = float(scipy.stats.t.ppf(0.975, (own + theirs) ** 2 / freedom)) * error if freedom else 0.0
     return Difference(apart, error, apart - reach, apart + reach)

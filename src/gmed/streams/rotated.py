@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage, sparse
 from torch import Tensor
 
 from gmed.data import Dataset
@@ -46,12 +46,12 @@ def rotate(images: NDArray[np.uint8], angle: float) -> Tensor:
     """
     height, width = images.shape[2:]
     planes = images.reshape(-1, height, width).astype(np.float32) / 255
-    coefficients = ndimage.spline_filter1d(ndimage.spline_filter1d(planes, axis=1), axis=2)
+    coefficients = scipy.ndimage.spline_filter1d(scipy.ndimage.spline_filter1d(planes, axis=1), axis=2)
     turned = _mixture(height, width, angle) @ coefficients.reshape(len(planes), -1).T
     return torch.from_numpy(turned.T.astype(np.float32).reshape(images.shape)).clamp_(0, 1)
 
 
-def _mixture(height: int, width: int, angle: float) -> sparse.csr_array:
+def _mixture(height: int, width: int, angle: float) -> scipy.sparse.csr_array:
     """Of which spline coefficients each pixel is made: a row for every pixel of the turned image."""
     size = height * width
     turn = np.deg2rad(angle)
@@ -66,7 +66,7 @@ def _mixture(height: int, width: int, angle: float) -> sparse.csr_array:
             places.append(i * width + j)
             weights.append(of_row * of_column * inside)
     pixels = np.tile(np.arange(size), len(places))
-    return sparse.csr_array((np.concatenate(weights), (pixels, np.concatenate(places))), shape=(size, size))
+    return scipy.sparse.csr_array((np.concatenate(weights), (pixels, np.concatenate(places))), shape=(size, size))
 
 
 def _cubic(at: NDArray[np.float64], length: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
