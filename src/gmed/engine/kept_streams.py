@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Lock
 
 import torch
 
@@ -15,7 +14,6 @@ ROOM = {"cpu": 0, "cuda": 4 * 2**30}
 method is run at many seeds, and the next meets the same streams."""
 
 _kept: dict[tuple[str, int, Path | None], Stream] = {}
-_lock = Lock()
 
 
 def made_stream(benchmark: str, seed: int, data_dir: Path | None, where: torch.device) -> Stream:
@@ -26,15 +24,12 @@ def made_stream(benchmark: str, seed: int, data_dir: Path | None, where: torch.d
     True
     """
     key = benchmark, seed, data_dir
-    with _lock:
-        stream = _kept.get(key)
-        if stream is None:
-            while _kept and sum(map(_size, _kept.values())) > ROOM[where.type]:
-                del _kept[next(iter(_kept))]  # what was not asked for longest
-    stream = get_benchmark(benchmark).make_stream(data_dir, seed) if stream is None else stream
-    with _lock:
-        _kept.pop(key, None)
-        _kept[key] = stream  # the last to go
+    stream = _kept.pop(key, None)
+    if stream is None:
+        while _kept and sum(map(_size, _kept.values())) > ROOM[where.type]:
+            del _kept[next(iter(_kept))]  # what was not asked for longest
+        stream = get_benchmark(benchmark).make_stream(data_dir, seed)
+    _kept[key] = stream
     return stream
 
 

@@ -5,7 +5,6 @@ import platform
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,9 +33,6 @@ AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
 
 SMALL = 784
 """Numbers of an input below which the activations are what takes room."""
-
-MAKERS = 4
-"""Threads that make the streams of the seeds that advance together on a GPU, which waits for them."""
 
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
@@ -207,7 +203,7 @@ class _Run:
         self.where = pick_device(terms.device)
         self.clock = _Clock()
         with self.clock("data"):
-            self.streams = _make_streams(specs, self.where, terms.data_dir)
+            self.streams = [make_stream(spec, self.where, terms.data_dir) for spec in specs]
         self.learners = [make_learner(spec, self.where) for spec in specs]
         self.accuracy: list[list[list[float]]] = [[] for _ in specs]
         self.memory: list[list[list[int]] | None] = [
@@ -354,13 +350,6 @@ def make_stream(spec: RunSpec, where: torch.device, data_dir: Path | None = None
     return spec.method.make_stream(made, spec.seed).to(where)
 
 
-def _make_streams(specs: Sequence[RunSpec], where: torch.device, data_dir: Path | None) -> list[Stream]:
-    if where.type == "cpu":
-        return [make_stream(spec, where, data_dir) for spec in specs]
-    with ThreadPoolExecutor(MAKERS) as makers:
-        return list(makers.map(lambda spec: make_stream(spec, where, data_dir), specs))
-
-
 def make_learner(spec: RunSpec, where: torch.device) -> Learner:
     """The learner of a run before its first step."""
     with torch_seeded(spec.seed, "weights"):
@@ -377,9 +366,8 @@ def explain(error: Exception) -> str:
 def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
     """The share of each test set that the learner classifies rightly."""
     told = [(task,) if learner.told else () for task in range(len(tests))]
-    with _tensor_cores():
-        found = [_right(learner, *pair) for pair in zip(tests, told, strict=True)]
-        right = torch.stack(found).tolist()  # a GPU is waited for once
+    found = [_right(learner, *pair) for pair in zip(tests, told, strict=True)]
+    right = torch.stack(found).tolist()  # a GPU is waited for once
     return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
 
 
@@ -409,17 +397,6 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-@contextmanager
-def _tensor_cores() -> Iterator[None]:
-    """Inside, a GPU multiplies matrices in TF32, as it convolves by torch's default: predictions, not steps."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @contextmanager
