@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from gmed.errors import UsageError, finite_number, whole_number
+from gmed.errors import finite_number, whole_number
 from gmed.learners.adam import Adam
 from gmed.learners.expanding import Expanding, sized
-from gmed.learners.learner import asked_for
+from gmed.learners.forgetting import Kept
 from gmed.learners.snapshot import Snapshot
 from gmed.models import Mixture
 from gmed.models.experts import Expert
@@ -176,22 +176,14 @@ class CNDPM(Expanding):
         """A gradient, with none of its entries too large."""
         return torch._foreach_clamp_max(torch._foreach_clamp_min(slope, -self.clip), self.clip)
 
-    def forget(
-        self,
-        *,
-        origin: int | Sequence[int] | None = None,
-        label: int | Sequence[int] | None = None,
-        where: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> int:
-        """Remove waiting examples on request, by label or ``where`` (as in :meth:`Learner.forget`)."""
-        if origin is not None:
-            raise UsageError("which examples of the stream wait is not kept; forget them by label or where")
-        if self.waiting is None:
-            return super().forget(label=label, where=where)
-        goes = asked_for(*self.waiting, label=label, where=where)
+    def kept_examples(self) -> Kept:
+        """Those that wait."""
+        return Kept.none() if self.waiting is None else Kept(*self.waiting, origin=None)
+
+    def discard(self, goes: NDArray[np.bool_]) -> None:
+        assert self.waiting is not None
         stays = torch.from_numpy(~goes).to(self.waiting[1].device)
         self.waiting = (self.waiting[0][stays], self.waiting[1][stays]) if stays.any() else None
-        return int(goes.sum())
 
     # ------------------------------------------------------------------ parts
 

@@ -14,6 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
 from gmed.learners.decisions import AsTheyCome, Decide, Decisions, all_finite
+from gmed.learners.forgetting import Kept, asked_for
+from gmed.learners.given import as_tensor
 from gmed.learners.snapshot import Snapshot
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
@@ -285,17 +287,24 @@ class Learner(ABC):
         >>> learner.memory.y[learner.memory.filled()].tolist()
         [1, 2, 4, 5, 6]
         """
+        kept = self.kept_examples()
+        goes = asked_for(kept, origin=origin, label=label, where=where)
+        if goes.any():
+            self.discard(goes)
+        return int(goes.sum())
+
+    def kept_examples(self) -> Kept:
+        """The examples it keeps for later, on which a request to forget is decided."""
         memory = self.memory
         if memory is None or not memory.ready:
-            none = torch.zeros(0, dtype=torch.bool)
-            asked_for(none, none, none, origin=origin, label=label, where=where and (lambda x, y: none))
-            return 0
-        filled = memory.filled()
-        held = torch.from_numpy(filled).to(memory.y.device)
-        stored = memory.x[held], memory.y[held], memory.origin[held]
-        goes = asked_for(*stored, origin=origin, label=label, where=where)
-        memory.remove(filled[goes])
-        return int(goes.sum())
+            return Kept.none()
+        held = torch.from_numpy(memory.filled()).to(memory.y.device)
+        return Kept(memory.x[held], memory.y[held], memory.origin[held])
+
+    def discard(self, goes: NDArray[np.bool_]) -> None:
+        """Keep some of :meth:`kept_examples` no longer."""
+        memory = self._own_memory()
+        memory.remove(memory.filled()[goes])
 
     @property
     def classes(self) -> int:
@@ -414,7 +423,7 @@ class Learner(ABC):
     # ------------------------------------------------------------------ checks
 
     def _inputs(self, given: Any) -> Tensor:
-        x = _tensor("x", given)
+        x = as_tensor("x", given)
         if not x.is_floating_point():
             raise InputError(
                 f"x holds {x.dtype}, floating-point values are needed. Pixels: scale them first, x.float() / 255."
@@ -437,7 +446,7 @@ class Learner(ABC):
 
     def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor, int]:
         x = self._inputs(x)
-        y = _tensor("y", y)
+        y = as_tensor("y", y)
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputError(f"y holds {y.dtype}, integer class labels are needed")
         if y.ndim != 1 or len(y) != len(x):
@@ -521,61 +530,3 @@ class Learner(ABC):
         else:
             with torch_seeded(self.seed, "model", self.steps):
                 yield
-
-
-def asked_for(
-    x: Tensor,
-    y: Tensor,
-    stored_origin: Tensor | None = None,
-    *,
-    origin: int | Sequence[int] | None = None,
-    label: int | Sequence[int] | None = None,
-    where: Callable[[Tensor, Tensor], Tensor] | None = None,
-) -> NDArray[np.bool_]:
-    """Which of some examples a request to forget means (see :meth:`Learner.forget`).
-
-    >>> asked_for(torch.zeros(3, 2), torch.tensor([4, 5, 4]), label=4).tolist()
-    [True, False, True]
-    """
-    if sum(given is not None for given in (origin, label, where)) != 1:
-        raise UsageError("say what to forget by one of origin, label and where")
-    if where is not None:
-        return _mask(where(x, y), len(y))
-    column, numbers = (
-        (y, _numbers("label", label)) if label is not None else (stored_origin, _numbers("origin", origin))
-    )
-    assert column is not None
-    return np.isin(column.cpu().numpy(), numbers)
-
-
-def _numbers(name: str, given: Any) -> NDArray[np.int64]:
-    numbers = np.atleast_1d(_tensor(name, given).cpu().numpy())
-    if numbers.size and not (np.issubdtype(numbers.dtype, np.integer) and numbers.ndim == 1):
-        raise UsageError(f"{name} must be a whole number or several, not {given!r}")
-    return numbers.astype(np.int64)
-
-
-def _mask(given: Any, count: int) -> NDArray[np.bool_]:
-    mask = _tensor("what where returns", given)
-    if mask.dtype != torch.bool or mask.shape != (count,):
-        raise UsageError(
-            f"where must say true or false of each of the {count} stored examples, not {mask.dtype} {tuple(mask.shape)}"
-        )
-    return np.asarray(mask.cpu().numpy(), dtype=np.bool_)
-
-
-def _tensor(name: str, given: Any) -> Tensor:
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
-        raise InputError(f"{name} has masked values; fill them in or drop their examples first")
-    try:
-        if isinstance(given, np.ndarray):
-            given = np.ascontiguousarray(given)
-        tensor: Tensor = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} cannot be read as a tensor: {error}") from error
-    if tensor.is_meta:
-        raise InputError(f"{name} is on the meta device, without values; give a tensor that holds some")
-    if tensor.is_nested or tensor.layout != torch.strided:
-        kind = "nested" if tensor.is_nested else f"{tensor.layout}"
-        raise InputError(f"{name} is a {kind} tensor; give a plain one, such as {name}.to_dense()")
-    return tensor

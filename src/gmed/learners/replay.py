@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from gmed.editing import Edit, History, Moment
 from gmed.errors import UsageError, whole_number
+from gmed.learners.forgetting import Kept
 from gmed.learners.learner import Learner
 from gmed.memory import Memory
 from gmed.models import LookAhead
@@ -131,19 +131,13 @@ class Replay(Learner):
             self._history = [History(*(torch.cat(parts) for parts in zip(*self._history, strict=True)))]
         return self._history[0] if self._history else History(self.memory.x[:0], self.memory.y[:0])
 
-    def forget(
-        self,
-        *,
-        origin: int | Sequence[int] | None = None,
-        label: int | Sequence[int] | None = None,
-        where: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> int:
+    def kept_examples(self) -> Kept:
         if self.editing is not None and self.editing.oracle:
             raise UsageError(
                 f"{type(self.editing).__name__} keeps every example it has observed, for analysis; such a learner "
                 "cannot forget one"
             )
-        return super().forget(origin=origin, label=label, where=where)
+        return super().kept_examples()
 
     def own_state(self) -> dict[str, Tensor]:
         return {"history.x": self._oracle().x, "history.y": self._oracle().y} if self._history else {}
