@@ -38,8 +38,11 @@ class Overhead(NamedTuple):
         """
         added, like = learner.added_parameters(), next(learner.model.parameters())
         examples = learner.room() + 4 * added / (pixels + 1)
-        kept = [t.nbytes for name, t in learner.state_dict().items() if name.startswith(("memory.", "own."))]
-        return cls(examples, sum(kept) + added * like.itemsize)
+        kept = [
+            *learner.own_state().values(),
+            *(learner.memory.state_dict().values() if learner.memory is not None else ()),
+        ]
+        return cls(examples, sum(tensor.nbytes for tensor in kept) + added * like.itemsize)
 
     def to_dict(self) -> dict[str, str]:
         """As results carry it."""
