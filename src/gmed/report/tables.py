@@ -127,6 +127,8 @@ METRICS = (
     ("forward_passes", "forward", "forward passes per example of the stream", 1),
     ("backward_passes", "backward", "backward passes per example of the stream", 1),
     ("seconds", "seconds", "of training", 1),
+    ("overhead", "memory, examples", "stored examples, and added parameters as so many, as the paper counts", 1),
+    ("overhead_mb", "memory, MB", "what all of that takes in truth", 1),
 )
 
 
