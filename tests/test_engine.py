@@ -46,7 +46,7 @@ def test_final_accuracy_is_the_mean_over_tasks_and_pooled_the_mean_over_examples
     assert result.timings.keys() == {"data", "train", "evaluate"}
 
 
-@pytest.mark.parametrize("method", ["er+gmed", "gem"])
+@pytest.mark.parametrize("method", ["er+gmed", "gem(memory=50)"])
 def test_what_is_in_memory_is_counted_and_changes_nothing(method):
     """Against a plain loop that counts by hand, and evaluates without looking into memory."""
     spec = RunSpec.make("split-mnist", method, 0)
