@@ -473,6 +473,7 @@ def test_the_network_that_cn_dpm_ends_with():
 
 def test_every_run_tells_its_memory():
     run = run_one(RunSpec.make("split-mnist", "er(memory=100)", 0), Terms("cpu"))
+    assert run.overhead == {"examples": 100.0, "bytes": 100 * (784 * 4 + 3 * 8) + 8}
     assert Metrics.of(run).overhead == 100
     assert Metrics.of(run).overhead_mb == (100 * (784 * 4 + 3 * 8) + 8) / 1e6  # and how many were seen
 
@@ -496,12 +497,13 @@ def test_examples_that_wait_for_an_expert_are_forgotten_on_request():
 
 def test_the_table_of_equal_memory(tmp_path):
     """From stored runs: every row of the paper beside ours, and the memory of each as the paper and we count it."""
-    study, taken = get_study("equal-memory"), {"overhead in examples": "2578.6", "overhead in bytes": "5912832"}
+    study, taken = get_study("equal-memory"), {"examples": 2578.6, "bytes": 5912832}
     with Store(tmp_path / "r.db") as store:
         for benchmark, method, _ in study.plan():
             if benchmark == "split-mnist-full":
                 spec = RunSpec.make(benchmark, method, 0)
-                store.add(spec, RunResult(benchmark, spec.method.name, 0, [[0.5]], 0.5, 0.5, 1, {}, {**taken}))
+                run = RunResult(benchmark, spec.method.name, 0, [[0.5]], 0.5, 0.5, 1, {}, {}, overhead=taken)
+                store.add(spec, run)
     found = study.carry_out(Asked(["split-mnist-full"], seeds=1, how={"store": tmp_path / "r.db"}))
     assert [row.cell.row for row in found.table.rows] == [
         "CN-DPM", "Prog. NN", "Prog. NN", "CompCL", "CompCL", "ER", "ER+GMED", "ER", "ER+GMED",

@@ -1,4 +1,5 @@
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def test_what_goes_in_comes_out(tmp_path):
 def test_what_was_measured_besides_is_kept_and_filled_in(tmp_path):
     full = replace(
         result(), untrained=[0.1, 0.2], passes={"forward": 1.998, "backward": 1.5}, prequential=0.7,
-        memory=[[3, 0], [2, 1]],
+        memory=[[3, 0], [2, 1]], overhead={"examples": 500.0, "bytes": 1580008},
     )  # fmt: skip
     with Store(tmp_path / "r.db") as store, Store(tmp_path / "other.db") as other:
         store.add(SPEC, result())
@@ -62,6 +63,17 @@ def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
         assert [run.passes["forward"] for run in store.runs()] == [3.994, 3.994]
         assert all(run.memory is None for run in store.runs())
         assert store.observed(SPEC, "edits") is None
+    with Store(FILES / "store-schema-4.db") as store:
+        assert [run.overhead for run in store.runs()] == [None, None]
+
+
+def test_memory_that_a_method_took_moves_out_of_the_environment(tmp_path):
+    shutil.copy(FILES / "store-schema-4.db", tmp_path / "r.db")
+    with Store(tmp_path / "r.db") as store:
+        plain, replaying = store.runs()
+        assert plain.overhead == {"examples": 0.0, "bytes": 0}
+        assert replaying.overhead == {"examples": 100.0, "bytes": 316008}
+        assert replaying.environment.keys() == {"gmed", "python", "torch", "numpy", "device", "machine"}
 
 
 def test_an_older_store_that_cannot_be_written_is_merged(monkeypatch):

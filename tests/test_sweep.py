@@ -152,7 +152,7 @@ def test_a_store_of_an_older_schema_is_brought_up_to_date(tmp_path, schema):
     old = tmp_path / "old.db"
     shutil.copy(FILES / f"store-schema-{schema}.db", old)
     with Store(old) as store:
-        assert store.database.execute("PRAGMA user_version").fetchone()[0] == 4
+        assert store.database.execute("PRAGMA user_version").fetchone()[0] == 5
         rows = store.database.execute("SELECT method, seed, status FROM runs ORDER BY method, seed").fetchall()
         assert [tuple(row) for row in rows] == [
             ("er", 0, "failed"),

@@ -6,9 +6,6 @@ from typing import NamedTuple
 
 from gmed.learners import Learner
 
-EXAMPLES, BYTES = "overhead in examples", "overhead in bytes"
-"""What a result calls them."""
-
 
 class Overhead(NamedTuple):
     """The memory that a method takes besides the network that plain training would use.
@@ -44,6 +41,6 @@ class Overhead(NamedTuple):
         ]
         return cls(examples, sum(tensor.nbytes for tensor in kept) + added * like.itemsize)
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, float]:
         """As results carry it."""
-        return {EXAMPLES: f"{self.examples:.1f}", BYTES: str(self.bytes)}
+        return {"examples": round(self.examples, 1), "bytes": self.bytes}

@@ -61,7 +61,7 @@ class RunResult:
     timings
         Seconds spent on data, training and evaluation; of runs computed together, each one's share.
     environment
-        The device and the versions of everything that computed it, and the memory that its method took.
+        The device and the versions of everything that computed it.
     untrained
         Test accuracy on each task before the first step.
     passes
@@ -71,8 +71,11 @@ class RunResult:
     memory
         memory[i][c]: how many examples of class c were stored at the i-th point of evaluation; ``None`` also where a
         method stores none.
+    overhead
+        The memory that the method took besides the plain network, in ``examples`` as the paper counts and in ``bytes``
+        (:class:`~gmed.engine.overhead.Overhead`).
 
-    The last four are ``None`` where they were not measured, as in results from before they were.
+    The last five are ``None`` where they were not measured, as in results from before they were.
     """
 
     benchmark: str
@@ -88,6 +91,7 @@ class RunResult:
     passes: dict[str, float] | None = None
     prequential: float | None = None
     memory: list[list[int]] | None = None
+    overhead: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -298,7 +302,6 @@ class _Run:
             conditions["replicas"] = str(len(self.specs))
             conditions["steps"] = "CUDA graph" if self.together.captured else "step by step"
             conditions["kernels"] = "deterministic" if self.terms.deterministic else "fastest"
-        conditions |= Overhead.of(self.learners[replica], self.streams[replica].x[0].numel()).to_dict()
         if self.resumed_at:
             conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
         return RunResult(
@@ -315,6 +318,7 @@ class _Run:
             passes={way: count / examples for way, count in asdict(passes).items()} if passes else None,
             prequential=None if right is None else right / examples,
             memory=self.memory[replica],
+            overhead=Overhead.of(self.learners[replica], self.streams[replica].x[0].numel()).to_dict(),
         )
 
     def _right(self, replica: int) -> int | None:

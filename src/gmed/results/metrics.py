@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gmed.engine import RunResult
-from gmed.engine.overhead import BYTES, EXAMPLES
 
 Matrix = Sequence[Sequence[float]]
 
@@ -51,8 +50,8 @@ class Metrics:
             forward_passes=math.nan if run.passes is None else run.passes["forward"],
             backward_passes=math.nan if run.passes is None else run.passes["backward"],
             seconds=run.timings.get("train", math.nan),
-            overhead=float(run.environment.get(EXAMPLES, math.nan)),
-            overhead_mb=float(run.environment.get(BYTES, math.nan)) / 1e6,
+            overhead=math.nan if run.overhead is None else run.overhead["examples"],
+            overhead_mb=math.nan if run.overhead is None else run.overhead["bytes"] / 1e6,
         )
 
 

@@ -75,12 +75,22 @@ CREATE TABLE observed (
     PRIMARY KEY (key, what)
 ) STRICT;
 """
-MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED]
+_OVERHEAD = """
+ALTER TABLE runs ADD COLUMN overhead TEXT;     -- JSON: memory that the method took, in examples and in bytes
+UPDATE runs SET
+    overhead = json_object(
+        'examples', CAST(json_extract(environment, '$."overhead in examples"') AS REAL),
+        'bytes', CAST(json_extract(environment, '$."overhead in bytes"') AS INTEGER)
+    ),
+    environment = json_remove(environment, '$."overhead in examples"', '$."overhead in bytes"')
+    WHERE json_extract(environment, '$."overhead in bytes"') IS NOT NULL;
+"""
+MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD]
 """What leads from one version of the schema to the next; an empty file has version 0."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
-MEASURED = ("untrained", "passes", "prequential", "memory")
+MEASURED = ("untrained", "passes", "prequential", "memory", "overhead")
 """Columns that may be empty in a finished run, and are missing in stores of older schemas that cannot be written."""
 
 Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
@@ -426,6 +436,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
         "passes": None if outcome.passes is None else json.dumps(outcome.passes),
         "prequential": outcome.prequential,
         "memory": None if outcome.memory is None else json.dumps(outcome.memory),
+        "overhead": None if outcome.overhead is None else json.dumps(outcome.overhead),
     }
 
 
@@ -445,6 +456,7 @@ def _result(row: sqlite3.Row) -> RunResult:
         passes=json.loads(measured.get("passes") or "null"),
         prequential=measured.get("prequential"),
         memory=json.loads(measured.get("memory") or "null"),
+        overhead=json.loads(measured.get("overhead") or "null"),
     )
     shares = [result.final_accuracy, result.pooled_accuracy, *(share for points in result.accuracy for share in points)]
     shares += [] if result.prequential is None else [result.prequential]
@@ -459,6 +471,8 @@ def _result(row: sqlite3.Row) -> RunResult:
         raise ValueError(f"the passes of {result.benchmark} {result.method} seed {result.seed} are negative")
     if result.memory is not None and not all(int(count) >= 0 for point in result.memory for count in point):
         raise ValueError(f"the memory of {result.benchmark} {result.method} seed {result.seed} is damaged")
+    if result.overhead is not None and not all(float(result.overhead[unit]) >= 0 for unit in ("examples", "bytes")):
+        raise ValueError(f"the overhead of {result.benchmark} {result.method} seed {result.seed} is negative")
     return result
 
 
