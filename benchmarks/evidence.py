@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,8 @@ PAIRS = {
         for base in ("er", "mir")
         for size in (100, 200, 2000, 5000)
     ],
-    "GMED helps with as much memory as networks that grow": [
-        (f"{base}(memory={{size}})+gmed", f"{base}(memory={{size}})") for base in ("er", "er-expanded")
-    ],
-    "With as much memory it beats networks that grow": [
-        ("er(memory={size})+gmed", rival)
-        for rival in ("cn-dpm", "prog-nn", "prog-nn(told=true)", "comp-cl", "comp-cl(told=true)")
-    ],
+    "GMED helps with as much memory as networks that grow": [("er(memory={size})+gmed", "er(memory={size})")],
+    "With as much memory it beats CN-DPM": [("er(memory={size})+gmed", "cn-dpm")],
     "GMED beats other edits": [
         (f"{base}+gmed", f"{base}+{edit}") for base in ("er", "mir") for edit in ("adv-edit", "random-edit")
     ],
@@ -63,6 +58,12 @@ PAIRS = {
 }
 
 
+OTHER_READINGS = [
+    ("er-expanded(memory={size})+gmed", "er-expanded(memory={size})"),
+    *(("er(memory={size})+gmed", f"{rival}{told}") for rival in ("prog-nn", "comp-cl") for told in ("", "(told=true)")),
+]
+"""Comparisons of Table 2 that are not counted: it has one number where these have two."""
+
 HEAD = """\
 # Evidence
 
@@ -73,8 +74,9 @@ paired seeds here: 20, or 10 where the paper has 10, and three times as many for
 had left undecided. The rule was fixed before the verdicts were seen, and that number before the further seeds were run.
 **Replicated**: the same sign, and p < 0.05 in the one-tailed paired t-test in the direction of the claim after Holm's
 correction over all {0} claims of this page. **Not replicated**: the 95 % interval of our difference excludes the
-published one. **Undecided**: neither. Differences are in points of final accuracy; settings are the published ones
-where there are any ([deviations](deviations.md)).
+published one. **Undecided**: neither. Table 2 does not say which MNIST stream it is of; all examples is the reading
+that fits its numbers, and the one judged here. Differences are in points of final accuracy; settings are the
+published ones where there are any ([deviations](deviations.md)).
 
 Of {0} claims {1} are replicated, {2} are not, {3} are undecided.
 """
@@ -158,8 +160,29 @@ def cost(results: Results) -> Iterator[str]:
         )
 
 
-def claims(results: Results) -> Iterator[Claim]:
-    for text, pairs in PAIRS.items():
+def other_readings(results: Results) -> Iterator[str]:
+    """What Table 2 may mean besides, without a verdict."""
+    yield from (
+        "",
+        "## Other readings of the comparison with networks that grow",
+        "",
+        "Not counted above. By its text, ER learns with Adam on the network that CN-DPM ends with (`er-expanded`).",
+        "Prog. NN and CompCL are told the task in a prediction (`told=true`) or not, which the paper does not say: its",
+        "89.46 and 91.27 on Split MNIST, 49.68 and 45.62 on CIFAR-10 lie far above the one and far below the other.",
+        "",
+        "| | | paper | here [95 %] | n |",
+        "|---|---|---:|---|---:|",
+    )
+    for claim in claims(results, {"": OTHER_READINGS}):
+        gain = claim.gain
+        yield (
+            f"| {claim.benchmark} | {claim.method} over {claim.rival} | {claim.published:+.2f} "
+            f"| {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] | {gain.n} |"
+        )
+
+
+def claims(results: Results, pairs_by_text: Mapping[str, Sequence[tuple[str, str]]] = PAIRS) -> Iterator[Claim]:
+    for text, pairs in pairs_by_text.items():
         for benchmark in BENCHMARKS:
             size = AS_MUCH_MEMORY.get(benchmark)
             for method, rival in pairs if size or "{size}" not in pairs[0][0] else ():
@@ -215,8 +238,8 @@ def main() -> None:
     results = Results(runs=runs)
     analysis = json.loads((HERE / "results" / "analysis.json").read_text())
     found = [claim for claim in (*claims(results), *agreement(analysis)) if not math.isnan(claim.gain.p)]
-    text = page(found, [*changed_predictions(analysis), *cost(results)])
-    (HERE.parent / "docs" / "evidence.md").write_text(text)
+    text = page(found, [*other_readings(results), *changed_predictions(analysis), *cost(results)])
+    (HERE.parent / "docs" / "evidence.md").write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -83,11 +83,11 @@ class LookAhead:
         return "stream_gradient" in self.__dict__
 
     def output_before(self, x: Tensor) -> Tensor:
-        """The model's output at θ, differentiable with respect to x alone."""
-        return self._output_at({name: p.detach() for name, p in self.current.items()}, x)
+        """The model's output at θ, for gradients with respect to x."""
+        return self._output_at(self.current, x)
 
     def output_after(self, x: Tensor) -> Tensor:
-        """The model's output at θ', differentiable with respect to x alone."""
+        """The model's output at θ', for gradients with respect to x."""
         return self._output_at(self.parameters, x)
 
     def loss_before(self, x: Tensor, y: Tensor) -> Tensor:
