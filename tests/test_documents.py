@@ -236,6 +236,20 @@ def test_the_defaults_are_as_the_page_says(setting):
 
 
 @needs_benchmarks
+def test_pages_count_the_evidence_as_it_is():
+    evidence = PAGES["docs/evidence.md"]
+    verdicts = re.findall(r"\| (\*\*replicated|not replicated|undecided)[^|]*\|$", evidence, flags=re.MULTILINE)
+    claims, yes, no, open_ = (
+        len(verdicts),
+        *(verdicts.count(v) for v in ("**replicated", "not replicated", "undecided")),
+    )
+    assert f"Of {claims} claims {yes} are replicated, {no} are not, {open_} are undecided." in evidence
+    assert f"{yes} of {claims} are replicated" in PAGES["README.md"]
+    assert f"{claims} claims; {yes} replicated, {no} not, {open_} undecided" in PAGES["docs/reproducing.md"]
+    assert f"All {claims} comparisons" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+
+
+@needs_benchmarks
 def test_the_numbers_of_the_faq_are_those_stored():
     page, results = PAGES["docs/faq.md"], ROOT / "benchmarks" / "results"
     stored = "".join((results / name).read_text(encoding="utf-8") for name in ("mnist.md", "cifar.md"))
