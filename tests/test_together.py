@@ -15,7 +15,7 @@ from gmed.engine.executor import computed_together
 from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
-from gmed.learners import AGEM, BGD, ER, MIR, ERAdam, ERAug, FineTune
+from gmed.learners import AGEM, BGD, ER, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN
 from gmed.memory import Reservoir, host
 from gmed.models import Passes, ResNet18
 from gmed.streams import Stream
@@ -32,6 +32,8 @@ FORESEEN = {
     "er-aug": lambda m, s: ERAug(m, lr=0.1, memory=Reservoir(25), rotation=20.0, crop=1, flip=True, seed=s),
     "er by adam": lambda m, s: ERAdam(m, lr=0.1, adam_lr=0.01, memory=Reservoir(25), seed=s),
     "agem": lambda m, s: AGEM(m, lr=0.1, memory=Reservoir(25), references=9, seed=s),
+    "prog-nn": lambda m, s: ProgNN(m, adam_lr=0.01, seed=s),
+    "comp-cl": lambda m, s: CompCL(m, adam_lr=0.01, structure_steps=3, seed=s),
 }
 
 
@@ -48,17 +50,21 @@ def stream(seed, length, device="cpu"):
 
 
 def alone(learner, stream, batch_size, cuts):
-    for start, stop in pairwise(cuts):
+    for task, (start, stop) in enumerate(pairwise(cuts)):
         for at in range(start, stop, batch_size):
             end = min(at + batch_size, stop)
-            learner.observe(stream.x[at:end].float() / 255, stream.y[at:end])
+            learner.observe(stream.x[at:end].float() / 255, stream.y[at:end], *told(learner, task))
     return learner.state_dict()
+
+
+def told(learner, task):
+    return (task,) if learner.task_aware else ()
 
 
 def together(learners, streams, batch_size, cuts, ends=True):
     group = Together(learners, streams, batch_size)
-    for start, stop in pairwise(cuts):
-        reached = list(group.learn(start, stop))
+    for task, (start, stop) in enumerate(pairwise(cuts)):
+        reached = list(group.learn(start, stop, *told(learners[0], task)))
         assert not ends or reached[-1:] == ([stop] if stop > start else [])
     return group
 

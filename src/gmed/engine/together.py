@@ -79,10 +79,11 @@ class Together:
         self.captured = False
         self._rows = ROWS[self.device.type]
         self._sound = list(range(len(learners)))
-        self._asked: dict[int, dict[str, Any]] = {}  # what the last whole step of each learner asked for
+        self._asked: dict[int, dict[str, Any]] = {}  # by the last step of each learner that is like the next
         self._made: dict[int, Passes] = {}  # the passes of that step, and of every later one that asks for the like
         self._ahead: dict[int, Ahead] = {}
         self._decided: tuple[int, Tables] | None = None
+        self._task: tuple[int, ...] = ()
         self._branches = [
             torch.cuda.Stream()  # type: ignore[no-untyped-call]
             for _ in range(BRANCHES if self.device.type == "cuda" else 0)
@@ -90,6 +91,9 @@ class Together:
 
     def learn(self, start: int, stop: int, *task: int) -> Iterator[int]:
         """Learn from the examples start .. stop of every stream; tells now and then how far it has come."""
+        if task != self._task:  # a new task may change what a step is
+            self._task, self._asked, self._decided = task, {}, None
+            self.graph, self._ahead = None, {}
         at = start
         while at < stop and self._sound:
             steps = (stop - at) // self.batch_size
@@ -98,25 +102,26 @@ class Together:
                 at = self._stretch(at, stop)
             else:
                 end = min(at + self.batch_size, stop)
-                self._one_step(at, end, *task)
+                self._one_step(at, end)
                 at = end
             yield at
 
     # ------------------------------------------------------------------ step by step
 
-    def _one_step(self, at: int, end: int, *task: int) -> None:
+    def _one_step(self, at: int, end: int) -> None:
         whole = end - at == self.batch_size
         for replica in tuple(self._sound):
             learner, stream = self.learners[replica], self.streams[replica]
             learner.decisions, learner.passes = decisions, made = Recorded(), Passes()
             x, y = pixels(stream.x[at:end]), stream.y[at:end]
             self._predict(replica, x, y)
+            like_the_next = whole and learner.steady()
             try:
-                learner.observe(x, y, *task)
+                learner.observe(x, y, *self._task)
             except DivergedError as error:
                 self._fail(replica, error)
             self._count(replica, made)
-            if whole:
+            if like_the_next and learner.steady():
                 self._asked[replica], self._made[replica] = decisions.asked, made
 
     def _count(self, replica: int, made: Passes, steps: int = 1) -> None:
@@ -141,7 +146,7 @@ class Together:
     def _settled(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
         learner, asked = self.learners[self._sound[0]], self._asked.get(self._sound[0])
-        if not self.foreseeable or asked is None or not self._whole():
+        if not self.foreseeable or asked is None or not learner.steady() or not self._whole():
             return False
         learner.decisions = AsTheyCome()
         for later in (0, steps - 1):
@@ -246,7 +251,7 @@ class Together:
         stream, rows = self.streams[replica], self._ahead[replica].row(BATCH)
         x, y = pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows)
         self._predict(replica, x, y)
-        self.learners[replica].step(x, y)
+        self.learners[replica].step(x, y, *self._task)
 
     def _note_failures(self, steps: int) -> None:
         for replica, ahead in tuple(self._ahead.items()):

@@ -46,6 +46,7 @@ class CompCL(TasksApart):
     Mendez and Eaton, "Lifelong learning of compositional structures", ICLR 2021.
     """
 
+    foreseeable = True
     model: Compositions
 
     def __init__(
@@ -61,8 +62,13 @@ class CompCL(TasksApart):
     ) -> None:
         self.structure_steps = whole_number("structure_steps", structure_steps, least=0)
         self.structure_lr = finite_number("structure_lr", structure_lr, above=0)
-        self.seen = 0  # batches of the task under way
+        self.began = 0  # the step at which the task under way began
         super().__init__(Compositions(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
+
+    @property
+    def seen(self) -> int:
+        """Batches of the task under way."""
+        return self.steps - self.began
 
     @property
     def structuring(self) -> bool:
@@ -70,9 +76,9 @@ class CompCL(TasksApart):
         return self.parts > 1 and self.seen < self.structure_steps
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
-        before = self.tasks, self.optimiser, self.seen
+        before = self.tasks, self.optimiser, self.began
         try:
-            self.seen = self.seen if task in self.tasks else 0
+            self.began = self.began if task in self.tasks else self.steps
             self.begin(task)
             with still_statistics(self.model) if self.structuring else nullcontext():
                 loss = cross_entropy(self.model(x, self.parts - 1), y)
@@ -80,23 +86,26 @@ class CompCL(TasksApart):
             self.check_finite(loss.detach(), slope)
         except BaseException:
             self.resize(max(1, len(before[0])))
-            self.tasks, self.optimiser, self.seen = before
+            self.tasks, self.optimiser, self.began = before
             raise
         self.optimiser.step(list(slope.values()))
-        structuring = self.structuring
-        self.seen += 1
-        if structuring and not self.structuring:
-            self.optimiser = self._fresh()  # for the components from now on
+        if self.structuring and self.seen + 1 == self.structure_steps:
+            self.optimiser = Adam(self._trainable("layers.").values(), self.lr)  # from the next step on
+
+    def steady(self) -> bool:
+        return not self.structuring
 
     def learned(self) -> Parameters:
-        kind = "structure." if self.structuring else "layers."
+        return self._trainable("structure." if self.structuring else "layers.")
+
+    def _trainable(self, kind: str) -> Parameters:
         return {name: p for name, p in trainable(self.model).items() if name.startswith(kind)}
 
     def own_state(self) -> dict[str, Tensor]:
         return {**super().own_state(), "seen": torch.tensor(self.seen)}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
-        self.seen = int(state["seen"])
+        self.began = self.steps - int(state["seen"])
         super().load_own_state(state)
 
     def _fresh(self) -> Adam:

@@ -142,6 +142,10 @@ class Learner(ABC):
         declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
         return declared and leaves_nothing_to_chance(self.model)
 
+    def steady(self) -> bool:
+        """Whether the steps from here on are alike, but for what they learn from; a new task is seen by all."""
+        return True
+
     def torch_random(self, purpose: str) -> torch.Generator:
         """The same for many numbers at once, drawn on the model's device."""
         device = next(self.model.parameters()).device

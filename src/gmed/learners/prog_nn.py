@@ -31,6 +31,7 @@ class ProgNN(TasksApart):
     Rusu et al., "Progressive neural networks", 2016.
     """
 
+    foreseeable = True
     model: Columns
 
     def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, told: bool = False, seed: int = 0) -> None:
