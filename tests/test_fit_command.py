@@ -227,7 +227,7 @@ def test_what_goes_wrong_is_said(table, tmp_path):
     call("fit", table, "--label", "kind", "--drop", "id", "-o", model)
     fewer = tmp_path / "fewer.csv"
     fewer.write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match=r"unknown column of .*: 'c'"):
+    with pytest.raises(DataError, match=r"fewer\.csv has no column 'c', which .* learned from"):
         call("predict", model, fewer)
     empty = tmp_path / "empty.csv"
     empty.write_text("a,b,c\n")

@@ -106,11 +106,11 @@ STEP_BY_STEP = {
 def predict_then_learn(learner, stream, batch_size, cuts):
     """By its definition: predict, count, learn."""
     right = 0
-    for start, stop in pairwise(cuts):
+    for task, (start, stop) in enumerate(pairwise(cuts)):
         for at in range(start, stop, batch_size):
             x, y = stream.x[at : min(at + batch_size, stop)].float() / 255, stream.y[at : min(at + batch_size, stop)]
             right += int((learner.predict(x) == y).sum())
-            learner.observe(x, y)
+            learner.observe(x, y, *told(learner, task))
     return right
 
 
@@ -121,8 +121,8 @@ def test_it_is_test_then_train(name):
     learners, plain = ([make(model(seed), seed) for seed in range(2)] for _ in range(2))
     streams = [stream(seed, 400) for seed in range(2)]
     group = Together(learners, streams, 7, prequential=True)
-    for start, stop in pairwise(CUTS):
-        list(group.learn(start, stop))
+    for task, (start, stop) in enumerate(pairwise(CUTS)):
+        list(group.learn(start, stop, *told(learners[0], task)))
     assert not together(plain, streams, 7, CUTS).right
     for seed in range(2):
         assert int(group.right[seed]) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
@@ -151,10 +151,10 @@ def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
     for seed in range(2):
         watched, flow = FORESEEN[name](model(seed), seed), stream(seed, 400)
         watched.passes = Passes()
-        for start, stop in pairwise(CUTS):
+        for task, (start, stop) in enumerate(pairwise(CUTS)):
             for at in range(start, stop, 7):
                 rows = slice(at, min(at + 7, stop))
-                watched.observe(flow.x[rows].float() / 255, flow.y[rows])
+                watched.observe(flow.x[rows].float() / 255, flow.y[rows], *told(watched, task))
         assert group.passes[seed] == watched.passes
         assert same(watched.state_dict(), learners[seed].state_dict())
 

@@ -192,7 +192,7 @@ def show_results(console: Console, results: Results) -> None:
         for row, gain in gained:
             console.print(f"{row.method} over {row.gain_over}: {describe_gain(gain)}")
         if gained:
-            console.print("(gains are paired by seed; p of the one-tailed paired t-test)")
+            console.print("(paired by seed; p: one-tailed t-test; d: mean / standard deviation)")
     for failure in results.failures:
         _show_failure(console, failure)
 
@@ -202,7 +202,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
     down = list(dict.fromkeys(point[0] for point in found.scores))
     across = list(dict.fromkeys(point[1:] for point in found.scores))
     best = max(found.scores.values())
-    console.print(f"{found.benchmark} {found.method}: held-out accuracy % after three tasks, seeds: {found.seeds}")
+    console.print(f"{found.benchmark} {found.method}: held-out accuracy % after the first tasks, seeds: {found.seeds}")
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(" \\ ".join(found.parameters), justify="right")
     for other in across:
@@ -213,7 +213,11 @@ def show_tuned(console: Console, found: Tuned) -> None:
     console.print(table)
     point = max(found.scores, key=lambda point: found.scores[point])
     values = ", ".join(f"{name} = {value:g}" for name, value in zip(found.parameters, point, strict=True))
-    console.print(f"* chosen: {values}. Use it as '{found.method}(tuned)'.")
+    tied = sum(score == best for score in found.scores.values())
+    if tied == len(found.scores) > 1:
+        console.print("All candidates score the same: there are too few held-out examples to choose by.")
+    chosen = "chosen" if tied == 1 else f"best; the first of these {tied} is chosen"
+    console.print(f"* {chosen}: {values}. Use it as '{found.method}(tuned)'.")
     if found.failures:
         console.print(f"{_runs(len(found.failures))} failed; one that diverged counts as 0, others must be run again")
 
@@ -388,7 +392,8 @@ def describe_gain(gain: Gain) -> str:
       95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
     """
     if math.isnan(gain.p):
-        return f"{gain.mean:+.2f} points ({gain.n} paired seed{'s' if gain.n > 1 else ''}: no test)"
+        why = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
+        return f"{gain.mean:+.2f} points ({why}: no test)"
     return (
         f"{gain.mean:+.2f} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
         f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -164,8 +165,12 @@ def steps_decided_ahead_are_the_same_steps(text: str) -> None:
     batches = list(stream(40))
     x, y = (torch.cat(parts) for parts in zip(*((x, y) for x, y, _ in batches), strict=True))
     group = Together([ahead], [Stream(x, y, (), (len(y),), 4)], 10)
-    for _ in group.learn(0, len(y)):
-        pass
+    at = 0
+    for task, part in groupby(batches, key=lambda batch: batch[2]):
+        stop = at + sum(len(labels) for _, labels, _ in part)
+        for _ in group.learn(at, stop, *([task] if ahead.task_aware else [])):
+            pass
+        at = stop
     _same(text, "steps one by one and steps decided ahead", learn(alone, batches).state_dict(), ahead.state_dict())
 
 

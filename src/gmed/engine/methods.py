@@ -248,7 +248,7 @@ def _named(text: str, others: Sequence[Part]) -> dict[str, Part]:
         if kind == "method":
             raise UsageError(f"{text!r}: {part.name} is a method, which comes first: {part.name}+gmed")
         if kind is None:
-            raise _unknown("edit", part.name, {**EDITS, **MEMORIES, **RETRIEVALS})
+            raise _unknown("edit, memory or retrieval", part.name, {**EDITS, **MEMORIES, **RETRIEVALS})
         if kind in found:
             raise UsageError(f"{text!r}: a method takes one {kind}, not {found[kind].name} and {part.name}")
         found[kind] = part
@@ -256,7 +256,8 @@ def _named(text: str, others: Sequence[Part]) -> dict[str, Part]:
 
 
 def _unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
-    said = unknown(kind, name, valid)
+    said = str(unknown(kind, name, valid))
+    said += "" if said.endswith("?") else "."
     return UsageError(f"{said} One of your own is known once its file is loaded: --extension FILE.py")
 
 

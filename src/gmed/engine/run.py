@@ -364,7 +364,17 @@ def make_learner(spec: RunSpec, where: torch.device) -> Learner:
 def explain(error: Exception) -> str:
     """What a failed run says: the reason on the first line, then where, unless it was raised on purpose."""
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-    return reason if isinstance(error, GmedError) else f"{reason}\n{''.join(traceback.format_exception(error))}"
+    if isinstance(error, GmedError):
+        return reason
+    place = _place_outside(error)
+    return f"{reason}{place}\n{''.join(traceback.format_exception(error))}"
+
+
+def _place_outside(error: Exception) -> str:
+    """Where in a file of somebody's own an error arose, if it did there."""
+    inside = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), str(Path(np.__file__).parent), "<")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(inside)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 
 
 def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:

@@ -174,7 +174,8 @@ def predict_table(
     """
     classifier, texts = OnlineClassifier.load(model)
     names, file = feature_names(model, texts), TableFile(table)
-    file.check(names)
+    if lacking := [name for name in names if name not in file.header]:
+        raise DataError(f"{table} has no column {lacking[0]!r}, which {model} learned from")
     label = texts.get("label")
     known = label if label in file.header else None
     for block in file.batches(names, known):
