@@ -182,12 +182,16 @@ def fish(program: dict[str, Words]) -> str:
             few = f" -f -a {_quoted(' '.join(words.values[name]))}" if name in words.values else ""
             lines.append(f"complete -c gmed -n {_quoted(seen)} {kind}{taking}{few} -d {_quoted(about)}")
         if names := " ".join((*words.first, *words.further)):
-            lines.append(f"complete -c gmed -n {_quoted(seen)} -a {_quoted(names)}")
+            alone = "" if path in OR_A_FILE else " -f"
+            lines.append(f"complete -c gmed{alone} -n {_quoted(seen)} -a {_quoted(names)}")
     return "\n".join(lines) + "\n"
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
+
+OR_A_FILE = {"run", "table", "tune", "bench", "rm"}
+"""Commands whose names may also be those of files."""
 
 SCRIPTS: dict[Shell, Callable[[dict[str, Words]], str]] = {Shell.bash: bash, Shell.zsh: zsh, Shell.fish: fish}
