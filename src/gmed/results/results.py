@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gmed.engine import RunResult, RunSpec
+from gmed.engine import RunResult, RunSpec, get_benchmark, resolve
 from gmed.errors import unknown
 from gmed.results.metrics import Metrics
 from gmed.results.statistics import Difference, Gain, difference, paired_gain
@@ -71,6 +71,12 @@ class Row:
 class Results:
     """Finished and failed runs, as data.
 
+    Attributes
+    ----------
+    over
+        The method that rows show every other one's gain over. By default each is compared with itself without its last
+        part (``er+gmed`` with ``er``) or, where that was not run, without any.
+
     Examples
     --------
     >>> import gmed
@@ -85,6 +91,7 @@ class Results:
     failures: list[Failure] = field(default_factory=list)
     store: str | None = None
     published: Callable[[str, str], Published | None] = field(default=lambda benchmark, method: None, repr=False)
+    over: str | None = None
 
     def __repr__(self) -> str:
         rows = (f"{r.benchmark} {r.method} {spread(r.mean, r.std)} (n = {r.n})" for r in self.rows())
@@ -117,8 +124,8 @@ class Results:
         percent = [100 * a for a in self.accuracies(benchmark, method).values()]
         published = self.published(benchmark, method)
         apart = difference(percent, published.mean, published.std, published.n) if published else None
-        base = RunSpec.make(benchmark, method, 0).method.base_name
-        gain = self.gain(benchmark, method, base) if base and self.accuracies(benchmark, base) else None
+        base = self._compared_with(benchmark, method)
+        gain = self.gain(benchmark, method, base) if base else None
         std = float(np.std(percent, ddof=1)) if len(percent) > 1 else math.nan
         return Row(
             benchmark=benchmark,
@@ -131,6 +138,14 @@ class Results:
             gain_over=base if gain else None,
             gain=gain,
         )
+
+    def _compared_with(self, benchmark: str, method: str) -> str | None:
+        """The method whose results a row's gain is over, if there are any."""
+        if self.over is not None:
+            candidates = [resolve(get_benchmark(benchmark), self.over).name]
+        else:
+            candidates = [RunSpec.make(benchmark, method, 0).method.base_name or method, method.partition("+")[0]]
+        return next((name for name in candidates if name != method and self.accuracies(benchmark, name)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """The documented machine-readable form; undefined numbers are ``None``."""
