@@ -60,6 +60,8 @@ class Failed:
 
 
 Event = Progress | Finished | Failed
+"""What happens to a run: it is under way, has ended well, or has ended in an error."""
+
 Events = Generator[list[Event], None, None]
 """What has happened to runs since the last look, again and again; closing it stops them."""
 
