@@ -21,4 +21,8 @@ Extension = Annotated[
 ]
 """Files are loaded as the option is read, before the command begins."""
 
+DataDir = Annotated[
+    str | None, typer.Option(help="Folder of the data set [$GMED_DATA, else the cache; MNIST: the packaged one]")
+]
+
 Model = Annotated[str | None, typer.Option(help="Model of your own: net.py:small or package.module:factory")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli_options import Extension
+from gmed.cli_options import DataDir, Extension
 from gmed.experiment import default_store
 from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
 from gmed.tune import tune
@@ -25,7 +25,7 @@ def _tune(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    data_dir: DataDir = None,
     extension: Extension = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,

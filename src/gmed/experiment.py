@@ -330,7 +330,7 @@ def run(
     workers
         Worker processes; by default one per core, 0 for none but this one. Results do not depend on it.
     data_dir
-        A folder with the data set's files; by default the packaged ones.
+        A folder with the data set's files; by default ``$GMED_DATA``, else the cache. MNIST is in the package.
     store
         The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder;
         ``None`` keeps nothing.
