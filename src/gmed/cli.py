@@ -19,7 +19,7 @@ from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
 from gmed.cli_examples import ByUse, add_examples
 from gmed.cli_fit import add_fit
-from gmed.cli_options import DataDir, Extension, Model
+from gmed.cli_options import DataDir, Extension, Label, Model, Split
 from gmed.cli_report import add_report
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
@@ -107,10 +107,8 @@ def run(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="On a GPU: the same bits every time, more slowly")
     ] = False,
-    label: Annotated[str | None, typer.Option(help="Of a table: the column that is the label")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Of your own data: by-class, by-time, by-column=NAME, none [by-class]")
-    ] = None,
+    label: Label = None,
+    split: Split = None,
     prequential: Annotated[
         bool, typer.Option("--prequential", help="Predict each batch before learning from it too")
     ] = False,

@@ -13,7 +13,7 @@ EXAMPLES = {
     "table": ["gmed table split-mnist er er+gmed", "gmed table --metrics"],
     "report": ["gmed report --open", "gmed report split-mnist er er+gmed --format latex -o paper"],
     "reproduce": ["gmed reproduce --list", "gmed reproduce main --benchmarks split-mnist"],
-    "tune": ["gmed tune split-mnist er+gmed", "gmed run split-mnist er 'er+gmed(tuned)'"],
+    "tune": ["gmed tune rows.csv er+gmed --label kind", "gmed run rows.csv er 'er+gmed(tuned)' --label kind"],
     "fit": [
         "gmed fit rows.csv --label kind -o model.gmed",
         "gmed fit more.csv --label kind --from model.gmed -o new.gmed",
