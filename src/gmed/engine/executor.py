@@ -225,9 +225,10 @@ class _Worker(Thread):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.complaints,
-            text=True,
+            encoding="utf-8",
             bufsize=1,
             start_new_session=True,  # Ctrl-C is ours to handle
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # likewise on Windows, which alone has it
         )
 
     def _compute(self, group: list[RunSpec]) -> None:
