@@ -1,6 +1,7 @@
 """Wheel and sdist: what they hold, and that the same sources give the same bytes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,21 @@ def test_the_core_is_small_and_dev_has_every_extra():
     extras = project["optional-dependencies"]
     (everything,) = (line for line in extras["dev"] if line.startswith("gmed["))
     assert set(everything[5:-1].split(",")) == set(extras) - {"dev", "avalanche"}  # which needs another torchvision
+
+
+def test_the_first_page_says_what_is_needed_and_which_extras_and_variables_there_are():
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = re.search(r"^Extras: (.*?)\.\s", page, flags=re.M | re.S)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(project["optional-dependencies"]) - {"dev", "docs"}
+    pythons = [line.split()[-1] for line in project["classifiers"] if line.startswith("Programming Language")]
+    oldest = dict(line.split(">=") for line in project["dependencies"])
+    said = f"Python {pythons[0]} to {pythons[-1]}, torch {oldest['torch']} or newer, NumPy {oldest['numpy']} or newer."
+    assert said in page and project["requires-python"] == f">={pythons[0]}"
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    assert set(re.findall(r"environ\S*[\[(]\"(GMED_\w+)", code)) == set(
+        re.findall(r"^\| `(GMED_\w+)`", page, flags=re.M)
+    )
 
 
 def test_importing_needs_no_extra():
