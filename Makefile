@@ -27,7 +27,7 @@ docs: .venv/ready
 package: .venv/ready
 	rm -f dist/gmed-*
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -d dist
-	@sha256sum dist/gmed-*
+	@$(BIN)/python -c 'import hashlib, sys; [print(hashlib.sha256(open(name, "rb").read()).hexdigest(), name) for name in sys.argv[1:]]' dist/gmed-*
 
 # The wheel in an environment of its own, with the dependencies it asks for and no extra.
 clean-install: package

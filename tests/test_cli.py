@@ -1,11 +1,13 @@
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from importlib.resources import files
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -56,6 +58,18 @@ def test_fuzzy_is_a_benchmark_of_its_own(gmed):
     shown = gmed("table", "split-mnist-fuzzy", "--json")
     assert {run["benchmark"] for run in json.loads(shown.stdout)["runs"]} == {"split-mnist-fuzzy"}
     assert gmed("table", "split-mnist", "--json").stdout != shown.stdout
+
+
+def test_other_json_has_the_documented_keys_and_no_others(gmed):
+    page = (Path(__file__).parents[1] / "docs" / "json.md").read_text(encoding="utf-8")
+    for words in (["bench", "split-mnist", "finetune", "--steps", "5"], ["doctor"]):
+        document = json.loads(gmed(*words, "--json").stdout)
+        told = re.search(rf"^`gmed {words[0]} --json` (.*?)\n\n", page, flags=re.M | re.S)[1]
+        speeds = document["speeds"] if words[0] == "bench" else document
+        keys = {key for each in speeds for key in each} | ({*document} if isinstance(document, dict) else set())
+        values = {value for each in speeds for value in each.values()}
+        assert keys <= (named := set(re.findall(r"`(\w+)`", told)))
+        assert named - keys - values <= {"note", "problem"}
 
 
 def test_json_is_the_documented_document_and_nothing_else(gmed):

@@ -1,6 +1,7 @@
 """Data of one's own: tables, arrays and folders of images, divided into tasks."""
 
 import csv
+import json
 import os
 
 import numpy as np
@@ -15,7 +16,12 @@ from gmed.cli import main
 from gmed.data.own import OwnData, read_own
 from gmed.engine import RunSpec, get_benchmark
 from gmed.errors import DataError, GmedError, UsageError
+from gmed.experiment import stored_results
 from gmed.models import MLP, ResNet18
+from gmed.report import find_contents
+from gmed.results import Store
+from gmed.results.tuning import GRIDS
+from gmed.tune import tune
 
 KINDS = ["ash", "birch", "cedar", "elm"]
 
@@ -235,6 +241,39 @@ def test_tuned_by_its_name(table, tmp_path, monkeypatch):
     found = gmed.run(f"{name}-tuning", "er", seeds=1, workers=0, store=None)
     assert len(found.runs[0].accuracy) == 2
     assert not found.failures
+
+
+def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
+    """As by the full name, in a folder other than the file's; and what was chosen is what a run then takes."""
+    monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0,)})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    which = ["../trees.csv", "--label", "kind", "--split", "by-column=season", "--seeds", "2", "--workers", "0"]
+
+    def typed(*words):
+        monkeypatch.setattr("sys.argv", ["gmed", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    Store("gmed.db").close()
+    code, _, said = typed("run", *which, "er+gmed(tuned)")
+    assert code == 2 and said.rstrip().endswith("gmed tune trees.csv er+gmed --label kind --split by-column=season")
+    code, document, said = typed("tune", *which, "er+gmed", "--json")
+    assert code == 0, said
+    found = json.loads(document)
+    monkeypatch.chdir(tmp_path)
+    by_name = tune(found["benchmark"], "er+gmed", seeds=2, store=tmp_path / "by-name.db", workers=0)
+    assert found["benchmark"] == OwnData.at(table, "kind", "by-column=season").name
+    assert [tried["score"] for tried in found["tried"]] == list(by_name.scores.values())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, document, said = typed("run", *which, "er+gmed(tuned)", "--json")
+    assert code == 0, said
+    assert {run["method"] for run in json.loads(document)["runs"]} == {found["chosen"]}
+    commands = "\n".join(find_contents(*stored_results("gmed.db"), "gmed.db").commands)
+    assert "gmed tune trees.csv er+gmed --label kind" in commands
+    code, _, said = typed("tune", "split-mnist", "er+gmed", "--label", "kind")
+    assert code == 2 and "label and split are for data of one's own" in said
 
 
 def test_every_name_is_read_back(tmp_path):

@@ -110,6 +110,17 @@ def test_what_does_not_fit_is_said_before_anything_runs(nets, model, message):
     assert not (nets.parent / "gmed.db").exists()
 
 
+def test_a_path_may_have_a_colon_as_on_windows(nets):
+    file = nets.parent / r"C:\nets.py"  # here a name like any other
+    try:
+        file.write_text(NETS, encoding="utf-8")
+    except OSError:
+        pytest.skip("files cannot be called that here")
+    model = OwnModel.given(rf"{file}:small(width=8)")
+    assert model.reference.endswith("nets.py:small(width=8)")
+    assert str(model()) == str(OwnModel.given("nets.py:small(width=8)")())
+
+
 def test_who_it_is_decides_the_key(nets):
     def key(model, benchmark="split-mnist"):
         return RunSpec.make(OwnModel.given(model).on(benchmark), "er", 0).key

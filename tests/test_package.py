@@ -1,6 +1,7 @@
 """Wheel and sdist: what they hold, and that the same sources give the same bytes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from gmed.version import __version__
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("hatchling", reason="needs hatchling")
@@ -50,6 +53,7 @@ def built_elsewhere(tmp_path_factory):
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy / name)
+            (copy / name).chmod(0o700 if os.access(ROOT / name, os.X_OK) else 0o600)
     for name in LOCAL:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_text("local")
@@ -74,13 +78,25 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     assert about == {f"{folder}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", *licences)}
 
 
-def test_the_sdist_holds_the_sources_and_no_results(built):
+def test_the_sdist_holds_what_is_tracked_and_the_site_builds_from_it(built, tmp_path):
     with tarfile.open(built[".gz"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    folders = ("src/", "tests/", "docs/", "examples/", "tools/")
-    single = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "constraints.txt", "Makefile"}
-    single |= {"mkdocs.yml", "pyproject.toml", ".gitignore"}
-    assert names == {name for name in SOURCES if name.startswith(folders) or name in single} | {"PKG-INFO"}
+        archive.extractall(tmp_path, filter="data")
+    assert names == {*SOURCES, "PKG-INFO"}
+    pytest.importorskip("material", reason="needs gmed[docs]")
+    (folder,) = tmp_path.iterdir()
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_citation_is_of_this_version_and_of_the_paper():
+    yaml = pytest.importorskip("yaml", reason="needs gmed[yaml]")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["type"], str(citation["version"])) == ("software", __version__)
+    paper = citation["preferred-citation"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Jin", "Sadhu", "Du", "Ren"]
+    assert (paper["type"], paper["year"]) == ("conference-paper", 2021)
 
 
 def test_the_core_is_small_and_dev_has_every_extra():
@@ -90,6 +106,21 @@ def test_the_core_is_small_and_dev_has_every_extra():
     extras = project["optional-dependencies"]
     (everything,) = (line for line in extras["dev"] if line.startswith("gmed["))
     assert set(everything[5:-1].split(",")) == set(extras) - {"dev", "avalanche"}  # which needs another torchvision
+
+
+def test_the_first_page_says_what_is_needed_and_which_extras_and_variables_there_are():
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = re.search(r"^Extras: (.*?)\.\s", page, flags=re.M | re.S)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(project["optional-dependencies"]) - {"dev", "docs"}
+    pythons = [line.split()[-1] for line in project["classifiers"] if line.startswith("Programming Language")]
+    oldest = dict(line.split(">=") for line in project["dependencies"])
+    said = f"Python {pythons[0]} to {pythons[-1]}, torch {oldest['torch']} or newer, NumPy {oldest['numpy']} or newer."
+    assert said in page and project["requires-python"] == f">={pythons[0]}"
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    assert set(re.findall(r"environ\S*[\[(]\"(GMED_\w+)", code)) == set(
+        re.findall(r"^\| `(GMED_\w+)`", page, flags=re.M)
+    )
 
 
 def test_importing_needs_no_extra():

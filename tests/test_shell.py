@@ -1,7 +1,6 @@
 """The command line as a terminal has it: completion, help, colours, width."""
 
 import os
-import pty
 import re
 import shlex
 import shutil
@@ -105,17 +104,24 @@ def test_other_shells_have_the_same_words():
 def test_help_fits_80_columns_and_ends_with_examples(name):
     text = gmed(*name.split(), "--help")
     assert all(len(line) <= 80 for line in text.splitlines()), text
-    if name in EXAMPLES:
-        ending = text.rstrip().splitlines()[-len(EXAMPLES[name]) :]
-        assert [line.strip() for line in ending] == EXAMPLES[name]
+    ending = text.rstrip().splitlines()[-len(EXAMPLES[name]) :]
+    assert [line.strip() for line in ending] == EXAMPLES[name]
 
 
 def test_every_command_has_examples():
-    assert set(EXAMPLES) == set(PROGRAM.commands) - {"data"}
+    assert set(EXAMPLES) == {"", *COMMANDS}
     for line in (line for lines in EXAMPLES.values() for line in lines if line.startswith("gmed ")):
-        _, name, *words = shlex.split(line)
-        known = {option for each in PROGRAM.commands[name].params for option in getattr(each, "opts", ())}
-        assert {word for word in words if word.startswith("-")} <= known, line
+        command, words = PROGRAM, shlex.split(line)[1:]
+        while words and words[0] in getattr(command, "commands", ()):
+            command = command.commands[words.pop(0)]
+        known = {option for each in command.params for option in getattr(each, "opts", ())}
+        assert command is not PROGRAM and {word for word in words if word.startswith("-")} <= known, line
+
+
+def test_help_lists_commands_by_use():
+    listed = re.findall(r"^  (\w+) {2,}\w", gmed("--help").partition("Commands:")[2], flags=re.M)
+    assert listed == [name for name in EXAMPLES if name and " " not in name]
+    assert listed[:3] == ["run", "table", "report"]
 
 
 # ---------------------------------------------------------------------- colours and width
@@ -123,6 +129,7 @@ def test_every_command_has_examples():
 
 def in_a_terminal(*words, **environment):
     """What a command writes to a terminal."""
+    pty = pytest.importorskip("pty", reason="needs terminals as Unix has them")
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     env = {**kept, "TERM": "xterm-256color", "COLUMNS": "80", **environment}

@@ -1,12 +1,17 @@
 """The documentation as a site: built without a warning, complete, and usable without a network."""
 
+import importlib
+import pkgutil
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import gmed
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("material", reason="needs gmed[docs]")
@@ -32,6 +37,26 @@ def test_every_page_is_in_it_and_nothing_is_loaded_from_elsewhere(site):
             assert not loads.search(page.read_text(encoding="utf-8")), page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+
+
+BEHIND_THE_COMMAND_LINE = {"gmed.paper", "gmed.report", "gmed.studies"}
+"""Packages that are used by typing commands; pages of their own say how."""
+
+
+def test_the_reference_has_every_public_name(site):
+    pages = [page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")]
+    shown = {name for page in pages for name in re.findall(r'id="?(gmed\.[\w.]+)', page)}
+    packages = [f"gmed.{found.name}" for found in pkgutil.iter_modules(gmed.__path__) if found.ispkg]
+    for package in ["gmed", *sorted(set(packages) - BEHIND_THE_COMMAND_LINE)]:
+        exported = vars(importlib.import_module(package))
+        for name in set(exported["__all__"]) - {"__version__"}:
+            spelled = {f"{package}.{name}", f"{package}.{name}.{name}"}  # a function in a module of its own name
+            if getattr(gmed, name, None) is exported[name]:
+                spelled.add(f"gmed.{name}")
+            assert isinstance(exported[name], ModuleType) or spelled & shown, f"{package}.{name}"
+    also = {"avalanche.GMEDPlugin", "engine.cluster.Cluster", "engine.executor.Executor", "randomness.torch_seeded"}
+    assert {f"gmed.{name}" for name in also} <= shown
+    assert not {name for name in shown if "__" in name or re.fullmatch(r"gmed\.errors\.[a-z_]+", name)}
 
 
 def test_search_and_drawings_work_from_a_folder(site):

@@ -17,9 +17,9 @@ from rich.table import Table
 from gmed.cli_completion import add_completion
 from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
-from gmed.cli_examples import add_examples
+from gmed.cli_examples import ByUse, add_examples
 from gmed.cli_fit import add_fit
-from gmed.cli_options import Extension, Model
+from gmed.cli_options import DataDir, Extension, Label, Model, Split
 from gmed.cli_report import add_report
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
@@ -49,6 +49,7 @@ from gmed.terminal import (
 from gmed.version import __version__
 
 app = typer.Typer(
+    cls=ByUse,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -78,7 +79,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Online, task-free continual learning with an editable replay memory."""
 
@@ -97,17 +100,15 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    data_dir: DataDir = None,
     store: Store = None,
     checkpoint_every: Annotated[float | None, typer.Option(help="Seconds between checkpoints of a run [60]")] = None,
     fuzzy: Annotated[bool, typer.Option("--fuzzy", help="Let tasks fade into each other")] = False,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="On a GPU: the same bits every time, more slowly")
     ] = False,
-    label: Annotated[str | None, typer.Option(help="Of a table: the column that is the label")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Of your own data: by-class, by-time, by-column=NAME, none [by-class]")
-    ] = None,
+    label: Label = None,
+    split: Split = None,
     prequential: Annotated[
         bool, typer.Option("--prequential", help="Predict each batch before learning from it too")
     ] = False,
@@ -208,7 +209,7 @@ def bench(
 
 @app.command("list")
 def list_(
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data sets [the packaged ones]")] = None,
+    data_dir: DataDir = None,
     extension: Extension = None,
 ) -> None:
     """List benchmarks, and methods with their parameters."""

@@ -10,6 +10,7 @@ import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
 from rich.table import Table
 
+from gmed.cli_options import DataDir
 from gmed.data.catalogue import CATALOGUE, get_entry
 from gmed.errors import DataError
 from gmed.terminal import BAD_USAGE, DONE, INTERRUPTED, make_console, progress_bar
@@ -54,7 +55,7 @@ def data_fetch(name: Name) -> None:
 @data_app.command("verify")
 def data_verify(
     name: Annotated[str | None, typer.Argument(help="The data set [all that are found]")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [where it is by default]")] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Read and check every file of a data set."""
     folder = Path(data_dir) if data_dir else None

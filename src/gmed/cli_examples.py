@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 EXAMPLES = {
+    "": ["gmed run split-mnist er er+gmed --seeds 5", "gmed table", "gmed report --open"],
     "run": ["gmed run split-mnist er er+gmed --seeds 20", "gmed run rows.csv er 'er+gmed(alpha=0.1)' --label kind"],
     "table": ["gmed table split-mnist er er+gmed", "gmed table --metrics"],
-    "bench": ["gmed bench split-mnist er er+gmed", "gmed bench split-cifar10 er --replicas 1,20 --device cuda"],
-    "list": ["gmed list", "gmed list --extension my_edit.py"],
-    "runs": ["gmed runs", "gmed runs split-mnist --failed"],
-    "rm": ["gmed rm split-mnist 'er+gmed(alpha=1.0)'", "gmed rm split-mnist --failed"],
-    "export": ["gmed export runs.csv", "gmed export runs.parquet split-mnist"],
-    "merge": ["gmed merge server.db", "gmed merge server.db --store all.db"],
     "report": ["gmed report --open", "gmed report split-mnist er er+gmed --format latex -o paper"],
     "reproduce": ["gmed reproduce --list", "gmed reproduce main --benchmarks split-mnist"],
-    "tune": ["gmed tune split-mnist er+gmed", "gmed run split-mnist er 'er+gmed(tuned)'"],
-    "doctor": ["gmed doctor", "gmed doctor --json"],
-    "watch": ["gmed watch", "gmed watch --once"],
+    "tune": ["gmed tune rows.csv er+gmed --label kind", "gmed run rows.csv er 'er+gmed(tuned)' --label kind"],
     "fit": [
         "gmed fit rows.csv --label kind -o model.gmed",
         "gmed fit more.csv --label kind --from model.gmed -o new.gmed",
     ],
     "predict": ["gmed predict model.gmed new.csv", "gmed predict model.gmed new.csv --proba -o found.csv"],
+    "watch": ["gmed watch", "gmed watch --once"],
+    "list": ["gmed list", "gmed list --extension my_edit.py"],
+    "data": ["gmed data", "gmed data fetch cifar10"],
+    "data fetch": ["gmed data fetch cifar10"],
+    "data verify": ["gmed data verify", "gmed data verify mini-imagenet --data-dir ~/images"],
+    "data remove": ["gmed data remove cifar10"],
+    "runs": ["gmed runs", "gmed runs split-mnist --failed"],
+    "export": ["gmed export runs.csv", "gmed export runs.parquet split-mnist"],
+    "merge": ["gmed merge server.db", "gmed merge server.db --store all.db"],
+    "rm": ["gmed rm split-mnist 'er+gmed(alpha=1.0)'", "gmed rm split-mnist --failed"],
+    "bench": ["gmed bench split-mnist er er+gmed", "gmed bench split-cifar10 er --replicas 1,20 --device cuda"],
+    "doctor": ["gmed doctor", "gmed doctor --json"],
     "completion": ["source <(gmed completion bash)", "gmed completion fish > ~/.config/fish/completions/gmed.fish"],
 }
+"""By command, those first that are used most."""
 
 
-def add_examples(app: typer.Typer) -> None:
-    """Put them below the help of the commands that the program has."""
+class ByUse(TyperGroup):
+    """The program, whose help lists commands as they are listed here."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=list(EXAMPLES).index)
+
+
+def add_examples(app: typer.Typer, path: str = "") -> None:
+    """Put them below the help of the program, and of the commands and groups that it has."""
+    app.info.epilog = _below(path)
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
-        if name in EXAMPLES:
-            command.epilog = "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in EXAMPLES[name])])
+        command.epilog = _below(f"{path} {name}".strip())
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_examples(group.typer_instance, f"{path} {group.name}".strip())
+
+
+def _below(name: str) -> str:
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in EXAMPLES[name])])

@@ -125,7 +125,7 @@ def predict(
         if making is not None and target is not None:
             making.replace(target)
     except BrokenPipeError:  # whoever reads has read enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 PTH123
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 PTH123
         raise typer.Exit(DONE) from None
     except OSError as error:
         raise UsageError(f"{out or 'standard output'}: cannot be written ({error.strerror})") from None

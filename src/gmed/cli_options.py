@@ -21,4 +21,12 @@ Extension = Annotated[
 ]
 """Files are loaded as the option is read, before the command begins."""
 
+DataDir = Annotated[
+    str | None, typer.Option(help="Folder of the data set [$GMED_DATA, else the cache; MNIST: the packaged one]")
+]
+
+Label = Annotated[str | None, typer.Option(help="Of a table: the column that is the label")]
+
+Split = Annotated[str | None, typer.Option(help="Of your own data: by-class, by-time, by-column=NAME, none [by-class]")]
+
 Model = Annotated[str | None, typer.Option(help="Model of your own: net.py:small or package.module:factory")]

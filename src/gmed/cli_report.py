@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gmed.cli_options import Extension
+from gmed.cli_options import DataDir, Extension
 from gmed.engine import RunSpec
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
@@ -52,7 +52,7 @@ def _report(
         bool, typer.Option("--gallery", help="Watch one run of each benchmark for edited examples and losses; kept")
     ] = False,
     device: Annotated[str, typer.Option(help="Where a watched run is computed: auto, cpu or cuda")] = "auto",
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    data_dir: DataDir = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     extension: Extension = None,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gmed.cli_options import DataDir
 from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.studies import STUDIES, Asked, get_study
@@ -30,7 +31,7 @@ def _reproduce(
     out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    data_dir: DataDir = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:

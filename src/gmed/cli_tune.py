@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli_options import Extension
+from gmed.cli_options import DataDir, Extension, Label, Split
 from gmed.experiment import default_store
 from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
 from gmed.tune import tune
@@ -19,19 +19,22 @@ def add_tune(app: typer.Typer) -> None:
 
 
 def _tune(
-    benchmark: Annotated[str, typer.Argument(help="A benchmark")],
+    benchmark: Annotated[str, typer.Argument(help="A benchmark, or data of your own: .csv, .parquet, .npz, folder")],
     method: Annotated[str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit")],
     seeds: Annotated[int, typer.Option(min=1, help="How many each candidate is tried at")] = 5,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    data_dir: DataDir = None,
+    label: Label = None,
+    split: Split = None,
     extension: Extension = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Choose an edit's hyper-parameters on held-out examples of the first three tasks, as the paper does."""
     given = {"device": device, "workers": workers, "cluster": cluster, "data_dir": data_dir}
+    given |= {"label": label, "split": split}
     how: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     path = store or default_store()
     progress = LiveProgress(make_console(stderr=True))
@@ -43,7 +46,11 @@ def _tune(
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         tried = [{**dict(zip(found.parameters, p, strict=True)), "score": s} for p, s in found.scores.items()]
-        print(json.dumps({"benchmark": benchmark, "method": method, "chosen": found.chosen, "tried": tried}, indent=2))
+        print(
+            json.dumps(
+                {"benchmark": found.benchmark, "method": method, "chosen": found.chosen, "tried": tried}, indent=2
+            )
+        )
     else:
         show_tuned(make_console(), found)
     raise typer.Exit(RUN_FAILED if found.failures else DONE)

@@ -142,7 +142,7 @@ class Experiment:
 
     def specs(self) -> list[RunSpec]:
         """The runs, seed by seed so that methods at one seed share its stream; none twice."""
-        benchmark = self._own.name if self._own else get_benchmark(self.benchmark).name
+        benchmark = self.benchmark_name
         if self.fuzzy and not benchmark.endswith(FUZZY):
             benchmark += FUZZY
         if self.model is not None:
@@ -154,6 +154,11 @@ class Experiment:
             RunSpec.make(benchmark, method, seed, self.memory) for seed in seed_list(self.seeds) for method in methods
         )
         return list({spec.key: spec for spec in made}.values())
+
+    @property
+    def benchmark_name(self) -> str:
+        """The benchmark; where a path was given, the name that says all that identifies the data."""
+        return self._own.name if self._own else get_benchmark(self.benchmark).name
 
     @cached_property
     def _own(self) -> OwnData | None:
@@ -176,7 +181,8 @@ class Experiment:
     def _path(self) -> Path:
         return Path(os.path.abspath(self.benchmark))  # noqa: PTH100 (a link keeps its name)
 
-    def _folder(self) -> Path | None:
+    @property
+    def data_folder(self) -> Path | None:
         """Where the data are, unless where they are by default."""
         if self._own:
             return self._path.parent
@@ -219,7 +225,7 @@ class Experiment:
         watcher = watcher or Watcher()
         specs = self.specs()
         executor = executor or self._executor()
-        data_dir = self._folder()
+        data_dir = self.data_folder
         results = Results(store=None if self.store is None else str(self.store), published=published)
         stored = {} if rerun else self._stored(specs)
         results.runs.extend(stored.values())
@@ -330,7 +336,7 @@ def run(
     workers
         Worker processes; by default one per core, 0 for none but this one. Results do not depend on it.
     data_dir
-        A folder with the data set's files; by default the packaged ones.
+        A folder with the data set's files; by default ``$GMED_DATA``, else the cache. MNIST is in the package.
     store
         The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder;
         ``None`` keeps nothing.

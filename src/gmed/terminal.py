@@ -202,7 +202,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
     down = list(dict.fromkeys(point[0] for point in found.scores))
     across = list(dict.fromkeys(point[1:] for point in found.scores))
     best = max(found.scores.values())
-    console.print(f"{found.benchmark} {found.method}: held-out accuracy % after the first tasks, seeds: {found.seeds}")
+    console.print(f"{found.benchmark} {found.method}: held-out accuracy % of the first tasks, seeds: {found.seeds}")
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(" \\ ".join(found.parameters), justify="right")
     for other in across:

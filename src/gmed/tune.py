@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ def tune(
     method: str,
     *,
     seeds: int = 5,
+    label: str | None = None,
+    split: str | None = None,
     store: str | Path | None = None,
     watcher: Watcher | None = None,
     **how: Any,
@@ -57,15 +59,18 @@ def tune(
     Parameters
     ----------
     benchmark, method
-        A benchmark, and a method with an edit.
+        A benchmark or the path of data of one's own, and a method with an edit.
     seeds
         How many each candidate is tried at.
-    store, how
+    label, split, store, how
         As in :func:`gmed.run`; tuning needs a store.
     """
-    path, benchmark = store or default_store(), benchmark.removesuffix(FUZZY)
+    path = store or default_store()
+    asked = Experiment(benchmark.removesuffix(FUZZY), [method], seeds, store=path, label=label, split=split, **how)
+    benchmark = asked.benchmark_name
     named = candidates(benchmark, method)
-    results = Experiment(benchmark + TUNING, list(named.values()), seeds, store=path, **how).run(watcher=watcher)
+    beforehand = replace(asked, benchmark=benchmark + TUNING, data_dir=asked.data_folder, label=None, split=None)
+    results = replace(beforehand, methods=list(named.values())).run(watcher=watcher)
     if not results.runs:
         raise UsageError(f"{benchmark} {method}: every candidate failed; the first: {results.failures[0].error}")
     with Store(path) as opened:

@@ -35,7 +35,8 @@ def fetch(cifar: Cifar, progress: Progress = unwatched) -> Path:
             for file in cifar.files:
                 read_records(making, file, cifar.classes)
             with writing(folder):
-                (making / MARK).write_text(f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n")
+                said = f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n"
+                (making / MARK).write_text(said, encoding="utf-8")
         with suppress(OSError):
             archive.unlink()
     return folder

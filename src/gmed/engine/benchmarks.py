@@ -234,6 +234,7 @@ _FADING = (replace(b, name=b.name + FUZZY, fuzzy=True) for b in _SHARP)
 _BEFOREHAND = (replace(b, name=b.name + TUNING, tuning=True) for b in _SHARP)
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in (*_SHARP, *_FADING, *_BEFOREHAND)}
+"""The benchmarks of the package, by name."""
 
 
 def get_benchmark(name: str) -> Benchmark:

@@ -60,6 +60,8 @@ class Failed:
 
 
 Event = Progress | Finished | Failed
+"""What happens to a run: it is under way, has ended well, or has ended in an error."""
+
 Events = Generator[list[Event], None, None]
 """What has happened to runs since the last look, again and again; closing it stops them."""
 
@@ -223,9 +225,10 @@ class _Worker(Thread):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.complaints,
-            text=True,
+            encoding="utf-8",
             bufsize=1,
             start_new_session=True,  # Ctrl-C is ours to handle
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # likewise on Windows, which alone has it
         )
 
     def _compute(self, group: list[RunSpec]) -> None:

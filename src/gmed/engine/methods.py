@@ -86,6 +86,7 @@ METHODS = {
     "iid-online": Recipe("SGD on the shuffled stream, one pass", FineTune, order=iid),
     "iid-offline": Recipe("SGD on the shuffled stream, several passes", FineTune, order=iid, defaults={"passes": 5}),
 }
+"""The bases, by name; those of somebody's own join in when they are registered."""
 
 EDITS: dict[str, type[Edit]] = {
     "gmed": GMED,
@@ -93,6 +94,7 @@ EDITS: dict[str, type[Edit]] = {
     "adv-edit": AdversarialEdit,
     "optimal-edit": OptimalEdit,
 }
+"""The edits, by name; those of somebody's own join in when they are registered."""
 
 MEMORIES: dict[str, type[Memory]] = {}
 """Memories of somebody's own, by name; those of this package belong to their methods."""

@@ -64,8 +64,8 @@ class OwnModel:
 
     @classmethod
     def _found(cls, text: str) -> OwnModel:
-        where, colon, what = text.partition(":")
-        if not colon or not where or not what:
+        where, what = _where_and_what(text)
+        if not where or not what:
             raise UsageError(f"model {text!r}: write it as net.py:small or package.module:factory")
         if where.endswith(".py"):
             source = file_source(where)
@@ -106,7 +106,7 @@ class OwnModel:
         """Make one. What makes it must be here."""
         if self.is_object:
             return copy.deepcopy(_OBJECTS[self])
-        source, part = self.source(), parse_part(self.reference.partition(":")[2], self.reference)
+        source, part = self.source(), parse_part(_where_and_what(self.reference)[1], self.reference)
         try:
             made = _attribute(sys.modules[source.module], part.name)(**part.parameters)
         except GmedError:
@@ -132,6 +132,19 @@ class OwnModel:
     def config(self) -> dict[str, str]:
         """What of it decides a result."""
         return {"name": self.reference, "digest": self.digest}
+
+
+def _where_and_what(text: str) -> tuple[str, str]:
+    r"""The two sides of a reference: of the colon after a file's ending, since a path may have one too; else the first.
+
+    >>> _where_and_what(r"C:\nets\net.py:small(width=64)"), _where_and_what("package.module:factory")
+    (('C:\\nets\\net.py', 'small(width=64)'), ('package.module', 'factory'))
+    """
+    where, ending, what = text.partition(".py:")
+    if ending:
+        return f"{where}.py", what
+    where, _, what = text.partition(":")
+    return where, what
 
 
 def _attribute(module: ModuleType, path: str) -> Any:

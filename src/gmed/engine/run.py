@@ -52,7 +52,7 @@ class RunResult:
     Attributes
     ----------
     accuracy
-        accuracy[i][j]: test accuracy on task j at the i-th point of evaluation, in 0 .. 1. All classes
+        ``accuracy[i][j]``: test accuracy on task j at the i-th point of evaluation, in 0 .. 1. All classes
         compete; no task ids.
     final_accuracy
         The mean over tasks of the last row: the number the paper reports.
@@ -69,8 +69,8 @@ class RunResult:
     prequential
         The share of the stream that was predicted rightly before it was learned from, if that was asked.
     memory
-        memory[i][c]: how many examples of class c were stored at the i-th point of evaluation; ``None`` also where a
-        method stores none.
+        ``memory[i][c]``: how many examples of class c were stored at the i-th point of evaluation; ``None`` also where
+        a method stores none.
     overhead
         The memory that the method took besides the plain network, in ``examples`` as the paper counts and in ``bytes``
         (:class:`~gmed.engine.overhead.Overhead`).

@@ -29,7 +29,7 @@ REPORT_EVERY = 0.2  # seconds
 
 def main() -> None:
     torch.set_num_threads(1)
-    out = os.fdopen(os.dup(1), "w", buffering=1)
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever a model prints must not mix with the reports
     told_to_stop = Event()
     signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())

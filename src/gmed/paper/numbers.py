@@ -118,4 +118,4 @@ def _first() -> dict[tuple[str, str], Published]:
 
 
 def _read(name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader((files("gmed.paper") / name).read_text().splitlines()))
+    return list(csv.DictReader((files("gmed.paper") / name).read_text(encoding="utf-8").splitlines()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from gmed.data.own import DEFAULT_SPLIT, OwnData
-from gmed.engine import FUZZY, TUNING, RunResult
+from gmed.engine import RunResult
 from gmed.report.runs import by_method
 from gmed.results.tuning import Scores
+from gmed.results.wording import as_typed
 
 
 def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
@@ -26,7 +26,7 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
         alike.setdefault(tuple(sorted(run.seed for run in own)), []).append(method)
     asked = prequential_asked(runs)
     return [
-        _line("gmed", "run", *_where(runs[0].benchmark, methods), "--seeds", _seeds(seeds), *asked, "--store", store)
+        _line("gmed", "run", *as_typed(runs[0].benchmark, *methods), "--seeds", _seeds(seeds), *asked, "--store", store)
         for seeds, methods in alike.items()
     ]
 
@@ -39,20 +39,9 @@ def prequential_asked(runs: Iterable[RunResult]) -> list[str]:
 def tune_commands(benchmark: str, found: dict[str, Scores], store: str) -> list[str]:
     """What tries again the hyper-parameters that were tried."""
     return [
-        _line("gmed", "tune", benchmark, method, "--seeds", str(grid.seeds), "--store", store)
+        _line("gmed", "tune", *as_typed(benchmark, method), "--seeds", str(grid.seeds), "--store", store)
         for method, grid in found.items()
     ]
-
-
-def _where(benchmark: str, methods: Sequence[str]) -> list[str]:
-    """The benchmark as the command line takes it, and the methods: data of one's own are named by their file."""
-    own = OwnData.named(benchmark.removesuffix(FUZZY).removesuffix(TUNING))
-    if own is None:
-        return [benchmark, *methods]
-    label = ["--label", own.label] if own.label is not None else []
-    split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
-    fuzzy = ["--fuzzy"] if benchmark.endswith(FUZZY) else []
-    return [own.file, *methods, *label, *split, *fuzzy]
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -129,7 +129,8 @@ def started(process: int) -> str:
     if not sys.platform.startswith("linux"):
         return ""
     try:
-        state, *figures = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    state, *figures = text.rpartition(")")[2].split()
     return "" if state in "ZX" else figures[18]

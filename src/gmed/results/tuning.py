@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import product
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from gmed.engine import TUNING, get_benchmark, resolve
 from gmed.engine.methods import parse
 from gmed.errors import DivergedError, UsageError
 from gmed.results.store import Store
+from gmed.results.wording import as_typed
 
 TUNED = "(tuned)"
 """How a method is written whose hyper-parameters are to be those that were chosen."""
@@ -74,7 +76,8 @@ def scores(store: Store, benchmark: str, method: str) -> Scores:
             found[failure.method].setdefault(failure.seed, 0.0)
     seeds = set.intersection(*(set(tried) for tried in found.values()))
     if not seeds:
-        raise UsageError(f"{method} has not been tuned on {benchmark}: gmed tune {benchmark} '{method}'")
+        typed = shlex.join(["gmed", "tune", *as_typed(benchmark, method)])
+        raise UsageError(f"{method} has not been tuned on {benchmark}: {typed}")
     means = {point: float(np.mean([found[name][seed] for seed in seeds])) for point, name in named.items()}
     return Scores(means, len(seeds))
 

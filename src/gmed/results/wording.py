@@ -1,9 +1,11 @@
-"""How numbers are written, in the terminal and in Markdown alike."""
+"""How numbers are written, in the terminal and in Markdown alike, and what is to be typed."""
 
 from __future__ import annotations
 
 import math
 
+from gmed.data.own import DEFAULT_SPLIT, OwnData
+from gmed.engine import FUZZY, TUNING
 from gmed.results.statistics import Difference
 
 
@@ -57,3 +59,18 @@ def p_value(p: float) -> str:
     ('= 0.0300', '< 0.0001')
     """
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
+
+
+def as_typed(benchmark: str, *methods: str) -> list[str]:
+    """A benchmark as the command line takes it, and methods: data of one's own are named by their file.
+
+    >>> as_typed("iris.csv[label=kind,by-time,10 tasks,4->3,0123456789ab]", "er")
+    ['iris.csv', 'er', '--label', 'kind', '--split', 'by-time']
+    """
+    own = OwnData.named(benchmark.removesuffix(FUZZY).removesuffix(TUNING))
+    if own is None:
+        return [benchmark, *methods]
+    label = ["--label", own.label] if own.label is not None else []
+    split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
+    fuzzy = ["--fuzzy"] if benchmark.endswith(FUZZY) else []
+    return [own.file, *methods, *label, *split, *fuzzy]
