@@ -112,6 +112,20 @@ def test_workers_that_cannot_start_fail_their_runs_and_do_not_hang(monkeypatch):
     assert all("no worker process could be started" in o.error for o in outcomes)
 
 
+def test_ctrl_c_does_not_reach_workers_on_windows_either(monkeypatch):
+    asked = {}
+
+    def launch(*_, **how):
+        asked.update(how)
+        raise OSError("seen enough")
+
+    monkeypatch.setattr(executor.subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
+    monkeypatch.setattr(executor.subprocess, "Popen", launch)
+    ((event,),) = execute([RunSpec.make("split-mnist", "finetune", 0)], CPU, workers=1)
+    assert isinstance(event, Failed) and "seen enough" in event.error
+    assert asked["creationflags"] == 0x200 and asked["start_new_session"]
+
+
 def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
     for name in ("random.py", "queue.py", "gmed.py"):
         (tmp_path / name).write_text("raise SystemExit('imported from the current folder')")
