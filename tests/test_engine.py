@@ -5,9 +5,10 @@ import pytest
 import torch
 
 import gmed
-from gmed.engine import Evaluated, Failed, Finished, Progress, RunSpec, Terms, execute, executor, run_one
+from gmed.engine import Evaluated, Failed, Finished, Progress, RunResult, RunSpec, Terms, execute, executor, run_one
 from gmed.engine.run import accuracies_on, make_learner, make_stream
 from gmed.errors import UsageError
+from gmed.results import Results
 
 CPU = Terms(device="cpu")
 METHODS = ["finetune", "er+gmed"]
@@ -178,3 +179,19 @@ def test_bad_arguments():
         gmed.run("split-mnist", "er", device="gpu", store=None)
     with pytest.raises(UsageError, match="workers"):
         gmed.run("split-mnist", "er", workers=-1, store=None)
+
+
+def test_gains_are_over_the_method_without_its_last_part_or_any_that_is_named():
+    def found(*methods, **how):
+        runs = [
+            RunResult("split-mnist", method, seed, [[0.5]], 0.5 + 0.01 * place, 0.5, 1, {}, {})
+            for place, method in enumerate(methods)
+            for seed in range(3)
+        ]
+        return {row.method: row.gain_over for row in Results(runs, **how).rows()}
+
+    assert found("er", "er+gmed", "mir") == {"er": None, "er+gmed": "er", "mir": None}
+    assert found("er+gmed", "mir") == {"er+gmed": None, "mir": None}
+    assert found("er", "er+gmed", "mir", over="er(lr=0.05)") == {"er": None, "er+gmed": "er", "mir": "er"}
+    with pytest.raises(UsageError, match="erx"):
+        found("er", over="erx")

@@ -443,3 +443,20 @@ def test_whatever_a_table_holds(tmp_path, content):
     assert np.isfinite(data.x_train).all()
     assert len(data.y_train)
     assert data.y_train.max() < data.num_classes
+
+
+def test_a_column_that_is_dropped_is_no_feature(table, tmp_path):
+    with pytest.raises(DataError, match="season"):  # of words
+        read_own(table, "kind", "none")
+    numbered = write_csv(
+        tmp_path / "numbered.csv", [[*row, at] for at, row in enumerate(rows())], ("a", "b", "season", "kind", "id")
+    )
+    own = OwnData.at(numbered, "kind", "none", ["id", "season", "id"])
+    assert own.drop == ("id", "season") and OwnData.named(own.name) == own and "drop=id;season," in own.name
+    without = write_csv(tmp_path / "without.csv", [[*row[:2], row[3]] for row in rows()], ("a", "b", "kind"))
+    assert np.array_equal(own.load(tmp_path).x_train, read_own(without, "kind", "none").x_train)
+    for drop, message in ((["kind"], "cannot be dropped"), (["idd"], "did you mean 'id'")):
+        with pytest.raises(GmedError, match=message):
+            read_own(numbered, "kind", "none", drop)
+    with pytest.raises(UsageError, match="drop"):
+        gmed.run("split-mnist", ["er"], drop=["id"], store=None)

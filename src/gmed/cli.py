@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
 from gmed.cli_examples import ByUse, add_examples
 from gmed.cli_fit import add_fit
-from gmed.cli_options import DataDir, Extension, Label, Model, Split
+from gmed.cli_options import DataDir, Drop, Extension, Label, Model, Over, Split
 from gmed.cli_report import add_report
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
@@ -109,6 +110,7 @@ def run(
     ] = False,
     label: Label = None,
     split: Split = None,
+    drop: Drop = None,
     prequential: Annotated[
         bool, typer.Option("--prequential", help="Predict each batch before learning from it too")
     ] = False,
@@ -116,6 +118,7 @@ def run(
     extension: Extension = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder that curves are written into, live")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
+    over: Over = None,
     as_json: Json = False,
 ) -> None:
     """Run methods on a benchmark over seeds; finished runs are kept and never computed again."""
@@ -134,6 +137,7 @@ def run(
         "checkpoint_every": checkpoint_every,
         "label": label,
         "split": split,
+        "drop": drop,
         "model": model,
     }
     if benchmark.endswith((".toml", ".yaml", ".yml")):
@@ -155,7 +159,7 @@ def run(
             "the same command goes on from there.",
         )
         raise typer.Exit(INTERRUPTED) from None
-    _print(results, as_json)
+    _print(replace(results, over=over), as_json)
     raise typer.Exit(RUN_FAILED if results.failures else DONE)
 
 
@@ -164,6 +168,7 @@ def table(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="Forgetting, transfer and the like instead")] = False,
+    over: Over = None,
     extension: Extension = None,
     store: Store = None,
     as_json: Json = False,
@@ -178,7 +183,7 @@ def table(
     if metrics and not as_json:  # the JSON document holds the metrics of every run
         show_metrics(make_console(), results)
     else:
-        _print(results, as_json)
+        _print(replace(results, over=over), as_json)
 
 
 @app.command()

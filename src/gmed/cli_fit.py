@@ -17,6 +17,7 @@ import scipy
 import typer
 from rich.progress import DownloadColumn
 
+from gmed.cli_options import Drop
 from gmed.errors import DataError, UsageError
 from gmed.online import Settings
 from gmed.online.table_fit import Learned, TableFit, fit_table, predict_table
@@ -35,7 +36,7 @@ def fit(
     table: Annotated[str, typer.Argument(help="A .csv or .parquet file; rows are learned from in their order")],
     label: Annotated[str, typer.Option(help="The column that is the label")],
     out: Annotated[str, typer.Option("--out", "-o", help="The file the model is written to")],
-    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be given again")] = None,
+    drop: Drop = None,
     start: Annotated[str | None, typer.Option("--from", help="A model to go on from, with its settings")] = None,
     memory: Annotated[int | None, typer.Option(help=f"Examples stored [{USUAL.memory}]")] = None,
     alpha: Annotated[float | None, typer.Option(help=f"Stride of the edit, 0 for none [{USUAL.alpha:g}]")] = None,

@@ -29,4 +29,8 @@ Label = Annotated[str | None, typer.Option(help="Of a table: the column that is 
 
 Split = Annotated[str | None, typer.Option(help="Of your own data: by-class, by-time, by-column=NAME, none [by-class]")]
 
+Drop = Annotated[list[str] | None, typer.Option(help="Of a table: a column to leave out; may be given again")]
+
+Over = Annotated[str | None, typer.Option(help="Method to show gains over [each without its last part]")]
+
 Model = Annotated[str | None, typer.Option(help="Model of your own: net.py:small or package.module:factory")]

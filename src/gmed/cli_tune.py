@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli_options import DataDir, Extension, Label, Split
+from gmed.cli_options import DataDir, Drop, Extension, Label, Split
 from gmed.experiment import default_store
 from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
 from gmed.tune import tune
@@ -28,14 +28,15 @@ def _tune(
     data_dir: DataDir = None,
     label: Label = None,
     split: Split = None,
+    drop: Drop = None,
     extension: Extension = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Choose an edit's hyper-parameters on held-out examples of the first three tasks, as the paper does."""
-    given = {"device": device, "workers": workers, "cluster": cluster, "data_dir": data_dir}
-    given |= {"label": label, "split": split}
-    how: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    given: dict[str, Any] = {"device": device, "workers": workers, "cluster": cluster, "data_dir": data_dir}
+    given |= {"label": label, "split": split, "drop": drop}
+    how = {k: v for k, v in given.items() if v is not None}
     path = store or default_store()
     progress = LiveProgress(make_console(stderr=True))
     try:

@@ -87,6 +87,7 @@ class Experiment:
     cluster: str | None = None
     label: str | None = None
     split: str | None = None
+    drop: Sequence[str] = ()
     prequential: bool = False
     extensions: Sequence[str | Path] = ()
     model: Given | None = None
@@ -103,6 +104,7 @@ class Experiment:
             "cluster": ((str, type(None)), "the address of a Dask scheduler"),
             "label": ((str, type(None)), "the name of a column"),
             "split": ((str, type(None)), "a way to make tasks, such as by-class"),
+            "drop": ((list, tuple), "a list of columns"),
             "extensions": ((list, tuple), "a list of Python files"),
         }
         for name, (kind, wanted) in kinds.items():
@@ -111,6 +113,9 @@ class Experiment:
         for method in self.methods:
             if not isinstance(method, str):
                 raise UsageError(f"methods must be names such as 'er+gmed', not {short(method)}")
+        for column in self.drop:
+            if not isinstance(column, str):
+                raise UsageError(f"drop must be names of columns, not {short(column)}")
         for name in ("fuzzy", "deterministic", "prequential"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be true or false, not {short(getattr(self, name))}")
@@ -166,15 +171,15 @@ class Experiment:
         if self.benchmark not in BENCHMARKS and is_own(self.benchmark):
             if self.data_dir is not None:
                 raise UsageError(f"data_dir says where the data of a benchmark are; {self.benchmark} says so itself")
-            return OwnData.at(self._path, self.label, self.split or DEFAULT_SPLIT)
+            return OwnData.at(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
         plain = self.benchmark.removesuffix(FUZZY).removesuffix(TUNING)
         if Path(self.benchmark).suffix and OwnData.named(plain) is None:
             raise UsageError(
                 f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
                 "data in .csv, .parquet or .npz"
             )
-        if self.label is not None or self.split is not None:
-            raise UsageError(f"label and split are for data of one's own, not for {self.benchmark}")
+        if self.label is not None or self.split is not None or self.drop:
+            raise UsageError(f"label, split and drop are for data of one's own, not for {self.benchmark}")
         return None
 
     @property
@@ -312,6 +317,7 @@ def run(
     deterministic: bool = False,
     label: str | None = None,
     split: str | None = None,
+    drop: Sequence[str] = (),
     prequential: bool = False,
     model: Given | None = None,
     rerun: bool = False,
@@ -344,8 +350,9 @@ def run(
         Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
     deterministic
         Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
-    label, split
-        Of one's own data: which column of a table is the label, and how tasks are made, by default ``by-class``.
+    label, split, drop
+        Of one's own data: which column of a table is the label, how tasks are made, by default ``by-class``, and which
+        columns are left out.
     prequential
         Whether every batch is predicted before it is learned from, for one more figure at the cost of a forward pass;
         a stored run without that figure is computed again.
@@ -382,6 +389,7 @@ def run(
         deterministic=deterministic,
         label=label,
         split=split,
+        drop=drop,
         prequential=prequential,
         model=model,
     )

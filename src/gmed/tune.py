@@ -69,7 +69,9 @@ def tune(
     asked = Experiment(benchmark.removesuffix(FUZZY), [method], seeds, store=path, label=label, split=split, **how)
     benchmark = asked.benchmark_name
     named = candidates(benchmark, method)
-    beforehand = replace(asked, benchmark=benchmark + TUNING, data_dir=asked.data_folder, label=None, split=None)
+    beforehand = replace(
+        asked, benchmark=benchmark + TUNING, data_dir=asked.data_folder, label=None, split=None, drop=()
+    )
     results = replace(beforehand, methods=list(named.values())).run(watcher=watcher)
     if not results.runs:
         raise UsageError(f"{benchmark} {method}: every candidate failed; the first: {results.failures[0].error}")

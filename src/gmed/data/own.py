@@ -25,7 +25,7 @@ TEST_SHARE = 0.2
 """Of each task, what is kept for testing where the data have no test set of their own."""
 
 _NAME = re.compile(
-    r"(?P<file>[^/\\]+)\[(?:label=(?P<label>.+?),)?(?P<split>(?:by-class|by-time|by-column=.+?|none)[^,]*),"
+    r"(?P<file>[^/\\]+)\[(?:label=(?P<label>.+?),)?(?:drop=(?P<drop>.+?),)?(?P<split>(?:by-class|by-time|by-column=.+?|none)[^,]*),"
     r"(?P<tasks>[1-9]\d*) tasks,(?P<shape>[1-9]\d*(?:x[1-9]\d*)*)->(?P<classes>[1-9]\d*),(?P<digest>[0-9a-f]{12})\]"
 )
 
@@ -54,9 +54,9 @@ class OwnDataset(Dataset):
 
 
 @lru_cache(maxsize=1)
-def _read_once(path: Path, label: str | None, split: str, changed: int) -> OwnDataset:
+def _read_once(path: Path, label: str | None, split: str, drop: tuple[str, ...], changed: int) -> OwnDataset:
     """The data, which the next run in this process need not read again if they have not changed since."""
-    return read_own(path, label, split)
+    return read_own(path, label, split, drop)
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,12 @@ class OwnData:
     shape: tuple[int, ...]
     classes: int
     digest: str
+    drop: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         label = f"label={self.label}," if self.label is not None else ""
+        label += f"drop={';'.join(self.drop)}," if self.drop else ""
         shape = "x".join(map(str, self.shape))
         return f"{self.file}[{label}{self.split},{self.tasks} tasks,{shape}->{self.classes},{self.digest}]"
 
@@ -92,14 +94,16 @@ class OwnData:
             return None
         shape = tuple(map(int, found["shape"].split("x")))
         tasks, classes = int(found["tasks"]), int(found["classes"])
-        return cls(found["file"], found["label"], found["split"], tasks, shape, classes, found["digest"])
+        drop = tuple(found["drop"].split(";")) if found["drop"] else ()
+        return cls(found["file"], found["label"], found["split"], tasks, shape, classes, found["digest"], drop)
 
     @classmethod
-    def at(cls, path: Path, label: str | None, split: str) -> OwnData:
+    def at(cls, path: Path, label: str | None, split: str, drop: Sequence[str] = ()) -> OwnData:
         """The data at a path, read once to know them."""
-        data = read_own(path, label, split)
+        drop = tuple(dict.fromkeys(drop))
+        data = read_own(path, label, split, drop)
         label = label if path.suffix.lower() in TABLES else None
-        own = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest)
+        own = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop)
         if cls.named(own.name) != own or not own.name.isprintable():
             raise DataError(f"{str(path)!r}: rename the file or the columns: {own.name!r} cannot serve as a name.")
         return own
@@ -107,7 +111,7 @@ class OwnData:
     def load(self, folder: Path | None) -> OwnDataset:
         """The data themselves, which must be what they were when they were given this name."""
         path = (folder or Path()) / self.file
-        data = _read_once(path, self.label, self.split, path.stat().st_mtime_ns if path.exists() else 0)
+        data = _read_once(path, self.label, self.split, self.drop, path.stat().st_mtime_ns if path.exists() else 0)
         if data.digest != self.digest:
             raise DataError(f"{path}: not the data of {self.name}: it has changed since. Run again by its path.")
         return data
@@ -118,7 +122,7 @@ def is_own(path: str) -> bool:
     return Path(path).suffix.lower() in (*TABLES, ".npz") or (path != "" and Path(path).is_dir())
 
 
-def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT) -> OwnDataset:
+def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT, drop: Sequence[str] = ()) -> OwnDataset:
     """Read data and divide them into tasks.
 
     Parameters
@@ -131,6 +135,8 @@ def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT) -
     split
         ``by-class`` (two classes a task, ``by-class=5`` five), ``by-time`` (rows as they come, in ten tasks;
         ``by-time=4`` in four), ``by-column=NAME`` (a task for every value of a column, as they first appear), ``none``.
+    drop
+        Columns of a table that are left out.
     """
     kind, _, option = split.partition("=")
     if kind not in ("by-class", "by-time", "by-column", "none") or (kind == "by-column") > bool(option):
@@ -143,9 +149,11 @@ def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT) -
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
     if suffix in TABLES:
-        raw = read_rows(path, label, column)
+        raw = read_rows(path, label, column, drop)
     elif label is not None:
         raise UsageError(f"{path}: --label is for tables; here labels are known")
+    elif drop:
+        raise UsageError(f"{path}: --drop is for tables; there are no columns here")
     else:
         raw = read_arrays(path) if suffix == ".npz" else read_folder(path)
     if len(raw.classes) < 2:

@@ -45,9 +45,9 @@ class Raw:
     groups: tuple[str, ...] | None = None
 
 
-def read_rows(path: Path, label: str | None, column: str | None) -> Raw:
-    """The rows of a table, with the column that tasks are made by, if there is one."""
-    table = read_table(path, label, column)
+def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[str] = ()) -> Raw:
+    """The rows of a table, with the column that tasks are made by, if there is one, and without those to be dropped."""
+    table = read_table(path, label, column, drop)
     classes, y = _numbered(table.labels)
     x = table.features
     return Raw(path.name, x, y, x[:0], y[:0], classes, _digest([path]), table.names, table.apart)

@@ -38,8 +38,8 @@ class Table:
     apart: tuple[str, ...] | None = None
 
 
-def read_table(path: Path, label: str | None, apart: str | None = None) -> Table:
-    """Read a .csv or .parquet file whose columns are numbers but for the label and the one kept apart.
+def read_table(path: Path, label: str | None, apart: str | None = None, drop: Sequence[str] = ()) -> Table:
+    """Read a .csv or .parquet file whose columns are numbers but for the label, the one kept apart and those dropped.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -52,10 +52,14 @@ def read_table(path: Path, label: str | None, apart: str | None = None) -> Table
     file = TableFile(path)
     if label is None:
         raise DataError(f"{path}: which column is the label? Say so with --label, one of: {', '.join(file.header)}.")
-    file.check([label, *([] if apart is None else [apart])])
+    special = [label, *([] if apart is None else [apart])]
+    file.check([*special, *drop])
     if label == apart:
         raise DataError(f"{path}: {label!r} cannot be both the label and what tasks are made by.")
-    parts = list(file.batches(file.others([label, *([] if apart is None else [apart])]), label, apart))
+    for name in special:
+        if name in drop:
+            raise DataError(f"{path}: {name!r} cannot be dropped: it is the label, or what tasks are made by.")
+    parts = list(file.batches(file.others([*special, *drop]), label, apart))
     if not parts:
         raise DataError(f"{path}: there are no rows in it.")
     return Table(
