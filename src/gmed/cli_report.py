@@ -14,7 +14,7 @@ from gmed.cli_options import Extension
 from gmed.engine import RunSpec
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
-from gmed.experiment import default_store, stored_results
+from gmed.experiment import default_store, left_out, stored_results
 from gmed.report import find_contents, html, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.report.runs import without_tuning
@@ -61,8 +61,11 @@ def _report(
     if form is Format.html:
         require_libraries("reports")
     results, outdated = stored_results(path, benchmark, methods or [])
+    note = left_out(path, outdated)
     if not results.runs and not results.failures:
-        raise UsageError(f"{path}: nothing to report; gmed run makes results")
+        raise UsageError(f"{path}: nothing to report; {note or 'gmed run makes results'}")
+    if note:
+        make_console(stderr=True).print(note, soft_wrap=True)
     require_folder(folder)
     if form is Format.html:
         if gallery:

@@ -407,6 +407,17 @@ def extensions_to_load(store: str | Path) -> str:
         return " ".join(f"--extension {name}" for name in opened.extensions_lacking())
 
 
+def left_out(store: str | Path, outdated: int) -> str:
+    """Why so many stored results are not shown, in words; nothing where all are."""
+    if not outdated:
+        return ""
+    lacking = extensions_to_load(store)
+    many = "1 stored result is" if outdated == 1 else f"{outdated} stored results are"
+    them = "it" if outdated == 1 else "them"
+    loaded = f", or is to be loaded: {lacking}" if lacking else ""
+    return f"{many} left out: a part that computed {them} has changed since{loaded}"
+
+
 def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:
     """The benchmark and method of every run that has a checkpoint beside a store."""
     folder = unfinished_folder(store)

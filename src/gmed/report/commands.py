@@ -1,12 +1,14 @@
-"""The commands that compute again what a report shows."""
+"""The commands that compute again what a report shows, to be given where its files are."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from gmed.data.own import DEFAULT_SPLIT, OwnData
-from gmed.engine import FUZZY, TUNING, RunResult
+from gmed.data.own import DEFAULT_SPLIT, OwnData, is_own
+from gmed.engine import FUZZY, RunResult, RunSpec
+from gmed.engine.own_model import OwnModel
 from gmed.report.runs import by_method
 from gmed.results.tuning import Scores
 
@@ -24,9 +26,16 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
     alike: dict[tuple[int, ...], list[str]] = {}
     for method, own in by_method(runs).items():
         alike.setdefault(tuple(sorted(run.seed for run in own)), []).append(method)
-    asked = prequential_asked(runs)
+    benchmark, asked = runs[0].benchmark, prequential_asked(runs)
+    if (given := OwnModel.named(benchmark)) and not given[1].is_findable:
+        return [f"# {benchmark}: its model was handed over in Python, as a module; gmed.run(..., model=...) runs it"]
     return [
-        _line("gmed", "run", *_where(runs[0].benchmark, methods), "--seeds", _seeds(seeds), *asked, "--store", store)
+        shlex.join(
+            [
+                *("gmed", "run", *_where(benchmark, methods), "--seeds", _seeds(seeds), *asked),
+                *(*extension_options([(benchmark, method) for method in methods]), "--store", store),
+            ]
+        )
         for seeds, methods in alike.items()
     ]
 
@@ -39,27 +48,65 @@ def prequential_asked(runs: Iterable[RunResult]) -> list[str]:
 def tune_commands(benchmark: str, found: dict[str, Scores], store: str) -> list[str]:
     """What tries again the hyper-parameters that were tried."""
     return [
-        _line("gmed", "tune", benchmark, method, "--seeds", str(grid.seeds), "--store", store)
+        shlex.join(
+            [
+                *("gmed", "tune", benchmark, method, "--seeds", str(grid.seeds)),
+                *(*extension_options([(benchmark, method)]), "--store", store),
+            ]
+        )
         for method, grid in found.items()
     ]
 
 
+def report_command(
+    runs: Sequence[RunResult], benchmark: str | None, methods: Sequence[str], store: str, *, gallery: bool
+) -> str:
+    """What makes the report again, of everything in the store or of what was chosen.
+
+    >>> report_command([], "data/wine.csv", ["er"], "gmed.db", gallery=True)
+    'gmed report wine.csv er --gallery --store gmed.db'
+    """
+    chosen = [Path(benchmark).name if is_own(benchmark) else benchmark, *methods] if benchmark else []
+    asked = ["--gallery"] if gallery else []
+    needed = extension_options([(run.benchmark, run.method) for run in runs])
+    return shlex.join(["gmed", "report", *chosen, *asked, *needed, "--store", store])
+
+
+def extension_options(named: Iterable[tuple[str, str]]) -> list[str]:
+    """The options that load the files which methods, each on a benchmark, are defined in.
+
+    >>> extension_options([("split-mnist", "er+gmed")])
+    []
+    """
+    sources = (
+        source
+        for benchmark, method in dict.fromkeys(named)
+        for source in RunSpec.make(benchmark, method, 0).method.sources()
+    )
+    files = dict.fromkeys(source.name for source in sources if source.folder is None)
+    return [word for file in files for word in ("--extension", file)]
+
+
 def _where(benchmark: str, methods: Sequence[str]) -> list[str]:
-    """The benchmark as the command line takes it, and the methods: data of one's own are named by their file."""
-    own = OwnData.named(benchmark.removesuffix(FUZZY).removesuffix(TUNING))
+    """The benchmark as the command line takes it, and the methods: what is one's own is named by its file.
+
+    >>> _where("split-mnist-fuzzy[model=net.py:small(width=64),0123456789ab]", ["er"])
+    ['split-mnist-fuzzy', 'er', '--model', 'net.py:small(width=64)']
+    >>> _where("iris.csv[label=kind,by-time=3,3 tasks,4->3,0123456789ab]-fuzzy", ["er"])
+    ['iris.csv', 'er', '--label', 'kind', '--split', 'by-time=3', '--fuzzy']
+    """
+    plain, model = OwnModel.named(benchmark) or (benchmark, None)
+    asked = ["--model", model.reference] if model else []
+    own = OwnData.named(plain.removesuffix(FUZZY))
     if own is None:
-        return [benchmark, *methods]
+        return [plain, *methods, *asked]
     label = ["--label", own.label] if own.label is not None else []
     split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
-    fuzzy = ["--fuzzy"] if benchmark.endswith(FUZZY) else []
-    return [own.file, *methods, *label, *split, *fuzzy]
+    fuzzy = ["--fuzzy"] if plain.endswith(FUZZY) else []
+    return [own.file, *methods, *label, *split, *fuzzy, *asked]
 
 
 def _seeds(seeds: Sequence[int]) -> str:
     if list(seeds) == list(range(len(seeds))):
         return str(len(seeds))
     return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
-
-
-def _line(*words: str) -> str:
-    return shlex.join(words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 from gmed.data.own import OwnData
 from gmed.engine import BENCHMARKS, RunResult, RunSpec
 from gmed.errors import GmedError
+from gmed.experiment import left_out
 from gmed.report import cost, curves, edits, memory_over_time, seed_distribution, task_matrices
 from gmed.report.chart import Chart
-from gmed.report.commands import run_commands, tune_commands
+from gmed.report.commands import report_command, run_commands, tune_commands
 from gmed.report.comparisons import Comparison, best_methods, comparisons
 from gmed.report.origins import environments, settings
 from gmed.report.paired_differences import gains_at_a_glance, paired_differences
@@ -65,13 +65,13 @@ class Contents:
     ----------
     store
         The name of the file, without where it is.
-    outdated
-        How many stored runs were left out.
+    left_out
+        Why stored runs are not shown, in words, if any are not.
     """
 
     store: str
     results: Results
-    outdated: int
+    left_out: str
     compared: list[Comparison]
     gains: Chart | None
     sections: list[Section]
@@ -118,11 +118,16 @@ def find_contents(
     ]
     commands = [line for own in runs.values() for line in run_commands(own, file)]
     commands += [line for name, found in tuned.items() for line in tune_commands(name, found, file)]
-    gallery = ["--gallery"] if watched else []
-    chosen = [benchmark, *methods] if benchmark else []
-    commands.append(shlex.join(["gmed", "report", *chosen, *gallery, "--store", file]))
+    commands.append(report_command(every.runs, benchmark, methods, file, gallery=bool(watched)))
     return Contents(
-        file, results, outdated, compared, gains_at_a_glance(compared), sections, environments(results.runs), commands
+        file,
+        results,
+        left_out(store, outdated),
+        compared,
+        gains_at_a_glance(compared),
+        sections,
+        environments(results.runs),
+        commands,
     )
 
 

@@ -51,7 +51,7 @@ def html(contents: Contents) -> str:
         store=contents.store,
         runs=f"{len(results.runs):,}",
         methods=len({run.method for run in results.runs}),
-        outdated=contents.outdated,
+        left_out=contents.left_out,
         legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words()})."
         if contents.compared
         else "",
