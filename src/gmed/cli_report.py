@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import MofNCompleteColumn
 
 from gmed.cli_options import Extension
-from gmed.engine import RunSpec
+from gmed.data.progress import Progress
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
 from gmed.experiment import default_store, left_out, stored_results
@@ -20,7 +22,7 @@ from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.report.runs import without_tuning
 from gmed.results import Results
 from gmed.studies.charts import require_folder, require_libraries
-from gmed.terminal import make_console
+from gmed.terminal import make_console, progress_bar
 
 
 class Format(StrEnum):
@@ -52,7 +54,9 @@ def _report(
         bool, typer.Option("--gallery", help="Watch one run of each benchmark for edited examples and losses; kept")
     ] = False,
     device: Annotated[str, typer.Option(help="Where a watched run is computed: auto, cpu or cuda")] = "auto",
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set [the packaged one]")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of the data set [the packaged one; of your own: here]")
+    ] = None,
     store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
     extension: Extension = None,
 ) -> None:
@@ -70,7 +74,10 @@ def _report(
     if form is Format.html:
         if gallery:
             _watch(results, path, device, Path(data_dir) if data_dir else None)
-        name, text = "report.html", html(find_contents(results, outdated, path, benchmark, methods or []))
+        contents = find_contents(
+            results, outdated, path, benchmark, methods or [], data_dir=Path(data_dir) if data_dir else None
+        )
+        name, text = "report.html", html(contents)
     else:
         if gallery:
             raise UsageError("--gallery is for the page; leave out --format or --gallery")
@@ -93,9 +100,12 @@ def _report(
 def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> None:
     console = make_console(stderr=True)
 
-    def tell(spec: RunSpec) -> None:
-        console.print(f"watching {spec}")
+    @contextmanager
+    def shown(what: str) -> Iterator[Progress]:
+        console.print(f"watching {what}", soft_wrap=True)
+        with progress_bar("examples seen", MofNCompleteColumn()) as progress:
+            yield progress
 
-    failed = watch_edits(results, store, device=pick_device(device).type, data_dir=data_dir, told=tell)
+    failed = watch_edits(results, store, device=pick_device(device).type, data_dir=data_dir, shown=shown)
     for spec, error in failed.items():
         console.print(f"not watched: {spec}: {error}")
