@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from xml.etree import ElementTree
 
@@ -166,25 +166,32 @@ def own_parts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in {"my wine.csv": WINE, "mine.py": SURE, "net.py": NET}.items():
         (tmp_path / name).write_text(text)
-    with suppress(KeyError), extensions._all_or_nothing():
-        load_extension("mine.py")
+    with registered("mine.py"), Store("own.db") as store:
         asked = [
             (OwnModel.given("net.py:small(width=8)").on("split-mnist"), ["er", "er+first-ones"]),
             (OwnData.at(tmp_path / "my wine.csv", "kind", "by-time=3").name + "-fuzzy", ["er", "er+gmed"]),
         ]
-        with Store("own.db") as store:
-            for benchmark, methods in asked:
-                for method in methods:
-                    for seed in (0, 1):
-                        made = made_up(benchmark, method, seed, 0.5 + seed / 10, tasks=3, memory=[[1, 0, 4]] * 3)
-                        store.add(RunSpec.make(benchmark, method, seed), made)
-        yield tmp_path
-        raise KeyError  # what was registered is taken back
+        for benchmark, methods in asked:
+            for method in methods:
+                for seed in (0, 1):
+                    made = made_up(benchmark, method, seed, 0.5 + seed / 10, tasks=3, memory=[[1, 0, 4]] * 3)
+                    store.add(RunSpec.make(benchmark, method, seed), made)
+    return tmp_path
+
+
+@contextmanager
+def registered(file):
+    """Inside, what the file registers is known."""
+    with suppress(KeyError), extensions._all_or_nothing():
+        load_extension(file)
+        yield
+        raise KeyError  # it is taken back
 
 
 def test_the_commands_find_everything_in_the_store(own_parts):
     """Each is given to a new process, as a reader gives it."""
-    *runs, last = contents_of("own.db").commands
+    with registered("mine.py"):
+        *runs, last = contents_of("own.db").commands
     assert runs == [
         "gmed run 'my wine.csv' er er+gmed --label kind --split by-time=3 --fuzzy --seeds 2 --store own.db",
         "gmed run split-mnist er er+first-ones --model 'net.py:small(width=8)' --seeds 2 --extension mine.py "
@@ -192,7 +199,9 @@ def test_the_commands_find_everything_in_the_store(own_parts):
     ]
     assert last == "gmed report --extension mine.py --store own.db"
     for line in (*runs, last):
-        done = as_typed(line)
+        program, *words = shlex.split(line)
+        command = [sys.executable, "-m", program + ".cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert ("wrote" in done.stdout) if line == last else ("already in the store, 0 to compute" in done.stderr)
     assert "left out" not in (own_parts / "report" / "report.html").read_text()
@@ -200,16 +209,14 @@ def test_the_commands_find_everything_in_the_store(own_parts):
 
 def test_what_is_left_out_is_said_with_what_would_load_it(own_parts):
     said = "2 stored results are left out: a part that computed them has changed since, or is to be loaded: --extension"
-    done = as_typed("gmed report --store own.db")
-    assert f"{said} mine.py" in done.stderr.replace("\n", " ")
-    assert f"{said} mine.py" in (own_parts / "report" / "report.html").read_text()
-    assert f"{said} mine.py" in as_typed("gmed table --store own.db").stderr.replace("\n", " ")
-
-
-def as_typed(line):
-    program, *words = shlex.split(line)
-    assert program == "gmed"
-    return subprocess.run([sys.executable, "-m", "gmed.cli", *words], capture_output=True, text=True, timeout=300)
+    assert f"{said} mine.py\n" in report("--store", "own.db")
+    assert f"{said} mine.py<" in (own_parts / "report" / "report.html").read_text()
+    assert f"{said} mine.py\n" in CliRunner().invoke(app, ["table", "--store", "own.db"]).stderr
+    with Store("own.db") as store:
+        for run in store.runs():
+            store.remove(run.benchmark, [run.method])
+    with pytest.raises(UsageError, match=r"nothing to report; 2 stored .* --extension mine\.py"):
+        report("--store", "own.db")
 
 
 def test_classes_are_called_what_the_data_call_them(own_parts):

@@ -170,7 +170,7 @@ def table(
     """Show stored results beside the published ones."""
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
     if note := left_out(store or default_store(), outdated):
-        make_console(stderr=True).print(note)
+        make_console(stderr=True).print(note, soft_wrap=True)
     if metrics and not as_json:  # the JSON document holds the metrics of every run
         show_metrics(make_console(), results)
     else:
