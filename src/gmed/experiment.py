@@ -392,9 +392,10 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         names = [None] if benchmark is None else opened.benchmarks_named(benchmark)
         runs = [run for name in names for run in opened.runs(name)]
         failures = [failure for name in names for failure in opened.failures(name)]
-        outdated = sum(opened.outdated(name) for name in names)
+        asked = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
+        outdated = sum(opened.outdated(name, asked.get(name or "", [])) for name in names)
     if methods:
-        named = {(name, resolve(get_benchmark(name), method).name) for name in names if name for method in methods}
+        named = {(name, method) for name, found in asked.items() for method in found}
         runs = [r for r in runs if (r.benchmark, r.method) in named]
         failures = [f for f in failures if (f.benchmark, f.method) in named]
     runs.sort(key=_place)
