@@ -362,7 +362,7 @@ def test_the_tutorial_is_short_and_results_that_need_its_file_say_so(tmp_path):
     done = command("run", "split-mnist", "er+sign-edit", "--seeds", "1", "--extension", "my_edit.py", folder=tmp_path)
     assert done.returncode == 0 and "sign-edit" in done.stdout, done.stderr
     left_out = command("table", folder=tmp_path)
-    assert "1 stored results are left out" in left_out.stderr
+    assert "1 stored result is left out" in left_out.stderr
     assert "--extension my_edit.py" in left_out.stderr
 
 

@@ -273,7 +273,7 @@ def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
     commands = "\n".join(find_contents(*stored_results("gmed.db"), "gmed.db").commands)
     assert "gmed tune trees.csv er+gmed --label kind" in commands
     code, _, said = typed("tune", "split-mnist", "er+gmed", "--label", "kind")
-    assert code == 2 and "label and split are for data of one's own" in said
+    assert code == 2 and "label, split and drop are for data of one's own" in said
 
 
 def test_every_name_is_read_back(tmp_path):

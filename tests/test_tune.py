@@ -102,7 +102,8 @@ def test_from_the_command_line(tiny_mnist, tmp_path):
     words += ["--store", str(tmp_path / "r.db")]
     shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
     assert shown.exit_code == 0, shown.output
-    assert "* chosen: alpha = " in shown.stdout
+    assert "* best; the first of these 4 is chosen: alpha = 0, beta = 0." in shown.stdout
+    assert "All candidates score the same" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [(tried["alpha"], tried["beta"]) for tried in document["tried"]] == [(0, 0), (0, 0.1), (1, 0), (1, 0.1)]

@@ -33,7 +33,7 @@ from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, base_param
 from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import read_installed
 from gmed.errors import GmedError, whole_number
-from gmed.experiment import Experiment, Watcher, default_store, extensions_to_load, stored_results
+from gmed.experiment import Experiment, Watcher, default_store, left_out, stored_results
 from gmed.results import Results
 from gmed.tensorboard import TensorBoardCurves
 from gmed.terminal import (
@@ -175,11 +175,8 @@ def table(
 ) -> None:
     """Show stored results beside the published ones."""
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
-    if outdated:
-        lacking = extensions_to_load(store or default_store())
-        note = f"{outdated} stored results are left out: a part that computed them has changed since"
-        note += f", or is to be loaded: {lacking}" if lacking else ""
-        make_console(stderr=True).print(note)
+    if note := left_out(store or default_store(), outdated):
+        make_console(stderr=True).print(note, soft_wrap=True)
     if metrics and not as_json:  # the JSON document holds the metrics of every run
         show_metrics(make_console(), results)
     else:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import MofNCompleteColumn
 
 from gmed.cli_options import DataDir, Extension
-from gmed.engine import RunSpec
+from gmed.data.progress import Progress
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
-from gmed.experiment import default_store, stored_results
+from gmed.experiment import default_store, left_out, stored_results
 from gmed.report import find_contents, html, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.report.runs import without_tuning
 from gmed.results import Results
 from gmed.studies.charts import require_folder, require_libraries
-from gmed.terminal import make_console
+from gmed.terminal import make_console, progress_bar
 
 
 class Format(StrEnum):
@@ -61,13 +63,19 @@ def _report(
     if form is Format.html:
         require_libraries("reports")
     results, outdated = stored_results(path, benchmark, methods or [])
+    note = left_out(path, outdated)
     if not results.runs and not results.failures:
-        raise UsageError(f"{path}: nothing to report; gmed run makes results")
+        raise UsageError(f"{path}: nothing to report; {note or 'gmed run makes results'}")
+    if note:
+        make_console(stderr=True).print(note, soft_wrap=True)
     require_folder(folder)
     if form is Format.html:
         if gallery:
             _watch(results, path, device, Path(data_dir) if data_dir else None)
-        name, text = "report.html", html(find_contents(results, outdated, path, benchmark, methods or []))
+        contents = find_contents(
+            results, outdated, path, benchmark, methods or [], data_dir=Path(data_dir) if data_dir else None
+        )
+        name, text = "report.html", html(contents)
     else:
         if gallery:
             raise UsageError("--gallery is for the page; leave out --format or --gallery")
@@ -90,9 +98,12 @@ def _report(
 def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> None:
     console = make_console(stderr=True)
 
-    def tell(spec: RunSpec) -> None:
-        console.print(f"watching {spec}")
+    @contextmanager
+    def shown(what: str) -> Iterator[Progress]:
+        console.print(f"watching {what}", soft_wrap=True)
+        with progress_bar("examples seen", MofNCompleteColumn()) as progress:
+            yield progress
 
-    failed = watch_edits(results, store, device=pick_device(device).type, data_dir=data_dir, told=tell)
+    failed = watch_edits(results, store, device=pick_device(device).type, data_dir=data_dir, shown=shown)
     for spec, error in failed.items():
         console.print(f"not watched: {spec}: {error}")

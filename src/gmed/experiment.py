@@ -406,9 +406,10 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         names = [None] if benchmark is None else opened.benchmarks_named(benchmark)
         runs = [run for name in names for run in opened.runs(name)]
         failures = [failure for name in names for failure in opened.failures(name)]
-        outdated = sum(opened.outdated(name) for name in names)
+        asked = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
+        outdated = sum(opened.outdated(name, asked.get(name or "", [])) for name in names)
     if methods:
-        named = {(name, resolve(get_benchmark(name), method).name) for name in names if name for method in methods}
+        named = {(name, method) for name, found in asked.items() for method in found}
         runs = [r for r in runs if (r.benchmark, r.method) in named]
         failures = [f for f in failures if (f.benchmark, f.method) in named]
     runs.sort(key=_place)
@@ -419,6 +420,17 @@ def extensions_to_load(store: str | Path) -> str:
     """The options that would load what has computed stored results and is not here, if there is any."""
     with Store(store) as opened:
         return " ".join(f"--extension {name}" for name in opened.extensions_lacking())
+
+
+def left_out(store: str | Path, outdated: int) -> str:
+    """Why so many stored results are not shown, in words; nothing where all are."""
+    if not outdated:
+        return ""
+    lacking = extensions_to_load(store)
+    many = "1 stored result is" if outdated == 1 else f"{outdated} stored results are"
+    them = "it" if outdated == 1 else "them"
+    loaded = f", or is to be loaded: {lacking}" if lacking else ""
+    return f"{many} left out: a part that computed {them} has changed since{loaded}"
 
 
 def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:

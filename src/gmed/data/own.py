@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset
-from gmed.data.raw import Raw, read_arrays, read_folder, read_rows
-from gmed.errors import DataError, UsageError
+from gmed.data.raw import Raw, folder_classes, read_arrays, read_folder, read_rows
+from gmed.errors import DataError, GmedError, UsageError
 from gmed.randomness import generator
 
 TABLES = (".csv", ".parquet")
@@ -44,6 +44,8 @@ class OwnDataset(Dataset):
         Whether the order of training examples means something.
     digest
         Of the files it was read from.
+    classes
+        What the classes are called.
     """
 
     task_train: NDArray[np.int64]
@@ -51,6 +53,7 @@ class OwnDataset(Dataset):
     tasks: int
     in_order: bool
     digest: str
+    classes: tuple[str, ...]
 
 
 @lru_cache(maxsize=1)
@@ -115,6 +118,17 @@ class OwnData:
         if data.digest != self.digest:
             raise DataError(f"{path}: not the data of {self.name}: it has changed since. Run again by its path.")
         return data
+
+    def class_names(self, folder: Path | None) -> tuple[str, ...]:
+        """What the classes are called; nothing unless the data are there and are what they were."""
+        path = (folder or Path()) / self.file
+        try:
+            if path.is_dir():
+                names, digest = folder_classes(path)
+                return names if digest == self.digest else ()
+            return self.load(folder).classes
+        except GmedError:
+            return ()
 
 
 def is_own(path: str) -> bool:
@@ -199,6 +213,7 @@ def _divided(path: Path, raw: Raw, kind: str, option: str) -> OwnDataset:
         tasks=tasks,
         in_order=kind in ("by-time", "by-column"),
         digest=raw.digest,
+        classes=tuple(raw.classes),
     )
 
 

@@ -101,11 +101,22 @@ def read_folder(path: Path) -> Raw:
     """The images of a folder with a folder for every class, all of one size."""
     if not path.is_dir():
         raise DataError(f"{path}: not a .csv, .parquet or .npz file, nor a folder of class folders.")
-    files = [(file, name) for name, images in sorted(class_folders(path).items()) for file in images]
+    files = _files(path)
     size = _size(files[0][0])
     x = np.stack([read_image(file, size) for file, _ in files])
     classes, y = _numbered([name for _, name in files])
     return Raw(path.name, x, y, x[:0], y[:0], classes, _digest([file for file, _ in files]))
+
+
+def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
+    """What the classes of such a folder are called, and the digest of its images, which are not decoded for it."""
+    files = _files(path)
+    return tuple(_numbered([name for _, name in files])[0]), _digest([file for file, _ in files])
+
+
+def _files(path: Path) -> list[tuple[Path, str]]:
+    """Every image with the name of its class."""
+    return [(file, name) for name, images in sorted(class_folders(path).items()) for file in images]
 
 
 def _size(path: Path) -> int:

@@ -122,6 +122,15 @@ class OwnModel:
         """Whether it was given as a module, which no other process has."""
         return self in _OBJECTS
 
+    @property
+    def is_findable(self) -> bool:
+        """Whether it is named by where it is, so that it can be given again by its name alone.
+
+        >>> OwnModel("net.py:small", "0123456789ab").is_findable, OwnModel("Sequential", "0123456789ab").is_findable
+        (True, False)
+        """
+        return ":" in self.reference
+
     def source(self) -> Source:
         """What makes it, which must have been read here."""
         found = known_source(self.digest)

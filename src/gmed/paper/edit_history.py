@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from gmed.data.progress import Progress, unwatched
 from gmed.editing import GMED
 from gmed.editing.edit import Moment
 from gmed.engine import RunSpec
@@ -101,7 +102,9 @@ class EditHistory(NamedTuple):
     total: int
 
 
-def edit_history(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> EditHistory:
+def edit_history(
+    spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = unwatched
+) -> EditHistory:
     """Watch a run of a method that edits with GMED. It computes what it computes unwatched.
 
     >>> history = edit_history(RunSpec.make("split-mnist", "er(memory=50)+gmed", seed=0))
@@ -122,6 +125,7 @@ def edit_history(spec: RunSpec, device: str = "cpu", data_dir: Path | None = Non
             for failure in together.failures.values():
                 raise failure
             looks.append(_look(memory, end, slots))
+            progress(end, len(stream))
         increases.append(torch.cat([torch.zeros(2, 0), *recording.increases], dim=1))
         recording.increases.clear()
     return EditHistory(looks, increases, _originals(stream, looks[-1].origin), len(stream))

@@ -1,11 +1,14 @@
-"""The commands that compute again what a report shows."""
+"""The commands that compute again what a report shows, to be given where its files are."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from gmed.engine import RunResult
+from gmed.data.own import is_own
+from gmed.engine import RunResult, RunSpec
+from gmed.engine.own_model import OwnModel
 from gmed.report.runs import by_method
 from gmed.results.tuning import Scores
 from gmed.results.wording import as_typed
@@ -24,9 +27,16 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
     alike: dict[tuple[int, ...], list[str]] = {}
     for method, own in by_method(runs).items():
         alike.setdefault(tuple(sorted(run.seed for run in own)), []).append(method)
-    asked = prequential_asked(runs)
+    benchmark, asked = runs[0].benchmark, prequential_asked(runs)
+    if (given := OwnModel.named(benchmark)) and not given[1].is_findable:
+        return [f"# {benchmark}: its model was handed over in Python, as a module; gmed.run(..., model=...) runs it"]
     return [
-        _line("gmed", "run", *as_typed(runs[0].benchmark, *methods), "--seeds", _seeds(seeds), *asked, "--store", store)
+        shlex.join(
+            [
+                *("gmed", "run", *as_typed(benchmark, *methods), "--seeds", _seeds(seeds), *asked),
+                *(*extension_options([(benchmark, method) for method in methods]), "--store", store),
+            ]
+        )
         for seeds, methods in alike.items()
     ]
 
@@ -39,16 +49,46 @@ def prequential_asked(runs: Iterable[RunResult]) -> list[str]:
 def tune_commands(benchmark: str, found: dict[str, Scores], store: str) -> list[str]:
     """What tries again the hyper-parameters that were tried."""
     return [
-        _line("gmed", "tune", *as_typed(benchmark, method), "--seeds", str(grid.seeds), "--store", store)
+        shlex.join(
+            [
+                *("gmed", "tune", *as_typed(benchmark, method), "--seeds", str(grid.seeds)),
+                *(*extension_options([(benchmark, method)]), "--store", store),
+            ]
+        )
         for method, grid in found.items()
     ]
+
+
+def report_command(
+    runs: Sequence[RunResult], benchmark: str | None, methods: Sequence[str], store: str, *, gallery: bool
+) -> str:
+    """What makes the report again, of everything in the store or of what was chosen.
+
+    >>> report_command([], "data/wine.csv", ["er"], "gmed.db", gallery=True)
+    'gmed report wine.csv er --gallery --store gmed.db'
+    """
+    chosen = [Path(benchmark).name if is_own(benchmark) else benchmark, *methods] if benchmark else []
+    asked = ["--gallery"] if gallery else []
+    needed = extension_options([(run.benchmark, run.method) for run in runs])
+    return shlex.join(["gmed", "report", *chosen, *asked, *needed, "--store", store])
+
+
+def extension_options(named: Iterable[tuple[str, str]]) -> list[str]:
+    """The options that load the files which methods, each on a benchmark, are defined in.
+
+    >>> extension_options([("split-mnist", "er+gmed")])
+    []
+    """
+    sources = (
+        source
+        for benchmark, method in dict.fromkeys(named)
+        for source in RunSpec.make(benchmark, method, 0).method.sources()
+    )
+    files = dict.fromkeys(source.name for source in sources if source.folder is None)
+    return [word for file in files for word in ("--extension", file)]
 
 
 def _seeds(seeds: Sequence[int]) -> str:
     if list(seeds) == list(range(len(seeds))):
         return str(len(seeds))
     return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
-
-
-def _line(*words: str) -> str:
-    return shlex.join(words)

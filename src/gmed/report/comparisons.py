@@ -1,10 +1,12 @@
-"""What every edit gains over the same method without it, seed by seed."""
+"""What every part gains over the same method without it, seed by seed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gmed.report.runs import shuffles
 from gmed.results import Gain, Results, Row
 from gmed.results.statistics import holm
 
@@ -14,7 +16,7 @@ LEVELS = (0.05, 0.01, 0.001)
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method with an edit beside the same without.
+    """A method beside the same without the part that is named last: an edit, or a memory or retrieval of one's own.
 
     Attributes
     ----------
@@ -45,7 +47,7 @@ class Comparison:
 
 
 def comparisons(results: Results, rows: Sequence[Row]) -> list[Comparison]:
-    """Every edit beside its base, where both have runs at the same seeds."""
+    """Every method with a further part beside its base, where both have runs at the same seeds."""
     found = []
     for row in rows:
         if row.gain is not None and row.gain_over is not None:
@@ -75,13 +77,21 @@ def correction_in_words(compared: Sequence[Comparison]) -> str:
     return f"Holm-corrected for {len(compared)} comparison{'' if len(compared) == 1 else 's'}"
 
 
-def best_methods(rows: Sequence[Row]) -> dict[str, str]:
-    """On each benchmark the method with the highest mean, of those that meet the stream as it comes.
+def best_methods(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """On each benchmark the method with the highest mean, or all that tie, of those that meet the stream as it comes.
 
     Methods that shuffle it (``iid-online``, ``iid-offline``) are bounds, not rivals.
+
+    >>> row = lambda method, mean: Row("split-mnist", method, 1, mean, 0.0, None, None, None, None)
+    >>> best_methods([row("er", 80.0), row("mir", 79.0), row("er+gmed", 80.0), row("iid-online", 90.0)])
+    {'split-mnist': ['er', 'er+gmed']}
     """
-    best: dict[str, tuple[float, str]] = {}
+    rivals: dict[str, list[Row]] = {}
     for row in rows:
-        if not row.method.startswith("iid"):
-            best[row.benchmark] = max(best.get(row.benchmark, (-1.0, "")), (row.mean, row.method))
-    return {benchmark: method for benchmark, (_, method) in best.items()}
+        if not shuffles(row.method):
+            rivals.setdefault(row.benchmark, []).append(row)
+    highest = {benchmark: max(row.mean for row in found) for benchmark, found in rivals.items()}
+    return {
+        benchmark: [row.method for row in found if math.isclose(row.mean, highest[benchmark])]
+        for benchmark, found in rivals.items()
+    }

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gmed.data.own import OwnData
-from gmed.engine import BENCHMARKS, RunResult, RunSpec
-from gmed.errors import GmedError
+from gmed.data.progress import Progress, unwatched
+from gmed.engine import RunResult, RunSpec, get_benchmark
+from gmed.engine.own_model import OwnModel
+from gmed.errors import GmedError, UsageError
+from gmed.experiment import left_out
 from gmed.report import cost, curves, edits, memory_over_time, seed_distribution, task_matrices
 from gmed.report.chart import Chart
-from gmed.report.commands import run_commands, tune_commands
+from gmed.report.commands import report_command, run_commands, tune_commands
 from gmed.report.comparisons import Comparison, best_methods, comparisons
 from gmed.report.origins import environments, settings
 from gmed.report.paired_differences import gains_at_a_glance, paired_differences
 from gmed.report.runs import by_benchmark, by_method, has_memory, without_tuning
 from gmed.report.tables import Table, metric_table, result_table
+from gmed.report.titles import titles
 from gmed.report.tuning_grid import tried, tuned_benchmarks, tuning_grid
 from gmed.results import Results, Row, Store
 from gmed.results.tuning import Scores
@@ -34,8 +38,12 @@ class Section:
 
     Attributes
     ----------
-    place
-        Its name in the page.
+    place, title
+        Its name in addresses, and where there is little room.
+    best
+        The methods with the highest mean.
+    classes
+        What its classes are called, where the data are at hand and say so.
     watched
         The run whose edits were watched, and what was seen, if there is one.
     hints
@@ -44,11 +52,13 @@ class Section:
 
     place: str
     benchmark: str
+    title: str
     summary: str
     runs: list[RunResult]
     rows: list[Row]
-    best: str | None
+    best: list[str]
     compared: list[Comparison]
+    classes: tuple[str, ...]
     results: Table
     metrics: Table
     charts: list[Chart]
@@ -65,13 +75,13 @@ class Contents:
     ----------
     store
         The name of the file, without where it is.
-    outdated
-        How many stored runs were left out.
+    left_out
+        Why stored runs are not shown, in words, if any are not.
     """
 
     store: str
     results: Results
-    outdated: int
+    left_out: str
     compared: list[Comparison]
     gains: Chart | None
     sections: list[Section]
@@ -80,7 +90,13 @@ class Contents:
 
 
 def find_contents(
-    every: Results, outdated: int, store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()
+    every: Results,
+    outdated: int,
+    store: str | Path,
+    benchmark: str | None = None,
+    methods: Sequence[str] = (),
+    *,
+    data_dir: Path | None = None,
 ) -> Contents:
     """What a report shows of results from a store: of all benchmarks and methods, or of these alone.
 
@@ -88,6 +104,8 @@ def find_contents(
     ----------
     every, outdated
         What :func:`gmed.experiment.stored_results` found there.
+    data_dir
+        Where data of one's own are, which say what their classes are called.
     """
     results = without_tuning(every)
     rows, runs = results.rows(), by_benchmark(results.runs)
@@ -101,42 +119,53 @@ def find_contents(
             if (spec := edits.run_to_watch(own)) and (seen := opened.observed(spec, edits.WHAT))
         }
     places = unique_places([name for name in known if name in runs or name in tuned])
-    file = Path(store).name
+    titled, file = titles(list(places)), Path(store).name
     sections = [
         _section(
             name,
+            titled[name],
             place,
             runs.get(name, []),
             [row for row in rows if row.benchmark == name],
-            best.get(name),
+            best.get(name, []),
             [comparison for comparison in compared if comparison.benchmark == name],
             tuned.get(name, {}),
             watched.get(name),
             results,
+            data_dir,
         )
         for name, place in places.items()
     ]
     commands = [line for own in runs.values() for line in run_commands(own, file)]
     commands += [line for name, found in tuned.items() for line in tune_commands(name, found, file)]
-    gallery = ["--gallery"] if watched else []
-    chosen = [benchmark, *methods] if benchmark else []
-    commands.append(shlex.join(["gmed", "report", *chosen, *gallery, "--store", file]))
+    commands.append(report_command(every.runs, benchmark, methods, file, gallery=bool(watched)))
     return Contents(
-        file, results, outdated, compared, gains_at_a_glance(compared), sections, environments(results.runs), commands
+        file,
+        results,
+        left_out(store, outdated),
+        compared,
+        gains_at_a_glance(compared, titled),
+        sections,
+        environments(results.runs),
+        commands,
     )
 
 
 def _section(
     name: str,
+    title: str,
     place: str,
     runs: list[RunResult],
     rows: list[Row],
-    best: str | None,
+    best: list[str],
     compared: list[Comparison],
     tuned: dict[str, Scores],
     watched: Watched | None,
     results: Results,
+    data_dir: Path | None,
 ) -> Section:
+    own = OwnData.named(get_benchmark(name).data)
+    classes = own.class_names(data_dir) if own else ()
     found: list[Chart | None] = []
     if runs:
         found += [
@@ -149,24 +178,23 @@ def _section(
             task_matrices.task_differences(runs, compared, place),
             cost.seconds(runs, place),
             cost.passes(runs, place),
-            memory_over_time.memory_over_time(runs, place),
+            memory_over_time.memory_over_time(runs, classes, place),
         ]
     found.append(tuning_grid(tuned, place))
     if watched is not None:
         found.append(edits.loss_increases(watched[1], watched[0], place))
     charts = [chart for chart in found if chart is not None]
-    own = OwnData.named(name)
-    summary = (
-        BENCHMARKS[name].summary if name in BENCHMARKS else f"{own.tasks} tasks, {own.classes} classes" if own else ""
-    )
+    summary = f"{own.tasks} tasks, {own.classes} classes" if own else get_benchmark(name).summary
     return Section(
         place,
         name,
-        f"{summary[:1].upper()}{summary[1:]}." if summary else "",
+        title,
+        f"{summary[:1].upper()}{summary[1:]}.",
         runs,
         rows,
         best,
         compared,
+        classes,
         result_table(rows, best, {comparison.method: comparison for comparison in compared}, place),
         metric_table(runs, place),
         charts,
@@ -211,9 +239,14 @@ def watch_edits(
     *,
     device: str = "cpu",
     data_dir: Path | None = None,
-    told: Callable[[RunSpec], None] = lambda spec: None,
+    shown: Callable[[str], AbstractContextManager[Progress]] = lambda what: nullcontext(unwatched),
 ) -> dict[RunSpec, GmedError]:
     """Watch one run of each benchmark that has not been watched yet, and keep what was seen in the store.
+
+    Parameters
+    ----------
+    shown
+        Told which run is watched, and of how many, before each; inside, its progress is shown.
 
     Returns
     -------
@@ -222,14 +255,22 @@ def watch_edits(
     """
     failed = {}
     with Store(store) as opened:
-        for runs in by_benchmark(without_tuning(results).runs).values():
-            spec = edits.run_to_watch(runs)
-            if spec is not None and opened.observed(spec, edits.WHAT) is None:
-                told(spec)
+        wanted = [edits.run_to_watch(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
+        todo = [spec for spec in wanted if spec is not None and opened.observed(spec, edits.WHAT) is None]
+        for number, spec in enumerate(todo, 1):
+            with shown(f"{spec} ({number} of {len(todo)})") as progress:
                 try:
-                    seen = edits.watch(spec, device, data_dir)
+                    _have_model(spec)
+                    seen = edits.watch(spec, device, data_dir, progress)
                 except GmedError as error:
                     failed[spec] = error
                 else:
                     opened.keep_observed(spec, edits.WHAT, seen)
     return failed
+
+
+def _have_model(spec: RunSpec) -> None:
+    """Read the file of a model of somebody's own, which must be here and say what it said."""
+    model = spec.benchmark.model
+    if isinstance(model, OwnModel) and model.is_findable and OwnModel.given(model.reference) != model:
+        raise UsageError(f"{model.reference.partition(':')[0]} has changed since the run")

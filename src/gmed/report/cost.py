@@ -7,7 +7,7 @@ from typing import Any
 
 from gmed.engine import RunResult
 from gmed.report.chart import ACCENT, INK, MUTED, Chart, rows, tooltip
-from gmed.report.runs import by_method, edits_with_gmed
+from gmed.report.runs import by_method, edits_with_gmed, shuffles
 from gmed.results.metrics import Metrics
 from gmed.studies.charts import Record
 
@@ -87,7 +87,7 @@ def records_of(runs: Sequence[RunResult], column: str) -> list[Record]:
             edited = edits_with_gmed(method)
             about = {"method": method, "label": "", "edited": edited, "cost": cost, "accuracy": accuracy}
             found.append({**about, "n": len(own)})
-    for record in unbeaten([record for record in found if not record["method"].startswith("iid")]):
+    for record in unbeaten([record for record in found if not shuffles(record["method"])]):
         record["label"] = record["method"]
     return found
 

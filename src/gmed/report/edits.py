@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gmed.data.progress import Progress, unwatched
 from gmed.engine import RunResult, RunSpec
 from gmed.paper.edit_history import EditHistory, edit_history
 from gmed.report.chart import ACCENT, SECOND, Chart, Choice, rows, tooltip
@@ -39,9 +40,11 @@ def run_to_watch(runs: Sequence[RunResult]) -> RunSpec | None:
     return RunSpec.make(runs[0].benchmark, method, seed)
 
 
-def watch(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> dict[str, Any]:
+def watch(
+    spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = unwatched
+) -> dict[str, Any]:
     """Watch a run; all that a report shows of it, as JSON can carry it."""
-    history = edit_history(spec, device, data_dir)
+    history = edit_history(spec, device, data_dir, progress)
     is_picture = history.originals.ndim == 4 and history.originals.shape[1] in (1, 3)
     return {
         "total": history.total,

@@ -51,7 +51,7 @@ def html(contents: Contents) -> str:
         store=contents.store,
         runs=f"{len(results.runs):,}",
         methods=len({run.method for run in results.runs}),
-        outdated=contents.outdated,
+        left_out=contents.left_out,
         legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words()})."
         if contents.compared
         else "",
@@ -112,23 +112,26 @@ def glance(contents: Contents) -> Table:
             ("benchmark", ""),
             ("runs", "finished"),
             ("methods", ""),
-            ("best method", "of those that meet the stream as it comes"),
+            ("best method", "of those that meet the stream as it comes; several if they tie"),
             ("accuracy, %", "its mean over seeds"),
-            ("edits that help", "comparisons with a significant gain, of all with their base"),
+            (
+                "parts that help",
+                "methods with a significant gain over the same without the part named last, of all compared",
+            ),
         ),
     )
     for section in contents.sections:
         if not section.rows:
             continue
-        best = next((row for row in section.rows if row.method == section.best), None)
+        best = [row for row in section.rows if row.method in section.best]
         won = sum(bool(comparison.marks) for comparison in section.compared)
         table.rows.append(
             [
-                Cell(section.benchmark, section.benchmark),
+                Cell(section.title, section.title, note=section.benchmark),
                 Cell(str(len(section.runs)), len(section.runs)),
                 Cell(str(len(section.rows)), len(section.rows)),
-                Cell(best.method if best else "–", best.method if best else ""),
-                Cell(f"{best.mean:.2f}", best.mean) if best else Cell("–"),
+                Cell(", ".join(section.best) or "–", ", ".join(section.best)),
+                Cell(f"{best[0].mean:.2f}", best[0].mean) if best else Cell("–"),
                 Cell(f"{won} of {len(section.compared)}", won) if section.compared else Cell("–"),
             ]
         )
@@ -162,7 +165,8 @@ def _gallery(section: Section) -> dict[str, Any] | None:
         "columns": len(found["seen"]) + 1,
         "rows": len(found["label"]),
         "examples": [
-            {"label": label, "edits": edits} for label, edits in zip(found["label"], found["edits"], strict=True)
+            {"label": section.classes[label] if section.classes else label, "edits": edits}
+            for label, edits in zip(found["label"], found["edits"], strict=True)
         ],
         "seen_json": _safe(json.dumps(found["seen"])),
     }

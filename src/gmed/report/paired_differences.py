@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gmed.report.chart import ACCENT, INK, MUTED, ROW, Chart, rows, tooltip
 from gmed.report.comparisons import Comparison, levels_in_words
@@ -11,20 +11,22 @@ from gmed.studies.charts import Record, data
 def paired_differences(compared: Sequence[Comparison], place: str) -> Chart | None:
     """The difference at every seed for each comparison of one benchmark, the mean and its interval."""
     caption = (
-        "Edited minus not edited at the same seed (dots), the mean and its 95 % interval (Student's t). "
-        f"Stars: one-tailed paired t-test, Holm-corrected ({levels_in_words()}); grey where there is none."
+        "With the part named last minus without it at the same seed (dots), the mean and its 95 % interval (Student's "
+        f"t). Stars: one-tailed paired t-test, Holm-corrected ({levels_in_words()}); grey where there is none."
     )
-    return _forest(compared, [c.name for c in compared], f"{place}-paired", "What editing gains, seed by seed", caption)
+    return _forest(
+        compared, [c.name for c in compared], f"{place}-paired", "What each part gains, seed by seed", caption
+    )
 
 
-def gains_at_a_glance(compared: Sequence[Comparison]) -> Chart | None:
+def gains_at_a_glance(compared: Sequence[Comparison], titles: Mapping[str, str]) -> Chart | None:
     """The gain of GMED with its default parameters on every benchmark."""
     usual = [c for c in compared if edits_with_gmed(c.method) and "(" not in c.method]
     caption = (
         "GMED with the benchmark's own settings minus the same method without it: every seed, the mean and its 95 % "
-        "interval. Other settings and edits are with their benchmark."
+        "interval. Other settings and parts are with their benchmark."
     )
-    names = [f"{c.method} · {c.benchmark}" for c in usual]
+    names = [f"{c.method} · {titles[c.benchmark]}" for c in usual]
     return _forest(usual, names, "gains", "Gains of GMED at a glance", caption)
 
 

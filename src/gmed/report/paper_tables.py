@@ -49,7 +49,7 @@ def csv_table(results: Results) -> str:
 
 
 def markdown_tables(results: Results) -> str:
-    """Every method beside the published number, the gains of edits, and what the tests are corrected for."""
+    """Every method beside the published number, the gains of parts, and what the tests are corrected for."""
     rows = results.rows()
     compared = comparisons(results, rows)
     corrected = [
@@ -74,7 +74,7 @@ def latex_table(results: Results) -> str:
     lines = []
     for method in dict.fromkeys(row.method for row in rows):
         shown = [
-            _cell(cells.get((benchmark, method)), best.get(benchmark), compared.get((benchmark, method)), usual)
+            _cell(cells.get((benchmark, method)), best.get(benchmark, []), compared.get((benchmark, method)), usual)
             for benchmark in benchmarks
         ]
         lines.append(" & ".join([rf"\texttt{{{escaped(method)}}}", *shown]) + r" \\")
@@ -97,11 +97,11 @@ def latex_table(results: Results) -> str:
     )
 
 
-def _cell(row: Row | None, best: str | None, compared: Comparison | None, usual: int) -> str:
+def _cell(row: Row | None, best: list[str], compared: Comparison | None, usual: int) -> str:
     if row is None:
         return "--"
     spread = "" if math.isnan(row.std) else rf" \pm {row.std:.1f}"
-    mean = rf"\mathbf{{{row.mean:.2f}}}" if row.method == best else f"{row.mean:.2f}"
+    mean = rf"\mathbf{{{row.mean:.2f}}}" if row.method in best else f"{row.mean:.2f}"
     stars = compared.marks.replace("*", r"\ast") if compared else ""
     marks = f"^{{{stars}}}" if stars else ""
     return f"${mean}{spread}{marks}$" + (rf" {{\scriptsize ({row.n})}}" if row.n != usual else "")
@@ -118,8 +118,8 @@ def _caption(rows: list[Row], compared: list[Comparison], usual: int) -> str:
         ast = r"\ast"
         stars = [rf"$^{{{ast * (place + 1)}}}$ $p < {level:g}$" for place, level in enumerate(LEVELS)]
         parts.append(
-            rf"Marks: better than the same method without its edit at the same seeds, one-tailed paired $t$-test, "
-            f"{correction_in_words(compared)} ({', '.join(stars)})."
+            "Marks: better than the same method without the part named last at the same seeds, one-tailed paired "
+            rf"$t$-test, {correction_in_words(compared)} ({', '.join(stars)})."
         )
     return " ".join(parts)
 

@@ -53,6 +53,15 @@ def has_memory(method: str) -> bool:
     return METHODS[parse(method)[0].name].memory is not None
 
 
+def shuffles(method: str) -> bool:
+    """Whether a method meets the stream in another order than it comes in.
+
+    >>> shuffles("iid-offline(passes=3)"), shuffles("er+gmed")
+    (True, False)
+    """
+    return METHODS[parse(method)[0].name].order is not None
+
+
 def edits_with_gmed(method: str) -> bool:
     """Whether a method edits with GMED.
 

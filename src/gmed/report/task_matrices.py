@@ -40,7 +40,7 @@ def task_matrices(runs: Sequence[RunResult], place: str) -> Chart | None:
 
 
 def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], place: str) -> Chart | None:
-    """What every edit changes, task by task."""
+    """What every part changes, task by task."""
     means = mean_matrices(runs)
     apart = {c.name: means[c.method] - means[c.base] for c in compared if c.method in means and c.base in means}
     if not apart:
@@ -50,8 +50,9 @@ def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], 
     most = max(1.0, float(max(np.abs(matrix).max() for matrix in apart.values())))
     return Chart(
         f"{place}-task-differences",
-        "What editing changes, task by task",
-        "Mean accuracy with the edit minus without, on every task at the end of every task: blue higher, red lower.",
+        "What each part changes, task by task",
+        "Mean accuracy with the part named last minus without it, on every task at the end of every task: blue higher, "
+        "red lower.",
         _heat_map(
             alt.Scale(scheme="redblue", domain=[-most, most], domainMid=0),
             "difference, points",

@@ -284,10 +284,11 @@ class Store:
                 for row in self.database.execute(query)
             ]
 
-    def outdated(self, benchmark: str | None = None) -> int:
-        """How many finished runs were computed by other versions of their parts."""
+    def outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
+        """How many finished runs, of all methods or of these, were computed by other versions of their parts."""
         with self.explained("cannot be read"):
-            return sum(not _current(row) for row in self._rows("finished", benchmark))
+            rows = self._rows("finished", benchmark)
+            return sum(not _current(row) for row in rows if not methods or row["method"] in methods)
 
     def extensions_lacking(self) -> list[str]:
         """The files that computed finished runs whose methods are not known here."""

@@ -6,6 +6,7 @@ import math
 
 from gmed.data.own import DEFAULT_SPLIT, OwnData
 from gmed.engine import FUZZY, TUNING
+from gmed.engine.own_model import OwnModel
 from gmed.results.statistics import Difference
 
 
@@ -62,15 +63,20 @@ def p_value(p: float) -> str:
 
 
 def as_typed(benchmark: str, *methods: str) -> list[str]:
-    """A benchmark as the command line takes it, and methods: data of one's own are named by their file.
+    """A benchmark as the command line takes it, and methods: what is one's own is named by its file.
 
-    >>> as_typed("iris.csv[label=kind,by-time,10 tasks,4->3,0123456789ab]", "er")
-    ['iris.csv', 'er', '--label', 'kind', '--split', 'by-time']
+    >>> as_typed("iris.csv[label=kind,drop=id,by-time,10 tasks,4->3,0123456789ab]-fuzzy", "er")
+    ['iris.csv', 'er', '--label', 'kind', '--split', 'by-time', '--drop', 'id', '--fuzzy']
+    >>> as_typed("split-mnist-fuzzy[model=net.py:small(width=64),0123456789ab]", "er")
+    ['split-mnist-fuzzy', 'er', '--model', 'net.py:small(width=64)']
     """
-    own = OwnData.named(benchmark.removesuffix(FUZZY).removesuffix(TUNING))
+    plain, model = OwnModel.named(benchmark) or (benchmark, None)
+    asked = ["--model", model.reference] if model else []
+    own = OwnData.named(plain.removesuffix(FUZZY).removesuffix(TUNING))
     if own is None:
-        return [benchmark, *methods]
+        return [plain, *methods, *asked]
     label = ["--label", own.label] if own.label is not None else []
     split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
-    fuzzy = ["--fuzzy"] if benchmark.endswith(FUZZY) else []
-    return [own.file, *methods, *label, *split, *fuzzy]
+    dropped = [word for column in own.drop for word in ("--drop", column)]
+    fuzzy = ["--fuzzy"] if plain.endswith(FUZZY) else []
+    return [own.file, *methods, *label, *split, *dropped, *fuzzy, *asked]
