@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from PIL import Image
 from scipy import stats
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
@@ -227,6 +228,17 @@ def test_classes_are_called_what_the_data_call_them(own_parts):
     assert labels() == ["10", "white"]  # of 10, red, white
     (own_parts / "my wine.csv").write_text(WINE.replace("white", "clear"))
     assert labels() == [0, 2]  # other data by now
+
+
+def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, monkeypatch):
+    for number, name in enumerate(("cat", "ant") * 2):
+        (tmp_path / "zoo" / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "zoo" / name / f"{number}.png")
+    own = OwnData.at(tmp_path / "zoo", None, "none")
+    monkeypatch.setattr("gmed.data.raw.read_image", None)
+    assert own.class_names(tmp_path) == ("ant", "cat")
+    (tmp_path / "zoo" / "cat").rename(tmp_path / "zoo" / "dog")
+    assert own.class_names(tmp_path) == own.class_names(tmp_path / "elsewhere") == ()
 
 
 def test_a_model_handed_over_in_python_has_no_command(tmp_path):
