@@ -18,6 +18,7 @@ def titles(names: Sequence[str]) -> dict[str, str]:
     ...     "split-mnist[model=net.py:small(width=8),0123456789ab]",
     ...     "wine.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]",
     ...     "wine.csv[label=kind,by-time=3,3 tasks,4->3,0123456789ab]",
+    ...     "wine.csv[label=kind,drop=id,by-time=3,3 tasks,3->3,0123456789ab]",
     ...     "iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]-fuzzy",
     ... ]).values():
     ...     print(title)
@@ -26,6 +27,7 @@ def titles(names: Sequence[str]) -> dict[str, str]:
     split-mnist · net.py:small · (width=8)
     wine.csv · by-class
     wine.csv · by-time=3
+    wine.csv · by-time=3 · without id
     iris.csv-fuzzy
     """
     said = {name: [_always(name)] for name in names}
@@ -55,6 +57,7 @@ def _details(name: str) -> tuple[str, ...]:
     return (
         own.split if own else "",
         f"label {own.label}" if own and own.label else "",
+        f"without {', '.join(own.drop)}" if own and own.drop else "",
         "".join(model.reference.partition("(")[1:]) if model else "",
         f"data {own.digest}" if own else "",
         f"model {model.digest}" if model else "",
