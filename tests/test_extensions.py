@@ -255,7 +255,7 @@ def test_a_part_may_become_another_kind(fade):
 def test_a_name_that_is_gone_from_the_file_is_gone(fade):
     fade.write_text(FADE.replace('"fade"', '"pale"'))
     assert gmed.load_extension(fade) == ("pale",)
-    with pytest.raises(UsageError, match="unknown edit 'fade'"):
+    with pytest.raises(UsageError, match="unknown edit, memory or retrieval 'fade'"):
         resolve(SPLIT, "er+fade")
 
 

@@ -122,9 +122,9 @@ def reproduce(
 
     Examples
     --------
-    >>> found = reproduce("gss", benchmarks=["split-mnist"], seeds=1, store=None, workers=0)
+    >>> found = reproduce("er-t", benchmarks=["split-mnist"], seeds=1, store=None, workers=0)
     >>> [(row.cell.method, row.n) for row in found.rows]
-    [('gss', 1), ('gss+gmed', 1)]
+    [('er-t', 1), ('er-t+gmed', 1)]
     """
     made = get_target(target)
     chosen = choose(
