@@ -100,6 +100,9 @@ class Claim:
     published: float
     gain: Gain
 
+    def __str__(self) -> str:
+        return f"{self.benchmark} | {self.method} over {self.rival}"
+
     @property
     def p(self) -> float:
         """Of the test in the direction of the claim."""
@@ -174,11 +177,7 @@ def other_readings(results: Results) -> Iterator[str]:
         "|---|---|---:|---|---:|",
     )
     for claim in claims(results, {"": OTHER_READINGS}):
-        gain = claim.gain
-        yield (
-            f"| {claim.benchmark} | {claim.method} over {claim.rival} | {claim.published:+.2f} "
-            f"| {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] | {gain.n} |"
-        )
+        yield f"| {claim} | {claim.published:+.2f} | {_interval(claim.gain)} | {claim.gain.n} |"
 
 
 def claims(results: Results, pairs_by_text: Mapping[str, Sequence[tuple[str, str]]] = PAIRS) -> Iterator[Claim]:
@@ -211,6 +210,10 @@ def _published(benchmark: str, method: str, rival: str) -> tuple[str, float] | N
     return None
 
 
+def _interval(gain: Gain) -> str:
+    return f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+
+
 def page(found: list[Claim], others: list[str]) -> str:
     corrected = holm([claim.p for claim in found])
     verdicts = [claim.verdict(p) for claim, p in zip(found, corrected, strict=True)]
@@ -221,10 +224,9 @@ def page(found: list[Claim], others: list[str]) -> str:
             text = claim.text
             lines += ["", f"## {text}", "", "| | claim | paper | here [95 %] | p, corrected | n | |"]
             lines.append("|---|---|---:|---|---:|---:|---|")
-        gain = claim.gain
         lines.append(
-            f"| {claim.benchmark} | {claim.method} over {claim.rival} | {claim.published:+.2f} ({claim.table}) "
-            f"| {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] | {p_value(p)} | {gain.n} | {verdict} |"
+            f"| {claim} | {claim.published:+.2f} ({claim.table}) "
+            f"| {_interval(claim.gain)} | {p_value(p)} | {claim.gain.n} | {verdict} |"
         )
     return "\n".join([*lines, *others, *NOT_MEASURED.splitlines(), ""])
 

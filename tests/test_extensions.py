@@ -252,6 +252,17 @@ def test_a_part_may_become_another_kind(fade):
     assert method.memory.name == "fade"
 
 
+def test_an_error_in_it_names_its_file_and_line(fade):
+    fade.write_text(FADE.replace("return", "nowhere\n        return", 1))
+    gmed.load_extension(fade)
+    line = fade.read_text().splitlines().index("        nowhere") + 1
+    results = gmed.run("split-mnist", "er+fade", seeds=1, store=None, workers=0, device="cpu")
+    assert (
+        f"NameError: name 'nowhere' is not defined ({fade.name}:{line}, in "
+        in results.failures[0].error.splitlines()[0]
+    )
+
+
 def test_a_name_that_is_gone_from_the_file_is_gone(fade):
     fade.write_text(FADE.replace('"fade"', '"pale"'))
     assert gmed.load_extension(fade) == ("pale",)

@@ -460,3 +460,15 @@ def test_a_column_that_is_dropped_is_no_feature(table, tmp_path):
             read_own(numbered, "kind", "none", drop)
     with pytest.raises(UsageError, match="drop"):
         gmed.run("split-mnist", ["er"], drop=["id"], store=None)
+
+
+def test_dropped_and_compared_at_the_command_line(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["run", "trees.csv", "finetune", "er", "--label", "kind", "--split", "none", "--drop", "season"]
+    monkeypatch.setattr("sys.argv", ["gmed", *asked, "--over", "finetune", "--seeds", "2", "--workers", "0", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["method"]: row["gain_over"] for row in document["summary"]} == {"finetune": None, "er": "finetune"}
+    assert all("drop=season," in run["benchmark"] for run in document["runs"])

@@ -31,7 +31,10 @@ EXAMPLES = {
     "rm": ["gmed rm split-mnist 'er+gmed(alpha=1.0)'", "gmed rm split-mnist --failed"],
     "bench": ["gmed bench split-mnist er er+gmed", "gmed bench split-cifar10 er --replicas 1,20 --device cuda"],
     "doctor": ["gmed doctor", "gmed doctor --json"],
-    "completion": ["source <(gmed completion bash)", "gmed completion fish > ~/.config/fish/completions/gmed.fish"],
+    "completion": [
+        "gmed completion bash > ~/.local/share/bash-completion/completions/gmed",
+        "gmed completion fish > ~/.config/fish/completions/gmed.fish",
+    ],
 }
 """By command, those first that are used most."""
 

@@ -25,7 +25,8 @@ TEST_SHARE = 0.2
 """Of each task, what is kept for testing where the data have no test set of their own."""
 
 _NAME = re.compile(
-    r"(?P<file>[^/\\]+)\[(?:label=(?P<label>.+?),)?(?:drop=(?P<drop>.+?),)?(?P<split>(?:by-class|by-time|by-column=.+?|none)[^,]*),"
+    r"(?P<file>[^/\\]+)\[(?:label=(?P<label>.+?),)?(?:drop=(?P<drop>.+?),)?"
+    r"(?P<split>(?:by-class|by-time|by-column=.+?|none)[^,]*),"
     r"(?P<tasks>[1-9]\d*) tasks,(?P<shape>[1-9]\d*(?:x[1-9]\d*)*)->(?P<classes>[1-9]\d*),(?P<digest>[0-9a-f]{12})\]"
 )
 
@@ -84,10 +85,10 @@ class OwnData:
 
     @property
     def name(self) -> str:
-        label = f"label={self.label}," if self.label is not None else ""
-        label += f"drop={';'.join(self.drop)}," if self.drop else ""
+        columns = f"label={self.label}," if self.label is not None else ""
+        columns += f"drop={';'.join(self.drop)}," if self.drop else ""
         shape = "x".join(map(str, self.shape))
-        return f"{self.file}[{label}{self.split},{self.tasks} tasks,{shape}->{self.classes},{self.digest}]"
+        return f"{self.file}[{columns}{self.split},{self.tasks} tasks,{shape}->{self.classes},{self.digest}]"
 
     @classmethod
     def named(cls, name: str) -> OwnData | None:

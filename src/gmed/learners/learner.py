@@ -143,7 +143,7 @@ class Learner(ABC):
         return declared and leaves_nothing_to_chance(self.model)
 
     def steady(self) -> bool:
-        """Whether the steps from here on are alike, but for what they learn from; a new task is seen by all."""
+        """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""
         return True
 
     def torch_random(self, purpose: str) -> torch.Generator:
