@@ -120,3 +120,8 @@ def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):
             found = scores(store, "split-mnist", "er+gmed")
             assert found.seeds == seeds
         assert found.means[1.0, 0.1] <= 50
+
+
+def test_with_a_model_of_ones_own_it_is_said_that_nothing_is_tuned():
+    with pytest.raises(UsageError, match="with a model of your own nothing is tuned"):
+        candidates("split-mnist[model=net.py:small,0123456789ab]", "er+gmed")

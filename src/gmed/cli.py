@@ -20,7 +20,7 @@ from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
 from gmed.cli_examples import ByUse, add_examples
 from gmed.cli_fit import add_fit
-from gmed.cli_options import DataDir, Drop, Extension, Label, Model, Over, Split
+from gmed.cli_options import DataDir, Drop, Extension, Label, Model, Over, Split, StoreFile
 from gmed.cli_report import add_report
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
@@ -68,7 +68,6 @@ add_watch(app)
 add_fit(app)
 add_completion(app)
 
-Store = Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
 
 
@@ -102,7 +101,7 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
     data_dir: DataDir = None,
-    store: Store = None,
+    store: StoreFile = None,
     checkpoint_every: Annotated[float | None, typer.Option(help="Seconds between checkpoints of a run [60]")] = None,
     fuzzy: Annotated[bool, typer.Option("--fuzzy", help="Let tasks fade into each other")] = False,
     deterministic: Annotated[
@@ -170,7 +169,7 @@ def table(
     metrics: Annotated[bool, typer.Option("--metrics", help="Forgetting, transfer and the like instead")] = False,
     over: Over = None,
     extension: Extension = None,
-    store: Store = None,
+    store: StoreFile = None,
     as_json: Json = False,
 ) -> None:
     """Show stored results beside the published ones."""

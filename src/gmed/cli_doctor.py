@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from gmed.cli_options import StoreFile
 from gmed.doctor import NOTE, PROBLEM, SOUND, examine
 from gmed.experiment import default_store
 from gmed.terminal import BAD_USAGE, DONE, make_console
@@ -23,7 +24,7 @@ def add_doctor(app: typer.Typer) -> None:
 
 
 def _doctor(
-    store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
+    store: StoreFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Look at versions, device, threads, extras, data sets and the store; change nothing."""

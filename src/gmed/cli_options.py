@@ -25,6 +25,10 @@ DataDir = Annotated[
     str | None, typer.Option(help="Folder of the data set [$GMED_DATA, else the cache; MNIST: the packaged one]")
 ]
 
+StoreFile = Annotated[
+    str | None, typer.Option("--store", help="SQLite file of results [$GMED_STORE, else gmed.db here]")
+]
+
 Label = Annotated[str | None, typer.Option(help="Of a table: the column that is the label")]
 
 Split = Annotated[str | None, typer.Option(help="Of your own data: by-class, by-time, by-column=NAME, none [by-class]")]

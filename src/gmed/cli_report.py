@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.progress import MofNCompleteColumn
 
-from gmed.cli_options import DataDir, Extension
+from gmed.cli_options import DataDir, Extension, StoreFile
 from gmed.data.progress import Progress
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
@@ -55,7 +55,7 @@ def _report(
     ] = False,
     device: Annotated[str, typer.Option(help="Where a watched run is computed: auto, cpu or cuda")] = "auto",
     data_dir: DataDir = None,
-    store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
+    store: StoreFile = None,
     extension: Extension = None,
 ) -> None:
     """Make one HTML file of a store, to be sent around; or tables for a paper."""

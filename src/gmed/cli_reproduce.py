@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli_options import DataDir
+from gmed.cli_options import DataDir, StoreFile
 from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.studies import STUDIES, Asked, get_study
@@ -32,7 +32,7 @@ def _reproduce(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
     data_dir: DataDir = None,
-    store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
+    store: StoreFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Compute a table or figure of the paper anew and set ours beside the published numbers."""

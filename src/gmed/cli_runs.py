@@ -9,17 +9,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from gmed.cli_options import Extension
+from gmed.cli_options import Extension, StoreFile
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
 from gmed.results import Store
 from gmed.results.export import export as write_export
 from gmed.terminal import DONE, RUN_FAILED, make_console
-
-StorePath = Annotated[
-    str | None, typer.Option("--store", help="SQLite file of results [$GMED_STORE, else gmed.db here]")
-]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -32,7 +28,7 @@ def runs(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Each failed run with the reason")] = False,
     extension: Extension = None,
-    store: StorePath = None,
+    store: StoreFile = None,
 ) -> None:
     """List stored runs: how many of each method are finished, failed or half-finished."""
     path = store or default_store()
@@ -67,7 +63,7 @@ def rm(
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only failed runs")] = False,
     extension: Extension = None,
-    store: StorePath = None,
+    store: StoreFile = None,
 ) -> None:
     """Remove runs from the store; they are computed again when they are asked for."""
     with Store(_existing(store)) as opened:
@@ -83,7 +79,7 @@ def export(
     file: Annotated[str, typer.Argument(help="Where to: a name ending in .csv, .json or .parquet")],
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     extension: Extension = None,
-    store: StorePath = None,
+    store: StoreFile = None,
 ) -> None:
     """Write stored runs to a file, one row each."""
     results, _ = stored_results(store or default_store(), benchmark)
@@ -93,7 +89,7 @@ def export(
 
 def merge(
     other: Annotated[str, typer.Argument(help="The store whose runs are taken in")],
-    store: StorePath = None,
+    store: StoreFile = None,
 ) -> None:
     """Take in the runs of another store. A run that is here with another result stays as it is."""
     if not Path(other).exists():

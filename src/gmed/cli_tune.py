@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli_options import DataDir, Drop, Extension, Label, Split
+from gmed.cli_options import DataDir, Drop, Extension, Label, Split, StoreFile
 from gmed.experiment import default_store
 from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
 from gmed.tune import tune
@@ -30,7 +30,7 @@ def _tune(
     split: Split = None,
     drop: Drop = None,
     extension: Extension = None,
-    store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
+    store: StoreFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Choose an edit's hyper-parameters on held-out examples of the first three tasks, as the paper does."""

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gmed.cli_options import StoreFile
 from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.results import Store
@@ -38,7 +39,7 @@ def add_watch(app: typer.Typer) -> None:
 
 def _watch(
     once: Annotated[bool, typer.Option("--once", help="Say how things stand, and end")] = False,
-    store: Annotated[str | None, typer.Option(help="SQLite file of results [$GMED_STORE, else gmed.db here]")] = None,
+    store: StoreFile = None,
 ) -> None:
     """Watch the sweeps that compute into a store, from another terminal, until they end."""
     path, console = store or default_store(), make_console()

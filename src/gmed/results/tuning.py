@@ -10,6 +10,7 @@ import numpy as np
 
 from gmed.engine import TUNING, get_benchmark, resolve
 from gmed.engine.methods import parse
+from gmed.engine.own_model import OwnModel
 from gmed.errors import DivergedError, UsageError
 from gmed.results.store import Store
 from gmed.results.wording import as_typed
@@ -36,6 +37,10 @@ def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
     >>> len(found), found[0.5, 0.1]
     (45, 'er+gmed(alpha=0.5,beta=0.1)')
     """
+    if OwnModel.named(benchmark):
+        raise UsageError(
+            f"{method}: with a model of your own nothing is tuned; give values, er+gmed(alpha=1.0,beta=0.01)"
+        )
     made = get_benchmark(benchmark + TUNING)
     base, *edit = parse(method)
     if len(edit) != 1 or edit[0].name not in GRIDS:
