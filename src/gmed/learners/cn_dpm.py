@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from gmed.errors import finite_number, whole_number
 from gmed.learners.adam import Adam
 from gmed.learners.expanding import Expanding, sized
 from gmed.learners.forgetting import Kept
+from gmed.learners.repeated import repeat
 from gmed.learners.snapshot import Snapshot
 from gmed.models import Mixture
 from gmed.models.experts import Expert
@@ -155,21 +158,31 @@ class CNDPM(Expanding):
         """Make a new expert of the examples that have waited."""
         self.resize(self.parts + 1)
         self.model.counts[-1] = len(y)
-        generator, classifier = self._halves(-1)
-        optimisers = self.optimisers[-1]
-        for part, optimiser, steps in zip(
-            (generator, classifier), optimisers, (self.generator_steps, self.classifier_steps), strict=True
-        ):
-            drawn = self.random(type(part).__name__).integers(len(y), size=(steps, self.sleep_batch))
-            parameters: list[Tensor] = list(part.parameters())
-            for rows in torch.from_numpy(drawn).to(y.device):
-                if part is generator:
-                    loss = self.model(x[rows], part="generator").mean()
-                else:
-                    loss = -_of_label(self.model(x[rows], part="classifier")[:, None], y[rows]).mean()
-                loss = loss + self.weight_decay * torch.stack(torch._foreach_norm(parameters)).square().sum()
-                optimiser.step(self.clipped(torch.autograd.grad(loss, parameters)))
-            self.check_finite(x.sum(), {str(i): p.detach() for i, p in enumerate(parameters)})
+        (generator, classifier), (for_generator, for_classifier) = self._halves(-1), self.optimisers[-1]
+
+        def surprise(rows: Tensor) -> Tensor:
+            return self.model(x[rows], part="generator").mean()
+
+        def error(rows: Tensor) -> Tensor:
+            return -_of_label(self.model(x[rows], part="classifier")[:, None], y[rows]).mean()
+
+        self._fit(generator, for_generator, surprise, self._batches("Generator", self.generator_steps, y))
+        self._fit(classifier, for_classifier, error, self._batches("Classifier", self.classifier_steps, y))
+
+    def _batches(self, purpose: str, steps: int, y: Tensor) -> Tensor:
+        drawn = self.random(purpose).integers(len(y), size=(steps, self.sleep_batch))
+        return torch.from_numpy(drawn).to(y.device)
+
+    def _fit(self, part: nn.Module, optimiser: Adam, loss_of: Callable[[Tensor], Tensor], batches: Tensor) -> None:
+        parameters: list[Tensor] = list(part.parameters())
+
+        def step(rows: Tensor) -> None:
+            penalty = torch.stack(torch._foreach_norm(parameters)).square().sum()
+            loss = loss_of(rows) + self.weight_decay * penalty
+            optimiser.step(self.clipped(torch.autograd.grad(loss, parameters)))
+
+        repeat(step, batches)
+        self.check_finite(parameters[0].detach().sum(), {str(i): p.detach() for i, p in enumerate(parameters)})
 
     @torch.no_grad()
     def clipped(self, slope: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

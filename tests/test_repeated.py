@@ -1,0 +1,53 @@
+"""The same step made again and again: on a GPU the graph does what the loop does, the noise of a step included."""
+
+import pytest
+import torch
+
+import gmed
+from gmed.learners import repeated
+
+
+def test_every_row_in_its_order():
+    seen = []
+    repeated.repeat(lambda row: seen.append(row.tolist()), torch.arange(10).reshape(5, 2))
+    assert seen == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("rows", [1, 3, 4, 50])
+def test_a_graph_repeats_a_step_with_its_noise(rows):
+    def walked(warm_up):
+        repeated.WARM_UP = warm_up
+        place = torch.zeros(7, device="cuda")
+        torch.manual_seed(3)
+
+        def step(row):
+            place.mul_(0.9).add_(torch.randn(7, device="cuda")).add_(row.sum())
+
+        repeated.repeat(step, torch.arange(2.0 * rows, device="cuda").reshape(rows, 2))
+        return place
+
+    usual = repeated.WARM_UP
+    try:
+        assert torch.equal(walked(usual), walked(rows))
+    finally:
+        repeated.WARM_UP = usual
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("model", [gmed.models.MLP, gmed.models.ResNet18])
+def test_an_expert_made_by_a_graph_is_the_one_made_step_by_step(model, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    x = torch.rand(40, *((1, 28, 28) if model is gmed.models.MLP else (3, 32, 32)), device="cuda")
+    y = torch.arange(40, device="cuda") % 4
+
+    def made(warm_up):
+        monkeypatch.setattr(repeated, "WARM_UP", warm_up)
+        learner = gmed.learners.CNDPM(model().cuda(), short_term=20, generator_steps=12, classifier_steps=12)
+        for at in range(0, 40, 10):
+            learner.observe(x[at : at + 10], y[at : at + 10])
+        return learner.state_dict()
+
+    graph, loop = made(repeated.WARM_UP), made(12)
+    assert graph.keys() == loop.keys()
+    assert all(torch.equal(graph[name], loop[name]) for name in graph)
