@@ -258,6 +258,23 @@ def test_convolutional_experts(size):
     assert learner.logits(x).shape == (5, 3)
 
 
+@pytest.mark.parametrize("part", ["generator", "classifier"])
+@pytest.mark.parametrize(
+    ("model", "shape"), [(small, (1, 4, 4)), (lambda: ResNet18(classes=3, size=25), (3, 25, 25))], ids=["dense", "conv"]
+)
+def test_levels_of_earlier_experts_may_be_known_before(model, shape, part):
+    torch.manual_seed(1)
+    made = Mixture.like(model(), samples=5).double().eval()
+    x, rows = images(230, shape=shape)[0].double(), torch.tensor([0, 99, 100, 229, 7, 7])
+    made.add()
+    assert made.earlier_levels(part, x) == []
+    made.add()
+    made.add()
+    earlier = [level[rows] for level in made.earlier_levels(part, x)]
+    assert earlier and not any(level.requires_grad for level in earlier)
+    torch.testing.assert_close(made(x[rows], part=part, earlier=earlier), made(x[rows], part=part))
+
+
 def test_a_sleep_that_fails_leaves_no_trace(monkeypatch):
     learner = CNDPM(small(), short_term=8, generator_steps=4, classifier_steps=4, log_alpha=-1e9)
     learner.observe(*images(8, seed=0))

@@ -160,11 +160,17 @@ class CNDPM(Expanding):
         self.model.counts[-1] = len(y)
         (generator, classifier), (for_generator, for_classifier) = self._halves(-1), self.optimisers[-1]
 
+        def said_by(part: str) -> Callable[[Tensor], Tensor]:
+            levels = self.model.earlier_levels(part, x)
+            return lambda rows: self.model(x[rows], part=part, earlier=[level[rows] for level in levels])
+
+        bound, log_p = said_by("generator"), said_by("classifier")
+
         def surprise(rows: Tensor) -> Tensor:
-            return self.model(x[rows], part="generator").mean()
+            return bound(rows).mean()
 
         def error(rows: Tensor) -> Tensor:
-            return -_of_label(self.model(x[rows], part="classifier")[:, None], y[rows]).mean()
+            return -_of_label(log_p(rows)[:, None], y[rows]).mean()
 
         self._fit(generator, for_generator, surprise, self._batches("Generator", self.generator_steps, y))
         self._fit(classifier, for_classifier, error, self._batches("Classifier", self.classifier_steps, y))

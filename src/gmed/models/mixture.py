@@ -13,6 +13,9 @@ from gmed.errors import UsageError, whole_number
 from gmed.models.experts import Classifier, Expert, Generator, Staged, convolutional, dense
 from gmed.models.resnet import ResNet18
 
+AT_ONCE = 100
+"""Examples whose earlier levels are computed together."""
+
 
 class Densities(NamedTuple):
     """What experts say of examples, the one that is not there yet first.
@@ -92,18 +95,27 @@ class Mixture(nn.Module):
         del self.experts[experts:]
         self.counts = self.counts[:experts].clone()
 
-    def forward(self, x: Tensor, every: bool = False, part: str = "") -> Tensor | Densities:
+    def earlier_levels(self, part: str, x: Tensor) -> list[Tensor]:
+        """What every stage of a ``part`` gives in all experts but the last; none if there is one expert."""
+        experts = self._experts()[:-1]
+        parts = [expert.generator if part == "generator" else expert.classifier for expert in experts]
+        chunks = [_levels(parts, chunk) for chunk in torch.split(x, AT_ONCE)]
+        return [torch.cat(level) for level in zip(*chunks, strict=True)]
+
+    def forward(
+        self, x: Tensor, every: bool = False, part: str = "", earlier: Sequence[Tensor] | None = None
+    ) -> Tensor | Densities:
         """The logits of each class: log Σ_k P(k) p(x | k) P(y | x, k).
 
         With ``every``, what each expert says; with a ``part``, what the last one's ``generator`` or ``classifier`` says
-        alone.
+        alone; ``earlier`` are its :meth:`earlier_levels` of these examples, if they are known.
         """
         generators = [expert.generator for expert in self._experts()]
         classifiers = [expert.classifier for expert in self._experts()]
         if part == "generator":
-            return generators[-1].negative_bound(x, _last_features(generators, x), self._draw(len(x)))
+            return generators[-1].negative_bound(x, _last_features(generators, x, earlier), self._draw(len(x)))
         if part == "classifier":
-            return classifiers[-1].log_probabilities(_last_features(classifiers, x))
+            return classifiers[-1].log_probabilities(_last_features(classifiers, x, earlier))
         if every:
             new = self.untrained
             bounds = [*self._bounds([new.generator], x), *self._bounds(generators, x)]
@@ -170,10 +182,15 @@ def _features(parts: Sequence[Staged], x: Tensor) -> Iterator[Tensor]:
         yield levels[-1]
 
 
-def _last_features(parts: Sequence[Staged], x: Tensor) -> Tensor:
+def _last_features(parts: Sequence[Staged], x: Tensor, earlier: Sequence[Tensor] | None) -> Tensor:
     """The same of the last part alone."""
+    return parts[-1].levels(x, _levels(parts[:-1], x) if earlier is None else earlier)[-1]
+
+
+@torch.no_grad()
+def _levels(parts: Sequence[Staged], x: Tensor) -> list[Tensor]:
+    """What every stage gives in all of the parts."""
     levels: list[Tensor] = []
-    with torch.no_grad():
-        for part in parts[:-1]:
-            levels = part.levels(x, levels)
-    return parts[-1].levels(x, levels)[-1]
+    for part in parts:
+        levels = part.levels(x, levels)
+    return levels
