@@ -97,8 +97,7 @@ class GMED(Edit):
         share = len(x_m) / moment.batch_size  # turns a mean over these examples into their sum / batch_size
         for _ in range(self.steps):
             x_m = x_m.detach().requires_grad_()
-            loss_before = ahead.loss_before(x_m, y_m)
-            loss_after = ahead.loss_after(x_m, y_m)
+            loss_before, loss_after = ahead.losses(x_m, y_m)
             d = loss_after - loss_before
             (direction,) = torch.autograd.grad(share * (d - self.beta * loss_before), x_m)
             x_m = x_m.detach() + stride * direction

@@ -45,7 +45,7 @@ class AGEM(Learner):
         drawn = self.sample(self.references, "references")
         if len(drawn):
             ahead = self.look_ahead(self.memory.x[drawn], self.memory.y[drawn])
-            slope = project(slope, ahead.stream_gradient)
+            slope = project(slope, dict(ahead.stream_gradient))
         self.move(slope, loss)
         self.offer(x, y)
 

@@ -28,7 +28,7 @@ class Decisions(Protocol):
         """This step's decision of that name."""
         ...
 
-    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
+    def sound(self, loss: Tensor, slope: Iterable[Tensor]) -> bool:
         """Whether a step may be taken, as far as it is known now: not if its loss or gradient is not finite."""
         ...
 
@@ -41,8 +41,8 @@ class AsTheyCome:
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
         return torch.from_numpy(decide()).to(device)
 
-    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
-        return all_finite([loss, *slope.values()])
+    def sound(self, loss: Tensor, slope: Iterable[Tensor]) -> bool:
+        return all_finite([loss, *slope])
 
 
 class Recorded(AsTheyCome):
@@ -111,7 +111,7 @@ class Ahead:
         """This step's row of a table."""
         return self._row[name]
 
-    def sound(self, loss: Tensor, slope: Mapping[str, Tensor]) -> bool:
+    def sound(self, loss: Tensor, slope: Iterable[Tensor]) -> bool:
         self.losses.index_copy_(0, self.due, loss.detach().reshape(1).to(self.losses.dtype))
         return True
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import scipy
 import torch
@@ -95,7 +97,7 @@ def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
     return np.asarray(u) + margin
 
 
-def _flat(slope: dict[str, Tensor]) -> Tensor:
+def _flat(slope: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([g.flatten() for g in slope.values()])
 
 

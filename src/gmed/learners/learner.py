@@ -3,6 +3,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ from gmed.models import (
     trainable,
     treats_examples_independently,
 )
+from gmed.models.factored import Slope, descend, entries_of, sum_of
 from gmed.randomness import generator, torch_seeded
 from gmed.retrieval import uniform
 
@@ -173,34 +175,31 @@ class Learner(ABC):
         One forward over both together, so that batch-norm sees them together. Where examples do not influence
         each other and the look-ahead was taken, its stream gradient is used again: the same sum.
         """
-        parameters = ahead.current
+        slope: Slope
         if x_m is None or y_m is None or not len(y_m):
             loss = cross_entropy(self.model(ahead.x), ahead.y)
-            slope = gradient(loss, parameters)
+            slope = gradient(loss, ahead.current)
         elif ahead.taken and self._sums_exactly:
-            replay_loss = cross_entropy(self.model(x_m), y_m)
-            slope = gradient(replay_loss, parameters)  # of known layers: each has a tensor of its own
-            loss = ahead.stream_loss.detach() + replay_loss.detach()
-            torch._foreach_add_(list(slope.values()), [ahead.stream_gradient[name] for name in slope])
+            replay_loss, replay_slope = ahead.loss_and_gradient(x_m, y_m)
+            loss, slope = ahead.stream_loss + replay_loss, sum_of(replay_slope, ahead.stream_gradient)
         else:
             stream, replayed = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
             loss = cross_entropy(stream, ahead.y) + cross_entropy(replayed, y_m)
-            slope = gradient(loss, parameters)
+            slope = gradient(loss, ahead.current)
         self.move(slope, loss)
 
     @torch.no_grad()
     def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
         """θ ← θ - τ slope, unless loss or slope is not finite."""
         self.check_finite(loss, slope)
-        parameters = trainable(self.model)
-        torch._foreach_sub_(list(parameters.values()), [slope[name] for name in parameters], alpha=self.step_size)
+        descend(trainable(self.model), slope, self.step_size)
 
     @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
         statistics = running_statistics(self.model) if self.decisions.live else {}
-        if not self.decisions.sound(loss, {**slope, **statistics}):
+        if not self.decisions.sound(loss, chain(entries_of(slope), statistics.values())):
             what = f"the loss is {float(loss):g} and its gradient "
-            what += "finite" if all_finite(slope.values()) else "not finite"
+            what += "finite" if all_finite(entries_of(slope)) else "not finite"
             what += "" if all_finite(statistics.values()) else ", and batch-norm statistics are not finite"
             raise DivergedError(
                 f"at step {self.steps} {what}; the step was not taken. "

@@ -68,6 +68,27 @@ def treats_examples_independently(model: nn.Module) -> bool:
     return all(_as_built(m) and _forward(m) in _ONE_BY_ONE and not _mixes_examples(m) for m in model.modules())
 
 
+def in_a_row(model: nn.Module) -> dict[str, nn.Module] | None:
+    """The layers of a model that treats examples independently, by name and in order; ``None`` of any other model.
+
+    >>> list(in_a_row(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))))
+    ['0', '1.0', '1.1']
+    >>> in_a_row(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) is None
+    True
+    """
+    if not _as_built(model) or _forward(model) not in _ONE_BY_ONE or _mixes_examples(model):
+        return None
+    if not isinstance(model, nn.Sequential):
+        return {"": model}
+    layers: dict[str, nn.Module] = {}
+    for name, part in model._modules.items():
+        inside = in_a_row(part) if part is not None else None
+        if inside is None:
+            return None
+        layers |= {f"{name}.{inner}" if inner else name: layer for inner, layer in inside.items()}
+    return layers
+
+
 def leaves_nothing_to_chance(model: nn.Module) -> bool:
     """Whether the model is known to draw no random numbers, whatever its mode.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.models.factored import Chain, FactoredGradient, Slope
 from gmed.models.functional import Parameters, forward, gradient, trainable
 from gmed.models.known_layers import leaves_nothing_to_chance
 from gmed.models.modes import same_chance
@@ -55,20 +56,23 @@ class LookAhead:
         self.loss = loss
 
     @cached_property
-    def stream_loss(self) -> Tensor:
-        """ℓ_stream, with its graph."""
-        with torch.enable_grad():  # whoever asks first, and where
-            return self.loss(self._output_at(self.current, self.x), self.y)
-
-    @cached_property
     def current(self) -> Parameters:
         """θ."""
         return trainable(self.model)
 
+    @property
+    def stream_loss(self) -> Tensor:
+        """ℓ_stream."""
+        return self._stream[0]
+
     @cached_property
-    def stream_gradient(self) -> Parameters:
+    def stream_gradient(self) -> Slope:
         """∇ℓ_stream at θ."""
-        return gradient(self.stream_loss, self.current)
+        return self._stream[1]
+
+    @cached_property
+    def _stream(self) -> tuple[Tensor, Slope]:
+        return self.loss_and_gradient(self.x, self.y)
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -80,27 +84,52 @@ class LookAhead:
     @property
     def taken(self) -> bool:
         """Whether anything in this step has asked for the stream gradient."""
-        return "stream_gradient" in self.__dict__
+        return "_stream" in self.__dict__
+
+    @torch.enable_grad()  # whoever asks first, and where
+    def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Slope]:
+        """ℓ(x, y; θ) and its gradient; in factors where those are thin."""
+        if self._chain is not None:
+            return self._chain.gradient(x, lambda output: self.loss(output, y))
+        loss = self.loss_before(x, y)
+        return loss.detach(), gradient(loss, self.current)
+
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The model's output at θ and at θ', for gradients with respect to x."""
+        if isinstance(self.stream_gradient, FactoredGradient):
+            return self.stream_gradient.outputs_around(x, self.lr)
+        return self.output_before(x), self._output_at(self.parameters, x)
 
     def output_before(self, x: Tensor) -> Tensor:
-        """The model's output at θ, for gradients with respect to x."""
+        """The first of them alone."""
         return self._output_at(self.current, x)
 
     def output_after(self, x: Tensor) -> Tensor:
-        """The model's output at θ', for gradients with respect to x."""
-        return self._output_at(self.parameters, x)
+        """The second of them alone."""
+        return self.outputs(x)[1]
+
+    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """ℓ(x, y; θ) and ℓ(x, y; θ')."""
+        before, after = self.outputs(x)
+        return self.loss(before, y), self.loss(after, y)
 
     def loss_before(self, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y; θ)."""
+        """The first of them alone."""
         return self.loss(self.output_before(x), y)
 
     def loss_after(self, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y; θ')."""
+        """The second of them alone."""
         return self.loss(self.output_after(x), y)
 
     def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
         with nullcontext() if self._certain else same_chance():
             return forward(self.model, parameters, x)
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        """The model's layers, if gradients are better kept in factors."""
+        chain = Chain.of(self.model)
+        return chain if chain is not None and chain.is_wide(len(self.x)) else None
 
     @cached_property
     def _certain(self) -> bool:

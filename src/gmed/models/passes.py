@@ -9,6 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+_counting: list[Callable[[nn.Module, Tensor, Tensor], None]] = []
+"""Those who count what goes through models just now."""
+
+
+def went_through(model: nn.Module, x: Tensor, output: Tensor) -> None:
+    """Say that a batch went through a model, though the model itself was not called."""
+    for noted in _counting:
+        noted(model, x, output)
+
 
 @dataclass
 class Passes:
@@ -56,11 +65,17 @@ class Passes:
             if module is model:
                 on_way_back = None
 
+        def noted(module: nn.Module, x: Tensor, output: Tensor) -> None:
+            begins(module, (x,))
+            ends(module, (x,), output)
+
         # hooks of all modules: those of a model's own would make it one of unknown layers
         hooks = register_module_forward_pre_hook(begins), register_module_forward_hook(ends)
+        _counting.append(noted)
         try:
             yield
         finally:
+            _counting.remove(noted)
             for hook in hooks:
                 hook.remove()
 

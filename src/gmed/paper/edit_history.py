@@ -57,8 +57,8 @@ class RecordingGMED(GMED):
 @torch.no_grad()
 def loss_increase(ahead: LookAhead, x: Tensor, y: Tensor) -> Tensor:
     """d(x) = ℓ(x; θ') - ℓ(x; θ) of each example."""
-    after, before = ahead.output_after(x), ahead.output_before(x)
-    return cross_entropy(after, y, reduction="none") - cross_entropy(before, y, reduction="none")
+    before, after = (cross_entropy(output, y, reduction="none") for output in ahead.outputs(x))
+    return after - before
 
 
 class Look(NamedTuple):

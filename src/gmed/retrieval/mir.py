@@ -11,8 +11,8 @@ from gmed.models import LookAhead
 @torch.no_grad()
 def interference(ahead: LookAhead, x: Tensor, y: Tensor) -> Tensor:
     """How much each example's loss would rise by the look-ahead's step: ℓ(x, y; θ') - ℓ(x, y; θ)."""
-    after = cross_entropy(ahead.output_after(x), y, reduction="none")
-    return after - cross_entropy(ahead.output_before(x), y, reduction="none")
+    before, after = (cross_entropy(output, y, reduction="none") for output in ahead.outputs(x))
+    return after - before
 
 
 def most_interfered(memory: Memory, candidates: Tensor, count: int, ahead: LookAhead) -> Tensor:
