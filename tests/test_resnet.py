@@ -166,3 +166,22 @@ def test_a_batch_of_one_image_is_enough():
     for step in range(3):
         learner.observe(*batch(1, seed=step))
     assert len(learner.memory) == 3
+
+
+@pytest.mark.parametrize("size", [25, 40])
+def test_the_order_of_numbers_in_memory_changes_rounding_alone(size):
+    def learned(layout):
+        torch.manual_seed(0)
+        model = ResNet18(size=size).double().to(memory_format=layout)
+        learner = ER(model, lr=0.05, memory=Reservoir(20), editing=GMED(alpha=1.0, beta=0.1))
+        g = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            x = torch.rand(5, 3, size, size, generator=g, dtype=torch.float64)
+            learner.observe(x, torch.randint(10, (5,), generator=g))
+        return learner
+
+    first, last = learned(torch.contiguous_format), learned(torch.channels_last)
+    kernels = [p for p in last.model.parameters() if p.ndim == 4]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
+    for name, tensor in first.state_dict().items():
+        torch.testing.assert_close(last.state_dict()[name], tensor)
