@@ -105,10 +105,21 @@ def test_no_entry_exceeds_the_bound(seed, scale):
         nn.Sequential(*[nn.Linear(4, 4)] * 2),
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)),
         nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(4, 4)),
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)),
         nn.ReLU(),
         gmed.models.ResNet18(),
     ],
-    ids=["batch norm", "layer norm", "dropout", "a layer twice", "a frozen layer", "convolution", "nothing", "ResNet"],
+    ids=[
+        "batch norm",
+        "layer norm",
+        "dropout",
+        "a layer twice",
+        "a frozen layer",
+        "convolution",
+        "in place",
+        "nothing",
+        "ResNet",
+    ],
 )
 def test_what_is_no_chain(model):
     assert Chain.of(model) is None

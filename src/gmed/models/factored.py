@@ -67,9 +67,10 @@ class Chain:
             return None
         made = cls(model, layers)
         learned = [p for layer in made.linear.values() for p in (layer.weight, layer.bias) if p is not None]
-        others = [layer for layer in layers.values() if layer._parameters and not isinstance(layer, nn.Linear)]
+        others = [layer for layer in layers.values() if not isinstance(layer, nn.Linear)]
+        plain = not any(layer._parameters or getattr(layer, "inplace", False) for layer in others)
         each_once = len({id(p) for p in learned}) == len(learned)
-        return made if learned and each_once and not others and all(p.requires_grad for p in learned) else None
+        return made if learned and each_once and plain and all(p.requires_grad for p in learned) else None
 
     def is_wide(self, examples: int) -> bool:
         """Whether factors with so many rows are thin beside its weights, and on a CPU, where writing is what costs.
