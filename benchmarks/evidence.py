@@ -200,9 +200,10 @@ def _gain(results: Results, benchmark: str, ours: str, theirs: str) -> Gain | No
     known = [run for run in results.runs if run.benchmark == benchmark and run.method in (ours, theirs)]
     for device in (lambda run: run.environment["device"], lambda run: ""):
         accuracy = {(run.method, run.seed, device(run)): 100 * run.final_accuracy for run in known}
-        pairs = sorted(pair for method, *pair in accuracy if method == ours and (theirs, *pair) in accuracy)
-        if len(pairs) >= 10:
-            return paired_gain(*([accuracy[method, *pair] for pair in pairs] for method in (ours, theirs)))
+        pairs = [pair for method, *pair in sorted(accuracy) if method == ours and (theirs, *pair) in accuracy]
+        one_a_seed = dict(pairs).items()
+        if len(one_a_seed) >= 10:
+            return paired_gain(*([accuracy[method, *pair] for pair in one_a_seed] for method in (ours, theirs)))
     return None
 
 

@@ -173,7 +173,7 @@ def test_parts_and_models_of_ones_own_travel_along(tmp_path):
     """Workers have neither file; the same names mean another text the second time."""
     text = (
         "import gmed\nfrom torch import nn\n\n"
-        "@gmed.register('fade')\nclass Fade(gmed.editing.Edit):\n"
+        "@gmed.register('fade-away')\nclass Fade(gmed.editing.Edit):\n"
         "    def edit(self, x_m, y_m, age, moment):\n        return x_m * 0.9\n\n"
         "def small():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
     )
@@ -183,6 +183,6 @@ def test_parts_and_models_of_ones_own_travel_along(tmp_path):
             path.write_text(said)
             gmed.load_extension(path)
             asked = {"seeds": 1, "device": "cpu", "store": None, "model": f"{path}:small"}
-            there = gmed.run("split-mnist", "er+fade", **asked, executor=Cluster(client))
+            there = gmed.run("split-mnist", "er+fade-away", **asked, executor=Cluster(client))
             assert not there.failures, there.failures[0].error
-            assert accuracies(there) == accuracies(gmed.run("split-mnist", "er+fade", **asked, workers=0))
+            assert accuracies(there) == accuracies(gmed.run("split-mnist", "er+fade-away", **asked, workers=0))

@@ -10,6 +10,7 @@ from gmed.engine import RunSpec, Terms, run_one
 from gmed.learners import AGEM, BGD, CNDPM, ER, GEM, GSS, HAL, MIR, CompCL, FineTune, ProgNN
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
 from gmed.models import MLP, Passes, ResNet18, treats_examples_independently
+from gmed.models.passes import as_often
 
 N = 10  # examples in a batch, and replayed ones
 
@@ -137,3 +138,14 @@ def test_only_the_model_is_watched_and_only_inside():
         watched[1](x.flatten(1)).sum().backward()  # a layer by itself is no pass of the model
     cross_entropy(watched(x), y).backward()
     assert passes == Passes(forward=3, backward=6)
+
+
+def test_a_pass_may_stand_for_many():
+    model, passes = plain(), Passes()
+    with passes.counting(model):
+        model(torch.rand(3, 1, 4, 4)).sum().backward()
+        with as_often(7):
+            loss = model(torch.rand(2, 1, 4, 4)).sum()
+        loss.backward()
+        model(torch.rand(1, 1, 4, 4))
+    assert (passes.forward, passes.backward) == (3 + 7 * 2 + 1, 3 + 7 * 2)

@@ -5,6 +5,7 @@ import torch
 
 import gmed
 from gmed.learners import repeated
+from gmed.models import Passes
 
 
 def test_every_row_in_its_order():
@@ -44,10 +45,12 @@ def test_an_expert_made_by_a_graph_is_the_one_made_step_by_step(model, monkeypat
     def made(warm_up):
         monkeypatch.setattr(repeated, "WARM_UP", warm_up)
         learner = gmed.learners.CNDPM(model().cuda(), short_term=20, generator_steps=12, classifier_steps=12)
+        learner.passes = Passes()
         for at in range(0, 40, 10):
             learner.observe(x[at : at + 10], y[at : at + 10])
-        return learner.state_dict()
+        return learner.state_dict(), learner.passes
 
-    graph, loop = made(repeated.WARM_UP), made(12)
+    (graph, passes), (loop, passes_of_loop) = made(repeated.WARM_UP), made(12)
     assert graph.keys() == loop.keys()
     assert all(torch.equal(graph[name], loop[name]) for name in graph)
+    assert passes == passes_of_loop

@@ -21,6 +21,7 @@ from torch import Tensor
 from gmed.errors import DivergedError, GmedError
 from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
+from gmed.learners.repeated import WARM_UP, captured
 from gmed.models import Passes, evaluating
 from gmed.streams import Stream, pixels
 
@@ -32,9 +33,6 @@ ROWS = {"cuda": 100, "cpu": 5}
 
 BATCH = "examples of the incoming batch"
 """The table of what a step learns from."""
-
-WARM_UP = 2
-"""Steps made before a graph is captured, in which libraries set themselves up."""
 
 Tables = dict[int, dict[str, NDArray[Any]]]
 """For each learner by its number, a row for every step of everything a step asks for."""
@@ -213,19 +211,10 @@ class Together:
                 self._every_step()
             steps -= min(WARM_UP, steps)
             if steps:
-                self._capture()
+                self.graph, self.captured = captured(self._every_step), True
         for _ in range(steps):
             assert self.graph is not None
             self.graph.replay()
-
-    def _capture(self) -> None:
-        graph, trunk = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        try:
-            with torch.cuda.graph(graph):
-                self._every_step()
-        finally:
-            torch.cuda.set_stream(trunk)  # whatever happened inside
-        self.graph, self.captured = graph, True
 
     def _every_step(self) -> None:
         """The next step of every learner, each on a branch of its own where there are branches."""

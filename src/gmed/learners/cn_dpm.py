@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from gmed.errors import finite_number, whole_number
+from gmed.errors import DivergedError, finite_number, whole_number
 from gmed.learners.adam import Adam
+from gmed.learners.decisions import all_finite
 from gmed.learners.expanding import Expanding, sized
 from gmed.learners.forgetting import Kept
 from gmed.learners.repeated import repeat
@@ -188,7 +189,11 @@ class CNDPM(Expanding):
             optimiser.step(self.clipped(torch.autograd.grad(loss, parameters)))
 
         repeat(step, batches)
-        self.check_finite(parameters[0].detach().sum(), {str(i): p.detach() for i, p in enumerate(parameters)})
+        if not all_finite(parameters):
+            what = f"the {type(part).__name__.lower()} of a new expert is not finite after {len(batches)} updates"
+            raise DivergedError(
+                f"at step {self.steps} {what}. Lower adam_lr or generator_lr, or scale the inputs down."
+            )
 
     @torch.no_grad()
     def clipped(self, slope: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -31,7 +31,7 @@ from gmed.models import (
     trainable,
     treats_examples_independently,
 )
-from gmed.models.factored import Slope, descend, entries_of, sum_of
+from gmed.models.factored import Slope, descend, sum_of, witnesses
 from gmed.randomness import generator, torch_seeded
 from gmed.retrieval import uniform
 
@@ -197,9 +197,9 @@ class Learner(ABC):
     @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
         statistics = running_statistics(self.model) if self.decisions.live else {}
-        if not self.decisions.sound(loss, chain(entries_of(slope), statistics.values())):
+        if not self.decisions.sound(loss, chain(witnesses(slope), statistics.values())):
             what = f"the loss is {float(loss):g} and its gradient "
-            what += "finite" if all_finite(entries_of(slope)) else "not finite"
+            what += "finite" if all_finite(witnesses(slope)) else "not finite"
             what += "" if all_finite(statistics.values()) else ", and batch-norm statistics are not finite"
             raise DivergedError(
                 f"at step {self.steps} {what}; the step was not taken. "

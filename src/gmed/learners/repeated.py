@@ -5,7 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-WARM_UP = 3
+from gmed.models.passes import as_often
+
+WARM_UP = 2
 """Steps made before a graph is captured, in which libraries set themselves up."""
 
 
@@ -19,13 +21,25 @@ def repeat(step: Callable[[Tensor], None], rows: Tensor) -> None:
     >>> seen
     [[0, 1], [2, 3]]
     """
-    at_once = len(rows) if rows.device.type != "cuda" else min(WARM_UP, len(rows))
-    for row in rows[:at_once]:
+    at_first = min(WARM_UP, len(rows)) if rows.is_cuda else len(rows)
+    for row in rows[:at_first]:
         step(row)
-    if at_once < len(rows):
-        due, graph = rows[at_once].clone(), torch.cuda.CUDAGraph()
+    if at_first < len(rows):
+        due = rows[at_first].clone()
+        with torch.cuda.device(rows.device):
+            with as_often(len(rows) - at_first):
+                graph = captured(lambda: step(due))
+            for row in rows[at_first:]:
+                due.copy_(row)
+                graph.replay()
+
+
+def captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """A step as a CUDA graph, which has not been launched yet."""
+    graph, trunk = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
         with torch.cuda.graph(graph):
-            step(due)
-        for row in rows[at_once:]:
-            due.copy_(row)
-            graph.replay()
+            step()
+    finally:
+        torch.cuda.set_stream(trunk)  # whatever happened inside
+    return graph

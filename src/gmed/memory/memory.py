@@ -279,7 +279,7 @@ def keep_finite(new: Tensor, old: Tensor) -> Tensor:
     >>> keep_finite(torch.tensor([[1.0], [float("nan")]]), torch.tensor([[5.0], [6.0]])).tolist()
     [[1.0], [6.0]]
     """
-    if new.is_cpu and torch.isfinite(new.norm()):  # a device would have to be waited for
+    if new.is_cpu and new.is_floating_point() and new.dtype == old.dtype and torch.isfinite(new.norm()):
         return new
     finite = torch.isfinite(new).flatten(1).all(1)
     return torch.where(finite.reshape(-1, *[1] * (new.ndim - 1)), new, old)

@@ -33,16 +33,23 @@ class Factors(NamedTuple):
         """Those of the sum of both losses."""
         return Factors(torch.cat([self.read, other.read]), torch.cat([self.received, other.received]))
 
+    def bound(self) -> Tensor:
+        """A number that no entry of the gradients exceeds."""
+        read, received = torch._foreach_norm(list(self))
+        return (read + len(self.read)) * received
+
 
 class Chain:
     """Layers in a row, of which only linear ones learn, and how a batch goes through them.
 
-    Parameters
+    Attributes
     ----------
-    model
-        What the layers are those of.
     layers
         Each with its name, in order.
+    linear
+        Those that are linear.
+    owners
+        For every parameter its layer's name, and whether it is the ``weight`` or the ``bias``.
 
     Examples
     --------
@@ -55,32 +62,46 @@ class Chain:
     True
     """
 
-    def __init__(self, model: nn.Module, layers: dict[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         self.model, self.layers = model, layers
         self.linear = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear)}
+        self.owners = {
+            f"{name}.{kind}" if name else kind: (name, kind)
+            for name, layer in self.linear.items()
+            for kind in ("weight", "bias")
+            if layer._parameters.get(kind) is not None
+        }
 
     @classmethod
     def of(cls, model: nn.Module) -> Chain | None:
-        """A model as a chain, if it is one."""
+        """A model as a chain, if it is one and nobody listens to its gradients."""
         layers = in_a_row(model)
         if layers is None:
             return None
-        made = cls(model, layers)
-        learned = [p for layer in made.linear.values() for p in (layer.weight, layer.bias) if p is not None]
-        others = [layer for layer in layers.values() if not isinstance(layer, nn.Linear)]
-        plain = not any(layer._parameters or getattr(layer, "inplace", False) for layer in others)
-        each_once = len({id(p) for p in learned}) == len(learned)
-        return made if learned and each_once and plain and all(p.requires_grad for p in learned) else None
+        made, parameters = cls(model, layers), dict(model.named_parameters())
+        quiet = all(p.requires_grad and not p._backward_hooks for p in parameters.values())
+        in_place = any(getattr(layer, "inplace", False) for layer in layers.values())
+        return made if parameters and list(parameters) == list(made.owners) and quiet and not in_place else None
 
-    def is_wide(self, examples: int) -> bool:
-        """Whether factors with so many rows are thin beside its weights, and on a CPU, where writing is what costs.
+    def suits(self, x: Tensor) -> bool:
+        """Whether factors are thin beside its weights for such a batch, and on a CPU, where writing is what costs.
 
-        >>> Chain.of(nn.Linear(784, 400)).is_wide(10), Chain.of(nn.Linear(4, 3)).is_wide(10)
+        >>> Chain.of(nn.Linear(784, 400)).suits(torch.rand(10, 784)), Chain.of(nn.Linear(4, 3)).suits(torch.rand(10, 4))
         (True, False)
         """
         weights = [layer.weight for layer in self.linear.values()]
-        thin = 4 * examples * sum(sum(w.shape) for w in weights) <= sum(w.numel() for w in weights)
-        return thin and all(w.is_cpu for w in weights)
+        thin = 4 * len(x) * sum(sum(w.shape) for w in weights) <= sum(w.numel() for w in weights)
+        exact = all(w.is_cpu and w.dtype in (torch.float32, torch.float64) for w in weights)
+        return thin and exact and self._reads_rows(x.ndim) and not torch.is_autocast_enabled("cpu")
+
+    def _reads_rows(self, dimensions: int) -> bool:
+        """Whether every linear layer reads a row for each example."""
+        for layer in self.layers.values():
+            if isinstance(layer, nn.Flatten):
+                dimensions -= layer.end_dim % dimensions - layer.start_dim % dimensions
+            elif isinstance(layer, nn.Linear) and dimensions != 2:
+                return False
+        return True
 
     def output(self, x: Tensor, compute: Callable[[str, nn.Linear, Tensor], Tensor]) -> Tensor:
         """What it gives, where a linear layer gives what ``compute`` makes of its name, itself and what it reads."""
@@ -91,17 +112,17 @@ class Chain:
         return h
 
     def gradient(self, x: Tensor, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, FactoredGradient]:
-        """The loss of the output for x, and its gradient."""
+        """The loss of the output for x, and its gradient. The loss must depend on the output alone and leave it be."""
         read: list[Tensor] = []
         given: list[Tensor] = []
 
         def note(name: str, layer: nn.Linear, h: Tensor) -> Tensor:
-            read.append(h.detach().flatten(0, -2))
+            read.append(h.detach())
             given.append(linear(h, layer.weight, layer.bias))
             return given[-1]
 
         loss = loss_of(self.output(x, note))
-        received = [slope.flatten(0, -2) for slope in torch.autograd.grad(loss, given)]
+        received = torch.autograd.grad(loss, given)
         factors = {name: Factors(*pair) for name, *pair in zip(self.linear, read, received, strict=True)}
         return loss.detach(), FactoredGradient(self, factors)
 
@@ -123,57 +144,49 @@ class FactoredGradient(Slope):
         self.chain, self.factors = chain, factors
 
     def __getitem__(self, name: str) -> Tensor:
-        layer, _, kind = name.rpartition(".")
+        layer, kind = self.chain.owners[name]
         read, received = self.factors[layer]
-        if kind not in ("weight", "bias"):
-            raise KeyError(name)
         return received.t() @ read if kind == "weight" else received.sum(0)
 
     def __iter__(self) -> Iterator[str]:
-        for layer, module in self.chain.linear.items():
-            for kind, _ in module.named_parameters(layer, recurse=False):
-                yield kind
+        return iter(self.chain.owners)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(self.chain.owners)
 
     def __add__(self, other: FactoredGradient) -> FactoredGradient:
         joined = {layer: factors.joined(other.factors[layer]) for layer, factors in self.factors.items()}
         return FactoredGradient(self.chain, joined)
 
-    def bounds(self) -> list[Tensor]:
-        """For each layer a number that no entry of the gradient of its weight exceeds."""
-        norms = torch._foreach_norm([part for factors in self.factors.values() for part in factors])
-        return [read * received for read, received in zip(norms[::2], norms[1::2], strict=True)]
-
     @torch.no_grad()
-    def descend(self, step: float) -> None:
-        """Move the chain's parameters against it."""
-        for name, layer in self.chain.linear.items():
-            read, received = self.factors[name]
-            layer.weight.addmm_(received.t(), read, alpha=-step)
-            if layer.bias is not None:
-                layer.bias.sub_(received.sum(0), alpha=step)
+    def descend(self, parameters: Mapping[str, Tensor], step: float) -> None:
+        """Move parameters against it."""
+        for name, p in parameters.items():
+            layer, kind = self.chain.owners[name]
+            read, received = self.factors[layer]
+            if kind == "weight":
+                p.addmm_(received.t(), read, alpha=-step)
+            else:
+                p.sub_(received.sum(0), alpha=step)
 
-    def outputs_around(self, x: Tensor, step: float) -> tuple[Tensor, Tensor]:
-        """What the chain gives for x, and what it would give had its parameters been moved against this."""
-        moved = x.new_zeros(2, len(x))
-        moved[1] = step
+    def outputs(self, x: Tensor, *steps: float) -> tuple[Tensor, ...]:
+        """What the chain would give for x, had its parameters been moved against this by each of these step sizes."""
+        moved = x.new_tensor(steps).repeat_interleave(len(x))[:, None]
 
         def compute(name: str, layer: nn.Linear, h: Tensor) -> Tensor:
             read, received = self.factors[name]
             likeness = h @ read.t() if layer.bias is None else h @ read.t() + 1
-            weighed = likeness * moved.view(-1, *[1] * (h.ndim - 1))
-            return linear(h, layer.weight, layer.bias) - weighed @ received
+            return linear(h, layer.weight, layer.bias) - (likeness * moved) @ received
 
-        before, after = self.chain.output(torch.cat([x, x]), compute).chunk(2)
-        return before, after
+        return torch.split(self.chain.output(torch.cat([x] * len(steps)), compute), len(x))
 
 
 def sum_of(first: Slope, second: Slope) -> Slope:
     """The sum of two gradients; the first must not be used any more."""
-    if isinstance(first, FactoredGradient) and isinstance(second, FactoredGradient):
-        return first + second
+    if isinstance(first, FactoredGradient):
+        if isinstance(second, FactoredGradient):
+            return first + second
+        first = dict(first)
     torch._foreach_add_(list(first.values()), [second[name] for name in first])
     return first
 
@@ -181,11 +194,16 @@ def sum_of(first: Slope, second: Slope) -> Slope:
 def descend(parameters: Mapping[str, Tensor], slope: Slope, step: float) -> None:
     """Move parameters against their gradient."""
     if isinstance(slope, FactoredGradient):
-        slope.descend(step)
+        slope.descend(parameters, step)
     else:
         torch._foreach_sub_(list(parameters.values()), [slope[name] for name in parameters], alpha=step)
 
 
-def entries_of(slope: Slope) -> Iterator[Tensor]:
-    """Numbers that are all finite only if a gradient is, computed as they are asked for."""
-    yield from slope.bounds() if isinstance(slope, FactoredGradient) else slope.values()
+def witnesses(slope: Slope) -> Iterator[Tensor]:
+    """Tensors that are finite if and only if a gradient is, computed as they are asked for."""
+    if isinstance(slope, FactoredGradient):
+        bounds = [factors.bound() for factors in slope.factors.values()]
+        if torch.isfinite(torch.stack(bounds)).all():
+            yield from bounds
+            return
+    yield from slope.values()

@@ -105,7 +105,8 @@ def _forward(module: nn.Module) -> object:
 
 
 def _as_built(module: nn.Module) -> bool:
-    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not (any(hooks) or "forward" in vars(module))
 
 
 def _mixes_examples(module: nn.Module) -> bool:

@@ -21,8 +21,9 @@ class LookAhead:
     """One plain SGD step on the incoming batch, taken on paper only: θ' = θ - τ ∇ℓ(x_D, y_D; θ).
 
     Nothing is computed before it is asked for, and then once: every part that looks ahead in a step
-    (retrieval, editing) and the update itself share one stream gradient. The model is not changed. Where it has
-    dropout, all passes of a look-ahead use the same masks, and torch's generators are left as they were.
+    (retrieval, editing) and the update itself share one stream gradient. The model is not changed; a look-ahead is
+    of the step under way, and to be asked before the model moves on. Where it has dropout, all passes of a look-ahead
+    use the same masks, and torch's generators are left as they were.
 
     Parameters
     ----------
@@ -83,13 +84,13 @@ class LookAhead:
 
     @property
     def taken(self) -> bool:
-        """Whether anything in this step has asked for the stream gradient."""
+        """Whether anything in this step has asked for the stream's loss or gradient."""
         return "_stream" in self.__dict__
 
     @torch.enable_grad()  # whoever asks first, and where
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Slope]:
         """ℓ(x, y; θ) and its gradient; in factors where those are thin."""
-        if self._chain is not None:
+        if self._chain is not None and self.loss is cross_entropy:
             return self._chain.gradient(x, lambda output: self.loss(output, y))
         loss = self.loss_before(x, y)
         return loss.detach(), gradient(loss, self.current)
@@ -97,16 +98,19 @@ class LookAhead:
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The model's output at θ and at θ', for gradients with respect to x."""
         if isinstance(self.stream_gradient, FactoredGradient):
-            return self.stream_gradient.outputs_around(x, self.lr)
-        return self.output_before(x), self._output_at(self.parameters, x)
+            before, after = self.stream_gradient.outputs(x, 0.0, self.lr)
+            return before, after
+        return self.output_before(x), self.output_after(x)
 
     def output_before(self, x: Tensor) -> Tensor:
-        """The first of them alone."""
+        """The model's output at θ alone."""
         return self._output_at(self.current, x)
 
     def output_after(self, x: Tensor) -> Tensor:
-        """The second of them alone."""
-        return self.outputs(x)[1]
+        """The model's output at θ' alone."""
+        if isinstance(self.stream_gradient, FactoredGradient):
+            return self.stream_gradient.outputs(x, self.lr)[0]
+        return self._output_at(self.parameters, x)
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """ℓ(x, y; θ) and ℓ(x, y; θ')."""
@@ -114,11 +118,11 @@ class LookAhead:
         return self.loss(before, y), self.loss(after, y)
 
     def loss_before(self, x: Tensor, y: Tensor) -> Tensor:
-        """The first of them alone."""
+        """ℓ(x, y; θ) alone."""
         return self.loss(self.output_before(x), y)
 
     def loss_after(self, x: Tensor, y: Tensor) -> Tensor:
-        """The second of them alone."""
+        """ℓ(x, y; θ') alone."""
         return self.loss(self.output_after(x), y)
 
     def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
@@ -129,7 +133,7 @@ class LookAhead:
     def _chain(self) -> Chain | None:
         """The model's layers, if gradients are better kept in factors."""
         chain = Chain.of(self.model)
-        return chain if chain is not None and chain.is_wide(len(self.x)) else None
+        return chain if chain is not None and chain.suits(self.x) else None
 
     @cached_property
     def _certain(self) -> bool:

@@ -13,6 +13,21 @@ _counting: list[Callable[[nn.Module, Tensor, Tensor], None]] = []
 """Those who count what goes through models just now."""
 
 
+_times = 1
+"""For how many passes one stands just now."""
+
+
+@contextmanager
+def as_often(times: int) -> Iterator[None]:
+    """Inside, every pass counts so many times: it is captured, and will be launched as often."""
+    global _times
+    before, _times = _times, times
+    try:
+        yield
+    finally:
+        _times = before
+
+
 def went_through(model: nn.Module, x: Tensor, output: Tensor) -> None:
     """Say that a batch went through a model, though the model itself was not called."""
     for noted in _counting:
@@ -55,8 +70,8 @@ class Passes:
         def begins(module: nn.Module, inputs: Any) -> None:
             nonlocal on_way_back
             if module is model:
-                self.forward += len(inputs[0])
-                on_way_back = self._once_each_way_back(len(inputs[0]))
+                self.forward += _times * len(inputs[0])
+                on_way_back = self._once_each_way_back(_times * len(inputs[0]))
 
         def ends(module: nn.Module, inputs: Any, output: Any) -> None:
             nonlocal on_way_back
