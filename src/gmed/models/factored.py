@@ -108,7 +108,7 @@ class Chain:
         h = x
         for name, layer in self.layers.items():
             h = compute(name, layer, h) if isinstance(layer, nn.Linear) else layer(h)
-        went_through(self.model, x, h)
+        went_through(self.model, h)
         return h
 
     def gradient(self, x: Tensor, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, FactoredGradient]:
@@ -171,14 +171,16 @@ class FactoredGradient(Slope):
 
     def outputs(self, x: Tensor, *steps: float) -> tuple[Tensor, ...]:
         """What the chain would give for x, had its parameters been moved against this by each of these step sizes."""
-        moved = x.new_tensor(steps).repeat_interleave(len(x))[:, None]
+        sizes = x.new_tensor(steps)[:, None, None]
 
         def compute(name: str, layer: nn.Linear, h: Tensor) -> Tensor:
             read, received = self.factors[name]
             likeness = h @ read.t() if layer.bias is None else h @ read.t() + 1
-            return linear(h, layer.weight, layer.bias) - (likeness * moved) @ received
+            given, moves = linear(h, layer.weight, layer.bias), likeness @ received
+            shape = (-1, len(x), layer.out_features)  # what the first layer gives is one for all steps
+            return (given.view(shape) - sizes * moves.view(shape)).flatten(0, 1)
 
-        return torch.split(self.chain.output(torch.cat([x] * len(steps)), compute), len(x))
+        return torch.split(self.chain.output(x, compute), len(x))
 
 
 def sum_of(first: Slope, second: Slope) -> Slope:

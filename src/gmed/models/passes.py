@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-_counting: list[Callable[[nn.Module, Tensor, Tensor], None]] = []
+_counting: list[Callable[[nn.Module, Tensor], None]] = []
 """Those who count what goes through models just now."""
 
 
@@ -28,10 +28,10 @@ def as_often(times: int) -> Iterator[None]:
         _times = before
 
 
-def went_through(model: nn.Module, x: Tensor, output: Tensor) -> None:
-    """Say that a batch went through a model, though the model itself was not called."""
+def went_through(model: nn.Module, output: Tensor) -> None:
+    """Say that a batch with this output went through a model, though the model itself was not called."""
     for noted in _counting:
-        noted(model, x, output)
+        noted(model, output)
 
 
 @dataclass
@@ -80,9 +80,9 @@ class Passes:
             if module is model:
                 on_way_back = None
 
-        def noted(module: nn.Module, x: Tensor, output: Tensor) -> None:
-            begins(module, (x,))
-            ends(module, (x,), output)
+        def noted(module: nn.Module, output: Tensor) -> None:
+            begins(module, (output,))
+            ends(module, (), output)
 
         # hooks of all modules: those of a model's own would make it one of unknown layers
         hooks = register_module_forward_pre_hook(begins), register_module_forward_hook(ends)
