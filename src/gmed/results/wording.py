@@ -24,10 +24,15 @@ def beside(mean: float, std: float | None) -> str:
 
     >>> beside(0.42607, 0.0183), beside(5.0, None), beside(81.938, 4.01), beside(math.nan, None)
     ('0.4261 ± 0.018', '5', '81.94 ± 4.0', '-')
+    >>> beside(21_288.7, 362.0)
+    '21289 ± 362'
     """
     if math.isnan(mean):
         return "-"
-    return f"{mean:.4g}" if std is None or math.isnan(std) else f"{mean:.4g} ± {std:#.2g}".rstrip(".")
+    center = f"{mean:.4g}" if abs(mean) < 1e4 else f"{mean:.0f}"
+    if std is None or math.isnan(std):
+        return center
+    return f"{center} ± " + (f"{std:#.2g}".rstrip(".") if std < 100 else f"{std:.0f}")
 
 
 def duration(seconds: float) -> str:
