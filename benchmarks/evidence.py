@@ -71,8 +71,8 @@ Written by `python benchmarks/evidence.py` from the results kept in `benchmarks/
 
 Claims of the paper that one method is better or worse than another, on the data sets for which there are at least ten
 paired seeds here: 20, or 10 where the paper has 10, and three times as many for most comparisons on MNIST that these
-had left undecided. A pair is of one seed, and on one kind of device wherever there are ten such: of the further seeds
-those of Permuted and Rotated MNIST ran on a GPU. The rule was fixed before the verdicts were seen, and the number of
+had left undecided. A pair is of one seed, and on one kind of device wherever there are ten such: some of the further
+seeds of Permuted and Rotated MNIST ran on a GPU. The rule was fixed before the verdicts were seen, and the number of
 seeds before the further ones were run. **Replicated**: the same sign, and p < 0.05 in the one-tailed paired t-test in
 the direction of the claim after Holm's correction over all {0} claims of this page. **Not replicated**: the 95 %
 interval of our difference excludes the published one. **Undecided**: neither, as are most claims of a few hundredths of
