@@ -46,8 +46,8 @@ def direction(learner, x, y, slots, dtype):
     model, memory = deepcopy(learner.model).to(dtype), learner.memory
     ahead = LookAhead(model, x.to(dtype), y, lr=learner.lr)
     drawn = memory.x[slots].to(dtype).requires_grad_()
-    before = ahead.loss_before(drawn, memory.y[slots])
-    objective = ahead.loss_after(drawn, memory.y[slots]) - before - learner.editing.beta * before
+    before, after = ahead.losses(drawn, memory.y[slots])
+    objective = after - before - learner.editing.beta * before
     return torch.autograd.grad(objective, drawn)[0].double().flatten(1)
 
 

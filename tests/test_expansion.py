@@ -272,7 +272,10 @@ def test_levels_of_earlier_experts_may_be_known_before(model, shape, part):
     made.add()
     earlier = [level[rows] for level in made.earlier_levels(part, x)]
     assert earlier and not any(level.requires_grad for level in earlier)
-    torch.testing.assert_close(made(x[rows], part=part, earlier=earlier), made(x[rows], part=part))
+    said = made(x[rows], every=True)
+    torch.testing.assert_close(
+        made(x[rows], part=part, earlier=earlier), said.x[:, -1] if part == "generator" else said.y[:, -1]
+    )
 
 
 def test_a_sleep_that_fails_leaves_no_trace(monkeypatch):

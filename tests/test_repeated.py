@@ -16,9 +16,9 @@ def test_every_row_in_its_order():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("rows", [1, 3, 4, 50])
-def test_a_graph_repeats_a_step_with_its_noise(rows):
+def test_a_graph_repeats_a_step_with_its_noise(rows, monkeypatch):
     def walked(warm_up):
-        repeated.WARM_UP = warm_up
+        monkeypatch.setattr(repeated, "WARM_UP", warm_up)
         place = torch.zeros(7, device="cuda")
         torch.manual_seed(3)
 
@@ -28,11 +28,7 @@ def test_a_graph_repeats_a_step_with_its_noise(rows):
         repeated.repeat(step, torch.arange(2.0 * rows, device="cuda").reshape(rows, 2))
         return place
 
-    usual = repeated.WARM_UP
-    try:
-        assert torch.equal(walked(usual), walked(rows))
-    finally:
-        repeated.WARM_UP = usual
+    assert torch.equal(walked(repeated.WARM_UP), walked(rows))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -40,6 +40,7 @@ from gmed.report.page import glance
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results, Store
 from gmed.results.tuning import candidates
+from gmed.retrieval import interference
 
 OWN = OwnData(
     '<img src=x onerror="window.hacked=1">.csv',
@@ -291,7 +292,7 @@ def test_the_rise_of_a_loss_is_that_of_a_real_step():
     torch.manual_seed(0)
     model, x, y = MLP(), torch.rand(10, 1, 28, 28), torch.randint(10, (10,))
     x_m, y_m = torch.rand(4, 1, 28, 28), torch.randint(10, (4,))
-    found = edit_history.loss_increase(LookAhead(model, x, y, lr=0.1), x_m, y_m)
+    found = interference(LookAhead(model, x, y, lr=0.1), x_m, y_m)
     before = cross_entropy(model(x_m), y_m, reduction="none")
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     cross_entropy(model(x), y).backward()

@@ -8,12 +8,16 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gmed.editing import GMED, AdversarialEdit, History, Moment, OptimalEdit
+from gmed.engine import RunSpec
+from gmed.engine.run import make_learner
 from gmed.errors import UsageError
 from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.models import LookAhead, ResNet18, forward, trainable
 from gmed.models.batch_norm import BatchNorm
 from gmed.retrieval import interference
+
+ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def small(classes=4):
@@ -185,3 +189,12 @@ def test_the_order_of_numbers_in_memory_changes_rounding_alone(size):
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
     for name, tensor in first.state_dict().items():
         torch.testing.assert_close(last.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize(("benchmark", "large"), [("split-cifar10", False), ("split-mini-imagenet", True)])
+def test_weights_for_large_images_lie_channels_last_on_a_gpu(benchmark, large, device):
+    model = make_learner(RunSpec.make(benchmark, "er", 0), torch.device(device)).model
+    kernels = [p for p in model.parameters() if p.ndim == 4 and p.shape[2] > 1]
+    last = [p.is_contiguous(memory_format=torch.channels_last) for p in kernels]
+    assert last == [large and device == "cuda"] * len(kernels)

@@ -65,7 +65,7 @@ def treats_examples_independently(model: nn.Module) -> bool:
     >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     False
     """
-    return all(_as_built(m) and _forward(m) in _ONE_BY_ONE and not _mixes_examples(m) for m in model.modules())
+    return in_a_row(model) is not None
 
 
 def in_a_row(model: nn.Module) -> dict[str, nn.Module] | None:
@@ -79,7 +79,7 @@ def in_a_row(model: nn.Module) -> dict[str, nn.Module] | None:
     if not _as_built(model) or _forward(model) not in _ONE_BY_ONE or _mixes_examples(model):
         return None
     if not isinstance(model, nn.Sequential):
-        return {"": model}
+        return None if model._modules else {"": model}
     layers: dict[str, nn.Module] = {}
     for name, part in model._modules.items():
         inside = in_a_row(part) if part is not None else None

@@ -90,7 +90,7 @@ class LookAhead:
     @torch.enable_grad()  # whoever asks first, and where
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Slope]:
         """ℓ(x, y; θ) and its gradient; in factors where those are thin."""
-        if self._chain is not None and self.loss is cross_entropy:
+        if self._chain is not None:
             return self._chain.gradient(x, lambda output: self.loss(output, y))
         loss = self.loss_before(x, y)
         return loss.detach(), gradient(loss, self.current)
@@ -131,8 +131,8 @@ class LookAhead:
 
     @cached_property
     def _chain(self) -> Chain | None:
-        """The model's layers, if gradients are better kept in factors."""
-        chain = Chain.of(self.model)
+        """The model's layers, if gradients are better kept in factors and the loss is known to ask for no more."""
+        chain = Chain.of(self.model) if self.loss is cross_entropy else None
         return chain if chain is not None and chain.suits(self.x) else None
 
     @cached_property

@@ -103,19 +103,19 @@ class Mixture(nn.Module):
         return [torch.cat(level) for level in zip(*chunks, strict=True)]
 
     def forward(
-        self, x: Tensor, every: bool = False, part: str = "", earlier: Sequence[Tensor] | None = None
+        self, x: Tensor, every: bool = False, part: str = "", earlier: Sequence[Tensor] = ()
     ) -> Tensor | Densities:
         """The logits of each class: log Σ_k P(k) p(x | k) P(y | x, k).
 
         With ``every``, what each expert says; with a ``part``, what the last one's ``generator`` or ``classifier`` says
-        alone; ``earlier`` are its :meth:`earlier_levels` of these examples, if they are known.
+        alone, ``earlier`` being its :meth:`earlier_levels` of these examples.
         """
         generators = [expert.generator for expert in self._experts()]
         classifiers = [expert.classifier for expert in self._experts()]
         if part == "generator":
-            return generators[-1].negative_bound(x, _last_features(generators, x, earlier), self._draw(len(x)))
+            return generators[-1].negative_bound(x, generators[-1].levels(x, earlier)[-1], self._draw(len(x)))
         if part == "classifier":
-            return classifiers[-1].log_probabilities(_last_features(classifiers, x, earlier))
+            return classifiers[-1].log_probabilities(classifiers[-1].levels(x, earlier)[-1])
         if every:
             new = self.untrained
             bounds = [*self._bounds([new.generator], x), *self._bounds(generators, x)]
@@ -180,11 +180,6 @@ def _features(parts: Sequence[Staged], x: Tensor) -> Iterator[Tensor]:
     for part in parts:
         levels = part.levels(x, [level.detach() for level in levels])
         yield levels[-1]
-
-
-def _last_features(parts: Sequence[Staged], x: Tensor, earlier: Sequence[Tensor] | None) -> Tensor:
-    """The same of the last part alone."""
-    return parts[-1].levels(x, _levels(parts[:-1], x) if earlier is None else earlier)[-1]
 
 
 @torch.no_grad()

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from gmed.data.progress import Progress, unwatched
 from gmed.editing import GMED
@@ -20,9 +19,9 @@ from gmed.engine import RunSpec
 from gmed.engine.run import make_stream
 from gmed.engine.together import Together
 from gmed.memory import Memory
-from gmed.models import LookAhead
 from gmed.paper.analysis import editing_learner
 from gmed.randomness import generator
+from gmed.retrieval import interference
 from gmed.streams import Stream, pixels
 
 LOOKS = 24
@@ -50,15 +49,8 @@ class RecordingGMED(GMED):
 
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         edited = super().edit(x_m, y_m, age, moment)
-        self.increases.append(torch.stack([loss_increase(moment.ahead, x, y_m).cpu() for x in (x_m, edited)]))
+        self.increases.append(torch.stack([interference(moment.ahead, x, y_m).cpu() for x in (x_m, edited)]))
         return edited
-
-
-@torch.no_grad()
-def loss_increase(ahead: LookAhead, x: Tensor, y: Tensor) -> Tensor:
-    """d(x) = ℓ(x; θ') - ℓ(x; θ) of each example."""
-    before, after = (cross_entropy(output, y, reduction="none") for output in ahead.outputs(x))
-    return after - before
 
 
 class Look(NamedTuple):
