@@ -85,9 +85,9 @@ Of {0} claims {1} are replicated, {2} are not, {3} are undecided.
 NOT_MEASURED = """
 ## Not measured yet
 
-On CIFAR-10 and CIFAR-100 random and optimal edits, ER+T, GEM, GSS, decay, write-back, fuzzy boundaries and most other
-sizes of memory; all of mini-ImageNet. CN-DPM, Prog. NN and CompCL on CIFAR-100 ran with two to five seeds, too few for
-a verdict (`benchmarks/README.md` has their accuracies).
+On CIFAR-10 and CIFAR-100 random and optimal edits, ER+T, GEM, GSS, decay, write-back and most other sizes of memory;
+on CIFAR-100 fuzzy boundaries; all of mini-ImageNet. CN-DPM, Prog. NN and CompCL on CIFAR-100 ran with two to five
+seeds, too few for a verdict (`benchmarks/README.md` has their accuracies).
 """
 
 
