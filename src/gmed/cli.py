@@ -98,7 +98,7 @@ def run(
     seeds: Annotated[str | None, typer.Option(help="5 means seeds 0-4; 3,7,11 means those [5]")] = None,
     memory: Annotated[int | None, typer.Option(help="Memory size [the benchmark's]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core; GPU: at most 8]")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
     data_dir: DataDir = None,
     store: StoreFile = None,

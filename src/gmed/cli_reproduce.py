@@ -30,7 +30,7 @@ def _reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
     out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core; GPU: at most 8]")] = None,
     data_dir: DataDir = None,
     store: StoreFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,

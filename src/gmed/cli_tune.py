@@ -23,7 +23,7 @@ def _tune(
     method: Annotated[str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit")],
     seeds: Annotated[int, typer.Option(min=1, help="How many each candidate is tried at")] = 5,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core; GPU: at most 8]")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
     data_dir: DataDir = None,
     label: Label = None,

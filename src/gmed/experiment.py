@@ -340,7 +340,8 @@ def run(
     device
         ``auto``, ``cpu`` or ``cuda``.
     workers
-        Worker processes; by default one per core, 0 for none but this one. Results do not depend on it.
+        Worker processes; by default one per core (on a GPU at most eight), 0 for none but this one. Results do not
+        depend on it.
     data_dir
         A folder with the data set's files; by default ``$GMED_DATA``, else the cache. MNIST is in the package.
     store

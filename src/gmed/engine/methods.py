@@ -267,7 +267,8 @@ def _check_takes(text: str, recipe: Recipe, named: Mapping[str, Part]) -> None:
     """Make sure that a method can be put together with these parts."""
     first = text.partition("+")[0].partition("(")[0].strip()
     if "edit" in named and not recipe.editable:
-        raise UsageError(f"{text!r}: {first} replays no stored examples, so there is nothing to edit")
+        takers = ", ".join(name for name, other in METHODS.items() if other.editable)
+        raise UsageError(f"{text!r}: {first} takes no edit; these do: {takers}")
     if "memory" in named and recipe.memory is None:
         raise UsageError(f"{text!r}: {first} stores no examples, so there is no memory to replace")
     if "retrieval" in named and not recipe.retrieves:
