@@ -85,7 +85,7 @@ def test_a_part_is_named_like_any_other(fade):
         ("er+fede", "did you mean 'fade'.*--extension"),
         ("fadding", "--extension"),
         ("er+mir", "mir is a method, which comes first"),
-        ("finetune+fade", "nothing to edit"),
+        ("finetune+fade", "takes no edit; these do: er,"),
     ],
 )
 def test_names_that_mean_nothing(fade, text, message):

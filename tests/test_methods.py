@@ -78,7 +78,7 @@ def test_memory_option_reaches_methods_that_have_one():
         ("er,er+gmed", "separated by spaces"),
         ("er+gmed(alhpa=1)", "did you mean 'alpha'"),
         ("er+gmed+gmed", "one edit"),
-        ("finetune+gmed", "nothing to edit"),
+        ("finetune+gmed", "takes no edit; these do: er,"),
         ("", "cannot read"),
         ("er+", "cannot read"),
         ("er+gmed(alpha=1", "cannot read"),
