@@ -191,16 +191,9 @@ def test_the_order_of_numbers_in_memory_changes_rounding_alone(size):
         torch.testing.assert_close(last.state_dict()[name], tensor)
 
 
-@pytest.mark.parametrize(
-    ("device", "benchmark", "last"),
-    [
-        ("cpu", "split-cifar10", True),
-        ("cpu", "split-mini-imagenet", True),
-        pytest.param("cuda", "split-cifar10", False, marks=ON_A_GPU),
-        pytest.param("cuda", "split-mini-imagenet", True, marks=ON_A_GPU),
-    ],
-)
-def test_weights_lie_as_the_device_computes_fastest(device, benchmark, last):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("benchmark", ["split-cifar10", "split-mini-imagenet"])
+def test_weights_lie_as_they_are_computed_with_fastest(device, benchmark):
     model = make_learner(RunSpec.make(benchmark, "er", 0), torch.device(device)).model
     kernels = [p for p in model.parameters() if p.ndim == 4 and p.shape[2] > 1]
-    assert all(p.is_contiguous(memory_format=torch.channels_last) is last for p in kernels)
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)

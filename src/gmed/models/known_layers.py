@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from gmed.models.as_built import as_built
 from gmed.models.batch_norm import BatchNorm
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
@@ -76,7 +77,7 @@ def in_a_row(model: nn.Module) -> dict[str, nn.Module] | None:
     >>> in_a_row(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) is None
     True
     """
-    if not _as_built(model) or _forward(model) not in _ONE_BY_ONE or _mixes_examples(model):
+    if not as_built(model) or _forward(model) not in _ONE_BY_ONE or _mixes_examples(model):
         return None
     if not isinstance(model, nn.Sequential):
         return None if model._modules else {"": model}
@@ -97,16 +98,11 @@ def leaves_nothing_to_chance(model: nn.Module) -> bool:
     >>> leaves_nothing_to_chance(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     False
     """
-    return all(_as_built(m) and _forward(m) in _WITHOUT_CHANCE for m in model.modules())
+    return all(as_built(m) and _forward(m) in _WITHOUT_CHANCE for m in model.modules())
 
 
 def _forward(module: nn.Module) -> object:
     return type(module).forward
-
-
-def _as_built(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return not (any(hooks) or "forward" in vars(module))
 
 
 def _mixes_examples(module: nn.Module) -> bool:

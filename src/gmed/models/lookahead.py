@@ -100,7 +100,8 @@ class LookAhead:
         if isinstance(self.stream_gradient, FactoredGradient):
             before, after = self.stream_gradient.outputs(x, 0.0, self.lr)
             return before, after
-        return self.output_before(x), self.output_after(x)
+        theta = {name: p.detach() for name, p in self.current.items()}
+        return self._output_at(theta, x), self.output_after(x)
 
     def output_before(self, x: Tensor) -> Tensor:
         """The model's output at θ alone."""

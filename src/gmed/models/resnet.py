@@ -4,10 +4,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, relu
+from torch.nn.functional import avg_pool2d
 
 from gmed.errors import UsageError
 from gmed.models.batch_norm import BatchNorm
+from gmed.models.unit import unit
 
 
 class ResNet18(nn.Module):
@@ -53,7 +54,7 @@ class ResNet18(nn.Module):
         self.classifier = nn.Linear(8 * width * pooled**2, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = relu(self.norm(self.first(x)))
+        x = unit(self.first, self.norm, x)
         x = avg_pool2d(self.blocks(x), 4).flatten(1)
         logits: Tensor = self.classifier(x)
         return logits
@@ -73,5 +74,9 @@ class Block(nn.Module):
             self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), norm(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        inside = relu(self.norm1(self.conv1(x)))
-        return relu(self.norm2(self.conv2(inside)) + self.around(x))
+        inside = unit(self.conv1, self.norm1, x)
+        around = x
+        if self.around:
+            conv, norm = self.around
+            around = unit(conv, norm, x, rectified=False)
+        return unit(self.conv2, self.norm2, inside, around)

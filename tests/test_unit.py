@@ -1,0 +1,292 @@
+"""A unit of a residual network in kernels of its own, against the same unit in torch's operations.
+
+Without a GPU the kernels run in Triton's interpreter: the same code, program by program, in NumPy.
+"""
+
+import copy
+import doctest
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy, relu
+
+from gmed.editing import GMED
+from gmed.learners import ER
+from gmed.memory import Reservoir
+from gmed.models import LookAhead, ResNet18, gradient, trainable
+from gmed.models import unit as unit_module
+from gmed.models.batch_norm import BatchNorm
+from gmed.models.unit import unit
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
+pytest.importorskip("triton", reason="the kernels are in Triton, which is not installed")
+fused = pytest.importorskip("gmed.models.fused_unit")
+
+
+@pytest.fixture(autouse=True)
+def float32(monkeypatch):
+    """Products in full precision, so that nothing but the order of sums differs."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Units are made of kernels wherever they can be, with or without a GPU."""
+    monkeypatch.setattr(unit_module, "_run_on", lambda x: True)
+
+
+@pytest.fixture
+def few_programs(monkeypatch):
+    """Every program has many small tiles to make."""
+    monkeypatch.setattr(fused, "PROGRAMS", 3)
+    monkeypatch.setattr(fused, "NUMBERS", 64)
+    monkeypatch.setattr(fused, "PARTS", 128)
+    for tiles in (fused.FORWARD, fused.BACK, fused.WEIGH):
+        monkeypatch.setitem(tiles, "ROWS", 16 if DEVICE == "cpu" else 64)
+
+
+@pytest.fixture
+def large_tiles(monkeypatch):
+    """The interpreter, which takes a while for each tile, has few to make."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(fused, "NUMBERS", 2**14)
+        for tiles in (fused.FORWARD, fused.BACK, fused.WEIGH):
+            monkeypatch.setitem(tiles, "ROWS", 2048)
+
+
+def layers(before, after, size=3, stride=1):
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(before, after, size, stride=stride, padding=size // 2, bias=False), BatchNorm(after)
+    with torch.no_grad():
+        norm.weight.uniform_(-1.5, 1.5)
+        norm.bias.uniform_(-1, 1)
+    return conv.to(DEVICE), norm.to(DEVICE)
+
+
+def images(n, channels, *sides, seed=0):
+    drawn = torch.randn(n, channels, *sides, generator=torch.Generator().manual_seed(seed))
+    return (0.7 + drawn).to(DEVICE).requires_grad_()
+
+
+def plain(conv, norm, x, around, rectified):
+    out = norm(conv(x))
+    out = out if around is None else out + around
+    return relu(out) if rectified else out
+
+
+def check(conv, norm, x, around=None, rectified=True):
+    """Output, all gradients and kept statistics against torch's."""
+    conv_too, norm_too = copy.deepcopy(conv), copy.deepcopy(norm)
+    expected, found = (
+        plain(conv, norm, x, around, rectified),
+        fused.fused_unit(conv_too, norm_too, x, around, rectified),
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+    slope = torch.randn(expected.shape, generator=torch.Generator().manual_seed(9)).to(DEVICE)
+    away_from_the_kink = ((expected.detach() > 1e-4) | (expected.detach() == 0) & (found.detach() == 0)).float()
+    slope = slope * away_from_the_kink if rectified else slope
+
+    def slopes(out, conv, norm):
+        asked = [x, conv.weight, norm.weight, norm.bias, *([] if around is None else [around])]
+        return torch.autograd.grad(out, asked, slope)
+
+    for ours, torchs in zip(slopes(found, conv_too, norm_too), slopes(expected, conv, norm), strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-3, atol=1e-4 * torchs.abs().max().item())
+    torch.testing.assert_close(norm_too.running_mean, norm.running_mean)
+    torch.testing.assert_close(norm_too.running_var, norm.running_var)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (1, 1), (1, 2), (5, 1), (5, 3)])
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (20, 40)])
+def test_it_is_convolution_normalisation_and_rectifier(size, stride, before, after):
+    check(*layers(before, after, size, stride), images(2, before, 9, 7))
+    check(*layers(before, after, size, stride), images(2, before, 9, 7), rectified=False)
+
+
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("rectified", [True, False])
+def test_with_something_around_and_more_tiles_than_programs(stride, rectified):
+    conv, norm = layers(4, 8, stride=stride)
+    sides = -(-9 // stride), -(-11 // stride)
+    check(conv, norm, images(3, 4, 9, 11), images(3, 8, *sides, seed=1), rectified)
+
+
+def test_more_channels_than_a_tile_has_columns():
+    check(*layers(70, 80), images(2, 70, 4, 4), images(2, 80, 4, 4, seed=1))
+
+
+@settings(max_examples=20 if DEVICE == "cpu" else 40, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.tuples(st.integers(2, 9), st.integers(2, 9)),
+    st.tuples(st.integers(1, 9), st.integers(1, 18)),
+    st.sampled_from([1, 3]),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_sizes(n, sides, channels, size, stride, has_around, rectified):
+    sides_after = tuple(-(-side // stride) for side in sides)
+    if n * sides_after[0] * sides_after[1] < 4:
+        return  # a variance of so few is next to nothing, and what is divided by it is noise
+    around = images(n, channels[1], *sides_after, seed=1) if has_around else None
+    check(*layers(*channels, size, stride), images(n, channels[0], *sides), around, rectified)
+
+
+def test_statistics_of_values_far_from_zero():
+    """Mean and variance are not taken as the difference of large numbers."""
+    conv, norm = layers(3, 4, size=1)
+    x = (images(4, 3, 8, 8).detach() + 3000).requires_grad_()
+    found = fused.fused_unit(conv, copy.deepcopy(norm), x, None, False)
+    exact = norm.double()(conv.double()(x.double()))
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=5e-3)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_statistics_are_kept_only_where_they_are_tracked():
+    conv, norm = layers(3, 4)
+    before = norm.running_var.clone()
+    norm.track_running_stats = False
+    unit(conv, norm, images(2, 3, 5, 5))
+    assert torch.equal(norm.running_var, before)
+    norm.track_running_stats = True
+    with torch.no_grad():
+        unit(conv, norm, images(2, 3, 5, 5))
+    assert not torch.equal(norm.running_var, before)
+
+
+def test_only_the_gradients_that_are_asked_for_are_computed(monkeypatch):
+    conv, norm = layers(3, 4)
+    monkeypatch.setattr(fused.Shape, "weighed", None)  # calling it would fail
+    still = [p.requires_grad_(False) for p in (conv.weight, norm.weight, norm.bias)]
+    x = images(2, 3, 5, 5)
+    fused.fused_unit(conv, norm, x, None, True).sum().backward()
+    assert x.grad is not None and all(p.grad is None for p in still)
+    monkeypatch.undo()
+    monkeypatch.setattr(fused.Shape, "back", None)
+    conv.weight.requires_grad_(True)
+    fused.fused_unit(conv, norm, x.detach(), None, True).sum().backward()
+    assert conv.weight.grad is not None
+
+
+def test_a_gradient_can_be_differentiated():
+    conv, norm = layers(3, 4)
+    norm.double(), conv.double()
+    x = images(2, 3, 5, 5).double().detach().requires_grad_()
+
+    def twice(f, conv, norm, x):
+        (slope,) = torch.autograd.grad(f(conv, norm, x).pow(2).sum(), conv.weight, create_graph=True)
+        return torch.autograd.grad(slope.pow(2).sum(), [x, norm.weight])
+
+    expected = twice(lambda *given: plain(*given, None, True), conv, norm, x)
+    small = copy.deepcopy(conv).float(), copy.deepcopy(norm).float(), x.detach().float().requires_grad_()
+    found = twice(lambda *given: fused.fused_unit(*given, None, True), *small)
+    for ours, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "evaluation",
+        "float64",
+        "hook",
+        "bias",
+        "groups",
+        "dilation",
+        "padding",
+        "oblong",
+        "even",
+        "other norm",
+        "other conv",
+    ],
+)
+def test_what_kernels_are_not_made_for_is_left_to_torch(kernels, monkeypatch, why):
+    monkeypatch.setattr(fused, "fused_unit", None)  # calling it would fail
+    x = images(2, 4, 6, 6)
+    convs = {
+        "bias": nn.Conv2d(4, 4, 3, padding=1),
+        "groups": nn.Conv2d(4, 4, 3, padding=1, groups=2, bias=False),
+        "dilation": nn.Conv2d(4, 4, 3, padding=1, dilation=2, bias=False),
+        "padding": nn.Conv2d(4, 4, 3, bias=False),
+        "oblong": nn.Conv2d(4, 4, (3, 1), padding=1, bias=False),
+        "even": nn.Conv2d(4, 4, 2, padding=1, bias=False),
+        "other conv": nn.LazyConv2d(4, 3, padding=1, bias=False),
+    }
+    conv, norm = convs.get(why, layers(4, 4)[0]).to(DEVICE), BatchNorm(4).to(DEVICE)
+    if why == "evaluation":
+        norm.eval()
+    if why == "float64":
+        conv, norm, x = conv.double(), norm.double(), x.double()
+    if why == "hook":
+        norm.register_forward_hook(lambda *_: None)
+    if why == "other norm":
+        norm = nn.BatchNorm2d(4).to(DEVICE)
+    if why == "other conv":
+        conv = type("Own", (nn.Conv2d,), {})(4, 4, 3, padding=1, bias=False).to(DEVICE)
+    assert torch.equal(unit(conv, norm, x), relu(norm(conv(x))))
+
+
+def test_the_examples_in_the_module():
+    tried = doctest.testmod(fused)
+    assert tried.attempted and not tried.failed
+
+
+@pytest.mark.usefixtures("kernels")
+def test_one_number_has_no_variance():
+    conv, norm = layers(3, 4, stride=2)
+    with pytest.raises(ValueError, match="more than 1 value"):
+        unit(conv, norm, images(1, 3, 2, 2))
+
+
+def networks():
+    torch.manual_seed(0)
+    model = ResNet18(classes=4, size=25, width=4).to(DEVICE)
+    return model, copy.deepcopy(model)
+
+
+def batch(n, seed):
+    g = torch.Generator().manual_seed(seed)
+    return torch.rand(n, 3, 25, 25, generator=g).to(DEVICE), torch.randint(4, (n,), generator=g).to(DEVICE)
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_a_network_of_such_units(monkeypatch):
+    """Loss, its gradients and one step ahead, as torch's operations have them in float64."""
+    model, exact = networks()
+    exact.double()
+    x, y = batch(4, 0)
+    reference = LookAhead(exact, x.double(), y, lr=0.1)
+    expected, ahead = reference.stream_gradient, reference.loss_after(*(batch(3, 1)[0].double(), batch(3, 1)[1]))
+    monkeypatch.setattr(unit_module, "_run_on", lambda x: True)
+    found = LookAhead(model, x, y, lr=0.1)
+    for name, slope in gradient(cross_entropy(model(x), y), trainable(model)).items():
+        scale = expected[name].abs().max().item()
+        torch.testing.assert_close(slope.double(), expected[name], rtol=5e-3, atol=5e-3 * scale + 1e-6)
+    torch.testing.assert_close(found.loss_after(*batch(3, 1)).double(), ahead, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_a_learner_on_such_a_network(monkeypatch):
+    """Two steps of ER with edits: the same parameters and the same edited memory, but for the order of sums."""
+    learners = [
+        ER(model, lr=0.05, memory=Reservoir(8), editing=GMED(alpha=0.5, beta=0.1), seed=3) for model in networks()
+    ]
+    for learner, with_kernels in zip(learners, (True, False), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(unit_module, "_run_on", lambda x, chosen=with_kernels: chosen)
+            for step in range(2):
+                learner.observe(*batch(3, step))
+    ours, torchs = learners
+    for p, q in zip(ours.model.parameters(), torchs.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(ours.memory.x, torchs.memory.x, rtol=1e-2, atol=2e-3)
+    for name, kept in ours.model.named_buffers():
+        torch.testing.assert_close(kept, torchs.model.get_buffer(name), rtol=1e-2, atol=1e-4)
