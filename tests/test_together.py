@@ -15,9 +15,9 @@ from gmed.engine.executor import computed_together
 from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
-from gmed.learners import AGEM, BGD, ER, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN
-from gmed.memory import Reservoir, host
-from gmed.models import Passes, ResNet18
+from gmed.learners import AGEM, BGD, ER, GEM, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN
+from gmed.memory import Reservoir, TaskRing, host
+from gmed.models import Passes, ResNet18, unit
 from gmed.streams import Stream
 
 CPU = Terms(device="cpu")
@@ -296,3 +296,37 @@ def test_a_memory_with_the_host_changes_nothing(monkeypatch):
 
 def cpu(learner):
     return {name: tensor.cpu() for name, tensor in learner.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", ["er+gmed", "gem"])
+def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
+    """In the first step as in all others, for the same numbers to come out wherever a run is taken up again."""
+
+    make = FORESEEN.get(name, lambda m, s: GEM(m, lr=0.1, memory=TaskRing(25, tasks=1), seed=s))
+    learner, inside, outside = make(model(0), 0), set(), set()
+    observe, step = learner.observe, learner.step
+    learner.observe = lambda *given: inside.add(unit._in_kernels) or observe(*given)
+    learner.step = lambda *given: inside.add(unit._in_kernels) or step(*given)
+    for _ in Together([learner], [stream(0, 100)], 10).learn(0, 100, *told(learner, 0)):
+        outside.add(unit._in_kernels)
+    assert inside == {name == "er+gmed"} and outside == {False}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_graph_of_kernels_is_the_loop_over_them_bit_for_bit():
+    def network(seed):
+        torch.manual_seed(seed)
+        return ResNet18(classes=4, size=25).cuda()
+
+    def photographs(seed):
+        g = torch.Generator().manual_seed(seed)
+        x = torch.randint(0, 256, (300, 3, 25, 25), dtype=torch.uint8, generator=g)
+        return Stream(x, torch.randint(4, (300,), generator=g), (), (300,), 4).to(torch.device("cuda"))
+
+    learners = [FORESEEN["er+gmed"](network(seed), seed) for seed in range(2)]
+    group = together(learners, [photographs(seed) for seed in range(2)], 10, [0, 300])
+    assert group.captured
+    for seed, learner in enumerate(learners):
+        with unit.in_kernels():
+            reference = alone(FORESEEN["er+gmed"](network(seed), seed), photographs(seed), 10, [0, 300])
+        assert same(learner.state_dict(), reference)

@@ -6,6 +6,7 @@ Without a GPU the kernels run in Triton's interpreter: the same code, program by
 import copy
 import doctest
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from gmed.memory import Reservoir
 from gmed.models import LookAhead, ResNet18, gradient, trainable
 from gmed.models import unit as unit_module
 from gmed.models.batch_norm import BatchNorm
-from gmed.models.unit import unit
+from gmed.models.unit import in_kernels, unit
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -39,6 +40,8 @@ def float32(monkeypatch):
 def kernels(monkeypatch):
     """Units are made of kernels wherever they can be, with or without a GPU."""
     monkeypatch.setattr(unit_module, "_run_on", lambda x: True)
+    with in_kernels():
+        yield
 
 
 @pytest.fixture
@@ -257,34 +260,42 @@ def batch(n, seed):
     return torch.rand(n, 3, 25, 25, generator=g).to(DEVICE), torch.randint(4, (n,), generator=g).to(DEVICE)
 
 
-@pytest.mark.usefixtures("large_tiles")
-def test_a_network_of_such_units(monkeypatch):
+@pytest.fixture
+def made(monkeypatch):
+    """The units that were made of kernels."""
+    units, fused_unit = [], fused.fused_unit
+    monkeypatch.setattr(fused, "fused_unit", lambda *given: units.append(given) or fused_unit(*given))
+    return units
+
+
+@pytest.mark.usefixtures("kernels", "large_tiles")
+def test_a_network_of_such_units(made):
     """Loss, its gradients and one step ahead, as torch's operations have them in float64."""
     model, exact = networks()
     exact.double()
-    x, y = batch(4, 0)
-    reference = LookAhead(exact, x.double(), y, lr=0.1)
-    expected, ahead = reference.stream_gradient, reference.loss_after(*(batch(3, 1)[0].double(), batch(3, 1)[1]))
-    monkeypatch.setattr(unit_module, "_run_on", lambda x: True)
-    found = LookAhead(model, x, y, lr=0.1)
+    (x, y), (x_m, y_m) = batch(4, 0), batch(3, 1)
+    reference, found = LookAhead(exact, x.double(), y, lr=0.1), LookAhead(model, x, y, lr=0.1)
+    expected, ahead = reference.stream_gradient, reference.loss_after(x_m.double(), y_m)
+    assert not made
     for name, slope in gradient(cross_entropy(model(x), y), trainable(model)).items():
         scale = expected[name].abs().max().item()
         torch.testing.assert_close(slope.double(), expected[name], rtol=5e-3, atol=5e-3 * scale + 1e-6)
-    torch.testing.assert_close(found.loss_after(*batch(3, 1)).double(), ahead, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.loss_after(x_m, y_m).double(), ahead, rtol=1e-3, atol=1e-4)
+    assert len(made) == 3 * 20  # convolutions of a pass
 
 
 @pytest.mark.usefixtures("large_tiles")
-def test_a_learner_on_such_a_network(monkeypatch):
+def test_a_learner_on_such_a_network(made, monkeypatch):
     """Two steps of ER with edits: the same parameters and the same edited memory, but for the order of sums."""
-    learners = [
+    monkeypatch.setattr(unit_module, "_run_on", lambda x: True)
+    ours, torchs = (
         ER(model, lr=0.05, memory=Reservoir(8), editing=GMED(alpha=0.5, beta=0.1), seed=3) for model in networks()
-    ]
-    for learner, with_kernels in zip(learners, (True, False), strict=True):
-        with monkeypatch.context() as patch:
-            patch.setattr(unit_module, "_run_on", lambda x, chosen=with_kernels: chosen)
+    )
+    for learner, where in ((ours, in_kernels()), (torchs, nullcontext())):
+        with where:
             for step in range(2):
                 learner.observe(*batch(3, step))
-    ours, torchs = learners
+    assert len(made) == 5 * 20  # the first step has nothing to edit
     for p, q in zip(ours.model.parameters(), torchs.model.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
     torch.testing.assert_close(ours.memory.x, torchs.memory.x, rtol=1e-2, atol=2e-3)

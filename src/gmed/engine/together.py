@@ -10,7 +10,7 @@ programme, a decision that depends on a gradient) its learner runs step by step 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
 from gmed.learners.repeated import WARM_UP, captured
 from gmed.models import Passes, evaluating
+from gmed.models.unit import in_kernels
 from gmed.streams import Stream, pixels
 
 BRANCHES = 20
@@ -96,12 +97,13 @@ class Together:
         while at < stop and self._sound:
             steps = (stop - at) // self.batch_size
             decided = self._decided is not None and self._decided[0] == at and self._whole()
-            if decided or (steps > 1 and self._settled(steps)):
-                at = self._stretch(at, stop)
-            else:
-                end = min(at + self.batch_size, stop)
-                self._one_step(at, end)
-                at = end
+            with in_kernels() if self.foreseeable else nullcontext():  # in every step, for all to be computed alike
+                if decided or (steps > 1 and self._settled(steps)):
+                    at = self._stretch(at, stop)
+                else:
+                    end = min(at + self.batch_size, stop)
+                    self._one_step(at, end)
+                    at = end
             yield at
 
     # ------------------------------------------------------------------ step by step

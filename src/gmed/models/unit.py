@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 
@@ -10,20 +12,37 @@ from torch.nn.functional import relu
 from gmed.models.as_built import as_built
 from gmed.models.batch_norm import BatchNorm
 
+_in_kernels = False
+
+
+@contextmanager
+def in_kernels() -> Iterator[None]:
+    """Inside, units are made of kernels of their own wherever they can be.
+
+    The kernels are fast and launching them one by one is not: this is for steps that are launched as a CUDA graph.
+    """
+    global _in_kernels
+    before, _in_kernels = _in_kernels, True
+    try:
+        yield
+    finally:
+        _in_kernels = before
+
 
 def unit(
     conv: nn.Module, norm: nn.Module, x: Tensor, around: Tensor | None = None, *, rectified: bool = True
 ) -> Tensor:
     """A convolution, its normalisation, what comes around them, and what of the sum is above zero.
 
-    On a GPU all of it, and its way back, is a few kernels made for thin layers (:mod:`gmed.models.fused_unit`).
+    On a GPU, :func:`in_kernels`, all of it and its way back is a few kernels made for thin layers
+    (:mod:`gmed.models.fused_unit`).
 
     >>> conv, norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), BatchNorm(4)
     >>> x = torch.rand(2, 3, 5, 5)
     >>> torch.equal(unit(conv, norm, x), relu(norm(conv(x))))
     True
     """
-    if type(conv) is nn.Conv2d and type(norm) is BatchNorm and _suits_kernels(conv, norm, x, around):
+    if _in_kernels and type(conv) is nn.Conv2d and type(norm) is BatchNorm and _suits_kernels(conv, norm, x, around):
         from gmed.models.fused_unit import fused_unit
 
         return fused_unit(conv, norm, x, around, rectified)
