@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gmed.engine import BENCHMARKS, RunResult, get_benchmark, resolve
+from gmed.engine import BENCHMARKS, get_benchmark, resolve
 from gmed.paper import cells, quantities
 from gmed.results import Gain, Results, paired_gain
 from gmed.results.statistics import holm
 from gmed.results.wording import p_value
+from kept import runs_in
 
 HERE = Path(__file__).parent
 NO_WRITE_BACK = {
@@ -251,12 +252,8 @@ def page(found: list[Claim], others: list[str]) -> str:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    runs = [
-        RunResult(**{name: value for name, value in run.items() if name != "metrics"})
-        for name in ("mnist.json", "cifar.json", "expansion.json")
-        for run in json.loads((HERE / "results" / name).read_text())["runs"]
-    ]
-    results = Results(runs=runs)
+    kept = [HERE / "results" / name for name in ("mnist.json", "cifar.json", "expansion.json")]
+    results = Results(runs=[run for file in kept for run in runs_in(file)])
     analysis = json.loads((HERE / "results" / "analysis.json").read_text())
     found = [claim for claim in (*claims(results), *agreement(analysis)) if not math.isnan(claim.gain.p)]
     text = page(found, [*other_readings(results), *changed_predictions(analysis), *cost(results)])

@@ -1,4 +1,7 @@
-"""What the benchmark scripts share: compute what a store lacks, then write every run and the tables."""
+"""What the benchmark scripts share: compute what a store lacks, then write every run and the tables.
+
+What the written results hold is in the store from the start, so that a new one goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gmed
-from gmed.engine import BENCHMARKS
+from gmed.engine import BENCHMARKS, RunResult, RunSpec
 from gmed.experiment import stored_results
-from gmed.results import Results, markdown
+from gmed.results import Results, Store, markdown
 
 HERE = Path(__file__).parent
 SLOW = {"agem", "gss", "gss+gmed", "bgd", "hal"}  # ten seeds where others have twenty: as many as the paper's
@@ -30,6 +33,7 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
     options.add_argument("--out", type=Path, default=HERE / "results")
     chosen = options.parse_args()
 
+    take_in(chosen.store, runs_in(chosen.out / f"{name}.json"))
     computed = Results()
     for part, benchmark in ((p, b) for p in chosen.parts for b in plan[p]):
         if chosen.benchmarks and benchmark not in chosen.benchmarks:
@@ -57,3 +61,16 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
         print("failed:", failure)
     environments = {json.dumps(run.environment) for run in everything.runs}
     print("computed on:", *sorted(environments), f"({os.cpu_count()} cores)", sep="\n  ")
+
+
+def runs_in(file: Path) -> list[RunResult]:
+    """The runs that a file of results holds, if there is one."""
+    runs = json.loads(file.read_text())["runs"] if file.exists() else []
+    return [RunResult(**{name: value for name, value in run.items() if name != "metrics"}) for run in runs]
+
+
+def take_in(path: Path, runs: Sequence[RunResult]) -> None:
+    """Put runs into a store that it lacks."""
+    with Store(path) as store:
+        specs = [(RunSpec.make(run.benchmark, run.method, run.seed), run) for run in runs]
+        store.add_all([(spec, run) for spec, run in specs if store.find(spec) is None])
