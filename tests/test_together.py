@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from gmed.editing import GMED
+from gmed.editing import GMED, OptimalEdit, RandomEdit
 from gmed.engine import RunSpec, Terms, run, run_one
 from gmed.engine.executor import computed_together
 from gmed.engine.run import run_together
@@ -28,6 +28,13 @@ FORESEEN = {
     "er, two updates": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), updates_per_batch=2, seed=s),
     "mir+gmed": lambda m, s: MIR(
         m, lr=0.1, memory=Reservoir(25), candidates=12, replay_size=4, editing=GMED(alpha=2.0, beta=0.1), seed=s
+    ),
+    "er+random-edit": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), editing=RandomEdit(stride=0.3), seed=s),
+    "er, extra edits": lambda m, s: ER(
+        m, lr=0.1, memory=Reservoir(25), editing=GMED(alpha=2.0, beta=0, extra=4), seed=s
+    ),
+    "mir, extra edits": lambda m, s: MIR(
+        m, lr=0.1, memory=Reservoir(25), candidates=12, replay_size=4, editing=GMED(alpha=2.0, beta=0, extra=20), seed=s
     ),
     "er-aug": lambda m, s: ERAug(m, lr=0.1, memory=Reservoir(25), rotation=20.0, crop=1, flip=True, seed=s),
     "er by adam": lambda m, s: ERAdam(m, lr=0.1, adam_lr=0.01, memory=Reservoir(25), seed=s),
@@ -199,12 +206,37 @@ class Schedule(ER):
 def test_what_is_foreseeable_is_declared_and_not_inherited():
     assert ER(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
     assert not Schedule(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
-    assert not ER(
-        model(0), lr=0.1, memory=Reservoir(5), editing=GMED(alpha=1.0, beta=0.0, extra=2)
-    ).can_be_decided_ahead()
+    assert not ER(model(0), lr=0.1, memory=Reservoir(5), editing=OptimalEdit(alpha=1.0)).can_be_decided_ahead()
     dropping = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 4))
     assert not ER(dropping, lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
     assert ER(ResNet18(), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
+
+
+def test_extra_examples_are_none_that_were_drawn_otherwise():
+    """Nor can steps be decided ahead where what was drawn depends on them: that is found out, not ignored."""
+
+    class Own(ER):
+        foreseeable = True
+
+        def retrieved(self, ahead, purpose="replay"):
+            return super().retrieved(ahead, purpose).flip(0)
+
+    def own():
+        return Own(
+            model(0), lr=0.1, memory=Reservoir(12), replay_size=8, editing=GMED(alpha=2.0, beta=0, extra=9), seed=1
+        )
+
+    learner = own()
+    alone(learner, stream(0, 40), 10, [0, 40])
+    edited = learner.edit(learner.retrieved(learner.look_ahead(*learner_batch())), learner.look_ahead(*learner_batch()))
+    assert sorted(edited.slots.tolist()) == list(range(12))
+    with pytest.raises(UsageError, match="draws 'extra' unplanned"):
+        together([own()], [stream(0, 200)], 10, [0, 200])
+
+
+def learner_batch():
+    one = stream(5, 10)
+    return one.x.float() / 255, one.y
 
 
 @pytest.mark.parametrize(
@@ -243,13 +275,13 @@ def test_runs_together_are_the_runs_alone():
 
 
 def test_who_is_computed_together():
-    methods = ["er", "er+gmed", "gem", "er+gmed(extra=3)"]
+    methods = ["er", "er+gmed", "gem", "er+optimal-edit"]
     specs = [RunSpec.make("split-mnist", m, seed) for seed in range(23) for m in methods]
     sizes = {}
     for group in computed_together(specs):
         sizes.setdefault(group[0].method.name, []).append(len(group))
         assert len({spec.method.name for spec in group}) == 1
-    assert sizes == {"er": [20, 3], "er+gmed": [20, 3], "gem": [1] * 23, "er+gmed(extra=3)": [1] * 23}
+    assert sizes == {"er": [20, 3], "er+gmed": [20, 3], "gem": [1] * 23, "er+optimal-edit": [1] * 23}
 
 
 def test_no_more_advance_together_than_there_is_room_for(monkeypatch):

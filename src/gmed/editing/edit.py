@@ -3,9 +3,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.models import LookAhead
@@ -33,12 +35,16 @@ class Moment:
         Gives this step's random numbers for editing; no other generator may be used.
     history
         All earlier examples, for edits that declare ``oracle`` and for no other.
+    planned
+        Gives as a tensor what a function decides by :attr:`random` alone, at most once an edit. An edit that asks for
+        its random numbers so, and asks the host for nothing else, can be decided ahead (:attr:`Edit.foreseeable`).
     """
 
     ahead: LookAhead
     batch_size: int
     random: Callable[[], np.random.Generator] = lambda: np.random.default_rng(0)
     history: History | None = None
+    planned: Callable[[Callable[[], NDArray[Any]]], Tensor] = lambda decide: torch.from_numpy(decide())
 
 
 class Edit(ABC):
@@ -61,7 +67,7 @@ class Edit(ABC):
 
     @property
     def foreseeable(self) -> bool:
-        """Whether an edit asks the host for nothing, so that steps with it can be decided ahead."""
+        """Whether an edit asks the host for nothing but what is planned: steps with it can be decided ahead."""
         return False
 
     @abstractmethod

@@ -88,7 +88,7 @@ class GMED(Edit):
 
     @property
     def foreseeable(self) -> bool:
-        return self.extra == 0
+        return True
 
     @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,8 +29,13 @@ class RandomEdit(Edit):
     def __post_init__(self) -> None:
         finite_number("stride", self.stride)
 
+    @property
+    def foreseeable(self) -> bool:
+        return True
+
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
-        direction = torch.as_tensor(moment.random().standard_normal(x_m.shape)).to(x_m)
+        shape, kind = x_m.shape, np.float64 if x_m.dtype is torch.float64 else np.float32
+        direction = moment.planned(lambda: moment.random().standard_normal(shape).astype(kind)).to(x_m)
         length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
         stride = self.stride if abs(self.stride) <= torch.finfo(x_m.dtype).max else inf
         return keep_finite(torch.add(x_m, direction / length, alpha=stride), x_m)

@@ -95,6 +95,7 @@ class Learner(ABC):
         self.steps = 0
         self.decisions: Decisions = AsTheyCome()
         self.passes: Passes | None = None
+        self._latest: tuple[Tensor | None, int, str] = None, 0, ""
         self._sums_exactly = treats_examples_independently(model)
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
@@ -121,8 +122,17 @@ class Learner(ABC):
 
     def sample(self, count: int, purpose: str) -> Tensor:
         """Slots of so many stored examples, uniformly. Learners that draw as many for one purpose draw alike."""
-        memory = self._own_memory()
-        return self.planned(purpose, lambda: uniform(memory.filled(), count, self.random(purpose)))
+        drawn = self.planned(purpose, lambda: self._drawn(count, purpose))
+        self._latest = drawn, count, purpose
+        return drawn
+
+    def as_drawn(self, slots: Tensor) -> Decide | None:
+        """How chance decides on slots, if they are those of the latest :meth:`sample`: for what depends on them."""
+        drawn, count, purpose = self._latest
+        return (lambda: self._drawn(count, purpose)) if slots is drawn else None
+
+    def _drawn(self, count: int, purpose: str) -> NDArray[np.int64]:
+        return uniform(self._own_memory().filled(), count, self.random(purpose))
 
     def offer(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         """Offer a batch to memory, with what else it keeps of examples."""

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gmed.editing import Edit, History, Moment
@@ -79,14 +80,23 @@ class Replay(Learner):
         if self.editing is None or not len(drawn):
             return Edited(drawn, self.memory.x[drawn])
         edited = Edited(drawn, self._edit_slots(drawn, ahead, "editing"))
-        if self.editing.extra:
-            others = np.setdiff1d(self.memory.filled(), drawn.cpu().numpy())
-            count = min(self.editing.extra, len(others))
-            extra = torch.from_numpy(self.random("extra").choice(others, count, replace=False)).to(drawn.device)
-            if count:
-                x = self._edit_slots(extra, ahead, "extra editing")
-                edited = Edited(torch.cat([drawn, extra]), torch.cat([edited.x, x]))
+        if self.editing.extra and len(extra := self._extra(drawn)):
+            x = self._edit_slots(extra, ahead, "extra editing")
+            edited = Edited(torch.cat([drawn, extra]), torch.cat([edited.x, x]))
         return edited
+
+    def _extra(self, drawn: Tensor) -> Tensor:
+        """Slots of further examples to edit, none of which was drawn."""
+        assert self.editing is not None
+        most, memory = self.editing.extra, self.memory
+
+        def choose(taken: NDArray[np.int64]) -> NDArray[np.int64]:
+            others = np.setdiff1d(memory.filled(), taken)
+            return self.random("extra").choice(others, min(most, len(others)), replace=False)
+
+        if decided := self.as_drawn(drawn):
+            return self.planned("extra", lambda: choose(decided()))
+        return torch.from_numpy(choose(drawn.cpu().numpy())).to(drawn.device)
 
     def write_back(self, edited: Edited) -> None:
         """Edited examples take the place of the stored ones."""
@@ -103,7 +113,9 @@ class Replay(Learner):
         assert self.editing is not None
         m = self.memory
         oracle = self._oracle() if self.editing.oracle else None
-        moment = Moment(ahead, self.replay_size, lambda: self.random(purpose), oracle)
+        moment = Moment(
+            ahead, self.replay_size, lambda: self.random(purpose), oracle, lambda decide: self.planned(purpose, decide)
+        )
         x = m.x[slots]
         edited = self.editing.edit(x, m.y[slots], m.age[slots], moment)
         if not isinstance(edited, Tensor) or edited.shape != x.shape or edited.dtype != x.dtype:
