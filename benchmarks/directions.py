@@ -23,6 +23,7 @@ import torch
 from gmed.engine.bench import where_measured
 from gmed.engine.run import make_learner, make_stream
 from gmed.engine.spec import RunSpec
+from gmed.engine.terms import pick_device
 from gmed.engine.together import Together
 from gmed.models import LookAhead
 from gmed.streams import pixels
@@ -53,7 +54,7 @@ def direction(learner, x, y, slots, dtype):
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--device", default=pick_device("auto").type)
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--benchmark", default="split-cifar10")
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from gmed.engine.bench import Speed, bench, where_measured
+from gmed.engine.terms import pick_device
 
 MODELS = {"split-mnist": "MLP", "split-cifar10": "ResNet-18, 32 x 32", "split-mini-imagenet": "ResNet-18, 84 x 84"}
 PLAN = {
@@ -30,7 +31,7 @@ QUICK = (20,)
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=list(PLAN))
+    options.add_argument("--device", default=pick_device("auto").type, choices=list(PLAN))
     options.add_argument("--benchmarks", nargs="+", choices=list(MODELS))
     options.add_argument("--methods", nargs="+")
     options.add_argument("--steps", type=int, default=200)

@@ -1,3 +1,4 @@
+import os
 from collections import Counter
 from itertools import chain
 
@@ -7,6 +8,7 @@ import torch
 import gmed
 from gmed.engine import Evaluated, Failed, Finished, Progress, RunResult, RunSpec, Terms, execute, executor, run_one
 from gmed.engine.run import accuracies_on, make_learner, make_stream
+from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
 from gmed.results import Results
 
@@ -167,6 +169,16 @@ def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setattr("gmed.learners.FineTune.version", 2)
     changed = gmed.run("split-mnist", ["finetune"], seeds=1, store=store, workers=0, device="cpu")
     assert changed.runs[0].timings not in (first.runs[0].timings, anew.runs[0].timings)
+
+
+def test_cuda_is_prepared_before_it_is_first_asked_anything(monkeypatch):
+    found = []
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    asked = lambda: found.append(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")) or False  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_available", asked)
+    pick_device("auto")
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    assert found and None not in found
 
 
 def test_bad_arguments():

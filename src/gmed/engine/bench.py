@@ -13,7 +13,7 @@ from gmed.data.own import OwnData
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.run import environment, make_learner
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import keep_freed_memory, pick_device, prepare_cuda
+from gmed.engine.terms import keep_freed_memory, pick_device
 from gmed.engine.together import Together
 from gmed.streams import Stream, pixels
 
@@ -70,7 +70,6 @@ def bench(
     >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
     [0, 1]
     """
-    prepare_cuda()
     keep_freed_memory()
     found, where = get_benchmark(benchmark), pick_device(device)
     stream = _random_stream(found, warm_up + steps, where)

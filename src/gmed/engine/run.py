@@ -19,7 +19,7 @@ from gmed.engine.kept_streams import made_stream
 from gmed.engine.overhead import Overhead
 from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import USUAL, Terms, keep_freed_memory, pick_device, prepare_cuda
+from gmed.engine.terms import USUAL, Terms, keep_freed_memory, pick_device
 from gmed.engine.together import Together
 from gmed.errors import GmedError, UsageError
 from gmed.learners import Learner
@@ -150,7 +150,6 @@ def run_together(
     >>> [outcome.seed for outcome in run_together(specs, Terms(device="cpu"))]
     [0, 1]
     """
-    prepare_cuda()
     keep_freed_memory()
     kept = {spec.key: _kept(spec, terms) for spec in specs}
     outcomes: dict[str, Outcome] = {}

@@ -65,7 +65,7 @@ USUAL = Terms()
 
 
 def prepare_cuda() -> None:
-    """Settings that CUDA reads when it is first used in a process.
+    """Settings that CUDA reads when it is first used in a process, if only to ask whether it is there.
 
     More branches of a graph run at once with more connections to the device, of which the clients of NVIDIA's MPS have
     few between them. cuBLAS can be deterministic only with workspaces of a fixed size.
@@ -100,6 +100,8 @@ def check_device(name: str) -> None:
 def pick_device(name: str) -> torch.device:
     """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
     check_device(name)
+    if name != "cpu":
+        prepare_cuda()
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
