@@ -1,6 +1,6 @@
 """What the benchmark scripts share: compute what a store lacks, then write every run and the tables.
 
-What the written results hold is in the store from the start, so that a new one goes on from there.
+What the written results hold is put into a new store, so that it goes on from there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import gmed
 from gmed.engine import BENCHMARKS, RunResult, RunSpec
+from gmed.errors import UsageError
 from gmed.experiment import stored_results
 from gmed.results import Results, Store, markdown
 
@@ -33,7 +34,8 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
     options.add_argument("--out", type=Path, default=HERE / "results")
     chosen = options.parse_args()
 
-    take_in(chosen.store, runs_in(chosen.out / f"{name}.json"))
+    if not chosen.store.exists():
+        take_in(chosen.store, chosen.out / f"{name}.json")
     computed = Results()
     for part, benchmark in ((p, b) for p in chosen.parts for b in plan[p]):
         if chosen.benchmarks and benchmark not in chosen.benchmarks:
@@ -54,7 +56,8 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
     everything, _ = stored_results(chosen.store)
     everything.store = None
     chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / f"{name}.json").write_text(json.dumps(everything.to_dict()) + "\n")
+    content = everything.to_dict() | {"keys": [_spec(run).key for run in everything.runs]}
+    (chosen.out / f"{name}.json").write_text(json.dumps(content) + "\n")
     (chosen.out / f"{name}.md").write_text(markdown(everything))
     print(markdown(everything))
     for failure in computed.failures:
@@ -69,8 +72,20 @@ def runs_in(file: Path) -> list[RunResult]:
     return [RunResult(**{name: value for name, value in run.items() if name != "metrics"}) for run in runs]
 
 
-def take_in(path: Path, runs: Sequence[RunResult]) -> None:
-    """Put runs into a store that it lacks."""
-    with Store(path) as store:
-        specs = [(RunSpec.make(run.benchmark, run.method, run.seed), run) for run in runs]
-        store.add_all([(spec, run) for spec, run in specs if store.find(spec) is None])
+def take_in(store: Path, file: Path) -> None:
+    """Put the runs of a file of results into a store, as far as today's code would compute the same."""
+    keys = json.loads(file.read_text()).get("keys", []) if file.exists() else []
+    with Store(store) as new:
+        new.add_all([(_spec(run), run) for run, key in zip(runs_in(file), keys, strict=False) if _key(run) == key])
+
+
+def _key(run: RunResult) -> str | None:
+    """What the run would be stored under today; none if there is no such method any more."""
+    try:
+        return _spec(run).key
+    except UsageError:
+        return None
+
+
+def _spec(run: RunResult) -> RunSpec:
+    return RunSpec.make(run.benchmark, run.method, run.seed)

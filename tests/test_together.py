@@ -234,6 +234,36 @@ def test_extra_examples_are_none_that_were_drawn_otherwise():
         together([own()], [stream(0, 200)], 10, [0, 200])
 
 
+def test_a_step_that_is_not_decided_ahead_may_ask_as_often_as_it_likes():
+    class Twice(ER):
+        def step(self, x, y):
+            ahead = self.look_ahead(x, y)
+            for purpose in ("replay", "replay again"):
+                self.write_back(self.edit(self.draw(purpose), ahead))
+            self.remember(x, y)
+
+    learner = Twice(model(0), lr=0.1, memory=Reservoir(25), editing=RandomEdit(stride=0.3))
+    together([learner], [stream(0, 100)], 10, [0, 100])
+    assert learner.memory.age.max() > 2
+
+
+def test_extra_examples_are_none_that_were_drawn_before_others_entered():
+    class Late(ER):
+        foreseeable = True
+        slots = ()
+
+        def step(self, x, y):
+            drawn = self.draw()
+            self.remember(x, y)
+            self.sample(3, "something else")
+            self.slots = self.edit(drawn, self.look_ahead(x, y)).slots.tolist()
+
+    learner = Late(model(0), lr=0.1, memory=Reservoir(60), editing=GMED(alpha=1.0, beta=0, extra=10))
+    for at in range(0, 90, 10):
+        learner.observe(*learner_batch())
+        assert len(set(learner.slots)) == len(learner.slots) == (0 if at == 0 else 20)
+
+
 def learner_batch():
     one = stream(5, 10)
     return one.x.float() / 255, one.y

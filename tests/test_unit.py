@@ -5,6 +5,7 @@ Without a GPU the kernels run in Triton's interpreter: the same code, program by
 
 import copy
 import doctest
+import importlib
 import os
 from contextlib import nullcontext
 
@@ -27,7 +28,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 pytest.importorskip("triton", reason="the kernels are in Triton, which is not installed")
-fused = pytest.importorskip("gmed.models.fused_unit")
+fused = importlib.import_module("gmed.models.fused_unit")
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +62,14 @@ def large_tiles(monkeypatch):
         monkeypatch.setattr(fused, "NUMBERS", 2**14)
         for tiles in (fused.FORWARD, fused.BACK, fused.WEIGH):
             monkeypatch.setitem(tiles, "ROWS", 2048)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The units that were made of kernels."""
+    units, fused_unit = [], fused.fused_unit
+    monkeypatch.setattr(fused, "fused_unit", lambda *given: units.append(given) or fused_unit(*given))
+    return units
 
 
 def layers(before, after, size=3, stride=1):
@@ -195,51 +204,72 @@ def test_a_gradient_can_be_differentiated():
         torch.testing.assert_close(ours.double(), exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
 
 
-@pytest.mark.parametrize(
-    "why",
-    [
-        "evaluation",
-        "float64",
-        "hook",
-        "bias",
-        "groups",
-        "dilation",
-        "padding",
-        "oblong",
-        "even",
-        "other norm",
-        "other conv",
-    ],
-)
-def test_what_kernels_are_not_made_for_is_left_to_torch(kernels, monkeypatch, why):
-    monkeypatch.setattr(fused, "fused_unit", None)  # calling it would fail
-    x = images(2, 4, 6, 6)
-    convs = {
-        "bias": nn.Conv2d(4, 4, 3, padding=1),
-        "groups": nn.Conv2d(4, 4, 3, padding=1, groups=2, bias=False),
-        "dilation": nn.Conv2d(4, 4, 3, padding=1, dilation=2, bias=False),
-        "padding": nn.Conv2d(4, 4, 3, bias=False),
-        "oblong": nn.Conv2d(4, 4, (3, 1), padding=1, bias=False),
-        "even": nn.Conv2d(4, 4, 2, padding=1, bias=False),
-        "other conv": nn.LazyConv2d(4, 3, padding=1, bias=False),
-    }
-    conv, norm = convs.get(why, layers(4, 4)[0]).to(DEVICE), BatchNorm(4).to(DEVICE)
-    if why == "evaluation":
-        norm.eval()
-    if why == "float64":
-        conv, norm, x = conv.double(), norm.double(), x.double()
-    if why == "hook":
-        norm.register_forward_hook(lambda *_: None)
-    if why == "other norm":
-        norm = nn.BatchNorm2d(4).to(DEVICE)
-    if why == "other conv":
-        conv = type("Own", (nn.Conv2d,), {})(4, 4, 3, padding=1, bias=False).to(DEVICE)
-    assert torch.equal(unit(conv, norm, x), relu(norm(conv(x))))
+def conv(**how):
+    return nn.Conv2d(4, 4, **{"kernel_size": 3, "padding": 1, "bias": False, **how})
 
 
-def test_the_examples_in_the_module():
-    tried = doctest.testmod(fused)
-    assert tried.attempted and not tried.failed
+class OwnConv(nn.Conv2d):
+    """Which may do anything."""
+
+
+NOT_SUITED = {
+    "evaluation": lambda conv, norm, x: (conv, norm.eval(), x),
+    "float64": lambda conv, norm, x: (conv.double(), norm.double(), x.double()),
+    "one type among others": lambda conv, norm, x: (conv, norm.to(torch.float64), x.double()),
+    "hook on the convolution": lambda conv, norm, x: (hooked(conv), norm, x),
+    "hook on the normalisation": lambda conv, norm, x: (conv, hooked(norm), x),
+    "bias": lambda _, norm, x: (conv(bias=True), norm, x),
+    "groups": lambda _, norm, x: (conv(groups=2), norm, x),
+    "dilation": lambda _, norm, x: (conv(dilation=2), norm, x),
+    "padding": lambda _, norm, x: (conv(padding=0), norm, x),
+    "padding by reflection": lambda _, norm, x: (conv(padding_mode="reflect"), norm, x),
+    "oblong": lambda _, norm, x: (conv(kernel_size=(3, 1)), norm, x),
+    "oblong stride": lambda _, norm, x: (conv(stride=(1, 2)), norm, x),
+    "even": lambda _, norm, x: (conv(kernel_size=2), norm, x),
+    "other norm": lambda conv, _, x: (conv, nn.BatchNorm2d(4), x),
+    "norm without parameters": lambda conv, norm, x: (conv, bare(norm), x),
+    "other conv": lambda _, norm, x: (OwnConv(4, 4, 3, padding=1, bias=False), norm, x),
+    "no examples": lambda conv, norm, x: (conv, norm, x[:0]),
+}
+
+
+def hooked(module):
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+def bare(norm):
+    norm.affine, norm.weight, norm.bias = False, None, None
+    return norm
+
+
+@pytest.mark.parametrize("why", NOT_SUITED)
+@pytest.mark.usefixtures("kernels")
+def test_what_kernels_are_not_made_for_is_left_to_torch(made, why):
+    first, norm, x = NOT_SUITED[why](*layers(4, 4), images(2, 4, 6, 6))
+    first, norm = first.to(DEVICE), norm.to(DEVICE)
+    try:
+        expected = relu(norm(first(x)))
+    except (RuntimeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            unit(first, norm, x)
+    else:
+        assert torch.equal(unit(first, norm, x), expected)
+    assert not made
+
+
+@pytest.mark.usefixtures("kernels")
+def test_so_is_what_comes_around_in_another_shape_and_what_is_cast_on_the_way(made):
+    first, norm = layers(4, 4)
+    x, around = images(2, 4, 6, 6), images(1, 4, 1, 1, seed=1)
+    assert torch.equal(unit(first, norm, x, around), relu(norm(first(x)) + around))
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        unit(first, norm, x)
+    with pytest.raises(RuntimeError, match="channels"):
+        unit(first, norm, images(2, 3, 6, 6))
+    assert not made
+    unit(first, norm, x)
+    assert made
 
 
 @pytest.mark.usefixtures("kernels")
@@ -247,6 +277,57 @@ def test_one_number_has_no_variance():
     conv, norm = layers(3, 4, stride=2)
     with pytest.raises(ValueError, match="more than 1 value"):
         unit(conv, norm, images(1, 3, 2, 2))
+
+
+def test_what_is_not_a_number_stays_so():
+    conv, norm = layers(3, 4)
+    with torch.no_grad():
+        conv.weight[1] = torch.nan
+    out = fused.fused_unit(conv, norm, images(2, 3, 5, 5), None, True)
+    assert out[:, 1].isnan().all() and not out[:, 0].isnan().any()
+    (slope,) = torch.autograd.grad(out.sum(), conv.weight)
+    assert slope[1].isnan().all() and not slope[0].isnan().any()
+
+
+def test_without_a_gpu_kernels_are_not_used(made):
+    first, norm = layers(3, 4)
+    unit(first, norm, images(2, 3, 5, 5))  # nor with one, outside of in_kernels
+    with in_kernels():
+        unit(first.cpu(), norm.cpu(), images(2, 3, 5, 5).cpu())
+    assert not made
+
+
+def test_where_triton_cannot_build_kernels_torch_computes(monkeypatch):
+    def fails(*given):
+        raise OSError("there is no compiler\nand more about that")
+
+    monkeypatch.setattr(fused, "fused_unit", fails)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    unit_module._has_kernels.cache_clear()
+    with pytest.warns(UserWarning, match=r"build kernels here \(there is no compiler\); torch's are used"):
+        assert not unit_module._has_kernels(torch.device(DEVICE))
+    unit_module._has_kernels.cache_clear()
+
+
+def test_precision_is_what_convolutions_are_told(monkeypatch):
+    assert fused.precision() == "ieee"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert fused.precision() == "tf32"
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="a torch without such settings")
+def test_precision_where_convolutions_have_a_setting_of_their_own():
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    try:
+        assert fused.precision() == "tf32"
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = "ieee"  # as everything is here
+    assert fused.precision() == "ieee"
+
+
+def test_the_examples_in_the_module():
+    tried = doctest.testmod(fused)
+    assert tried.attempted and not tried.failed
 
 
 def networks():
@@ -258,14 +339,6 @@ def networks():
 def batch(n, seed):
     g = torch.Generator().manual_seed(seed)
     return torch.rand(n, 3, 25, 25, generator=g).to(DEVICE), torch.randint(4, (n,), generator=g).to(DEVICE)
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """The units that were made of kernels."""
-    units, fused_unit = [], fused.fused_unit
-    monkeypatch.setattr(fused, "fused_unit", lambda *given: units.append(given) or fused_unit(*given))
-    return units
 
 
 @pytest.mark.usefixtures("kernels", "large_tiles")

@@ -35,7 +35,8 @@ class RandomEdit(Edit):
 
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         shape, kind = x_m.shape, np.float64 if x_m.dtype is torch.float64 else np.float32
-        direction = moment.planned(lambda: moment.random().standard_normal(shape).astype(kind)).to(x_m)
+        random = moment.random
+        direction = moment.planned(lambda: random().standard_normal(shape).astype(kind)).to(x_m)
         length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
         stride = self.stride if abs(self.stride) <= torch.finfo(x_m.dtype).max else inf
         return keep_finite(torch.add(x_m, direction / length, alpha=stride), x_m)

@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -399,7 +401,7 @@ def _right(learner: Learner, test: Examples, task: tuple[int, ...]) -> Tensor:
 
 def environment(device: torch.device) -> dict[str, str]:
     """What a result depends on besides its specification."""
-    return {
+    found = {
         "gmed": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -407,6 +409,9 @@ def environment(device: torch.device) -> dict[str, str]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "machine": f"{platform.system()} {platform.machine()}",
     }
+    if device.type == "cuda" and find_spec("triton") is not None:
+        found["triton"] = version("triton")
+    return found
 
 
 @contextmanager

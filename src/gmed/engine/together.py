@@ -112,7 +112,9 @@ class Together:
         whole = end - at == self.batch_size
         for replica in tuple(self._sound):
             learner, stream = self.learners[replica], self.streams[replica]
-            learner.decisions, learner.passes = decisions, made = Recorded(), Passes()
+            decisions = Recorded() if self.foreseeable else AsTheyCome()
+            made = Passes()
+            learner.decisions, learner.passes = decisions, made
             x, y = pixels(stream.x[at:end]), stream.y[at:end]
             self._predict(replica, x, y)
             like_the_next = whole and learner.steady()
@@ -121,7 +123,7 @@ class Together:
             except DivergedError as error:
                 self._fail(replica, error)
             self._count(replica, made)
-            if like_the_next and learner.steady():
+            if isinstance(decisions, Recorded) and like_the_next and learner.steady():
                 self._asked[replica], self._made[replica] = decisions.asked, made
 
     def _count(self, replica: int, made: Passes, steps: int = 1) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -95,7 +96,7 @@ class Learner(ABC):
         self.steps = 0
         self.decisions: Decisions = AsTheyCome()
         self.passes: Passes | None = None
-        self._latest: tuple[Tensor | None, int, str] = None, 0, ""
+        self._samples: dict[str, tuple[Tensor, Decide]] = {}  # the latest of each purpose, and how it is decided
         self._sums_exactly = treats_examples_independently(model)
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
@@ -122,14 +123,14 @@ class Learner(ABC):
 
     def sample(self, count: int, purpose: str) -> Tensor:
         """Slots of so many stored examples, uniformly. Learners that draw as many for one purpose draw alike."""
-        drawn = self.planned(purpose, lambda: self._drawn(count, purpose))
-        self._latest = drawn, count, purpose
+        decide = partial(self._drawn, count, purpose)
+        drawn = self.planned(purpose, decide)
+        self._samples[purpose] = drawn, decide
         return drawn
 
     def as_drawn(self, slots: Tensor) -> Decide | None:
-        """How chance decides on slots, if they are those of the latest :meth:`sample`: for what depends on them."""
-        drawn, count, purpose = self._latest
-        return (lambda: self._drawn(count, purpose)) if slots is drawn else None
+        """How chance decides on slots, if this is what :meth:`sample` gave: for decisions that depend on them."""
+        return next((decide for drawn, decide in self._samples.values() if drawn is slots), None)
 
     def _drawn(self, count: int, purpose: str) -> NDArray[np.int64]:
         return uniform(self._own_memory().filled(), count, self.random(purpose))

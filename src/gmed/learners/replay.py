@@ -94,9 +94,10 @@ class Replay(Learner):
             others = np.setdiff1d(memory.filled(), taken)
             return self.random("extra").choice(others, min(most, len(others)), replace=False)
 
-        if decided := self.as_drawn(drawn):
-            return self.planned("extra", lambda: choose(decided()))
-        return torch.from_numpy(choose(drawn.cpu().numpy())).to(drawn.device)
+        decided, now = self.as_drawn(drawn), self.steps
+        if decided is None:
+            return torch.from_numpy(choose(drawn.cpu().numpy())).to(drawn.device)
+        return self.planned("extra", lambda: choose(drawn.cpu().numpy() if self.steps == now else decided()))
 
     def write_back(self, edited: Edited) -> None:
         """Edited examples take the place of the stored ones."""

@@ -163,8 +163,7 @@ class Shape:
         """What a kernel with products is made for, that sees so many channels."""
         sizes = {"IN": self.into, "OUT": self.out, "SIZE": self.size, "STRIDE": self.stride}
         depth = min(max(power_of_two(self.size * channels), 16), tiles["DEPTH"])
-        numbers = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-        return {**sizes, **tiles, "DEPTH": depth, "COLUMNS": columns, "NUMBERS": numbers}
+        return {**sizes, **tiles, "DEPTH": depth, "COLUMNS": columns, "NUMBERS": precision()}
 
     @property
     def channels(self) -> dict[str, int]:
@@ -202,6 +201,15 @@ class Shape:
         kernels.weigh[*tiles, splits](slope, x, shares, self.places, each, *self.sides, **kind)
         total = shares[0] if splits == 1 else shares.sum(0)
         return total.permute(0, 3, 1, 2)
+
+
+def precision() -> str:
+    """How exact products are: as torch is told that convolutions are to be."""
+    try:
+        return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    except RuntimeError:  # convolutions have a setting of their own
+        own: str = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+        return "ieee" if own == "ieee" else "tf32"
 
 
 def columns_of(channels: int) -> int:

@@ -114,7 +114,7 @@ class LookAhead:
         return self._output_at(self.parameters, x)
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """ℓ(x, y; θ) and ℓ(x, y; θ')."""
+        """ℓ(x, y; θ) and ℓ(x, y; θ'), for gradients with respect to x."""
         before, after = self.outputs(x)
         return self.loss(before, y), self.loss(after, y)
 

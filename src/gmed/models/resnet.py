@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from gmed.errors import UsageError
+from gmed.models.as_built import as_built
 from gmed.models.batch_norm import BatchNorm
 from gmed.models.unit import unit
 
@@ -75,8 +76,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inside = unit(self.conv1, self.norm1, x)
-        around = x
-        if self.around:
+        return unit(self.conv2, self.norm2, inside, self._around(x))
+
+    def _around(self, x: Tensor) -> Tensor:
+        if type(self.around) is nn.Sequential and len(self.around) == 2 and as_built(self.around):
             conv, norm = self.around
-            around = unit(conv, norm, x, rectified=False)
-        return unit(self.conv2, self.norm2, inside, around)
+            return unit(conv, norm, x, rectified=False)
+        around: Tensor = self.around(x)
+        return around

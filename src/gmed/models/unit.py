@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -52,17 +53,27 @@ def unit(
 
 
 def _suits_kernels(conv: nn.Conv2d, norm: BatchNorm, x: Tensor, around: Tensor | None) -> bool:
-    tensors = [x, conv.weight, norm.weight] + ([] if around is None else [around])
+    tensors = [x, around, *conv.parameters(), *norm.parameters(), norm.running_mean]
     return (
         _run_on(x)
         and norm.training
+        and norm.affine
         and as_built(conv)
         and as_built(norm)
         and _is_plain(conv)
-        and all(t.dtype is torch.float32 and t.device == x.device for t in tensors)
+        and all(t is None or (t.dtype is torch.float32 and t.device == x.device) for t in tensors)
         and not torch.is_autocast_enabled(x.device.type)
-        and (len(x) > 1 or max(x.shape[2:]) > conv.stride[0])  # no variance of one number; torch says so
+        and _fit_together(conv, x, around)
     )
+
+
+def _fit_together(conv: nn.Conv2d, x: Tensor, around: Tensor | None) -> bool:
+    """Whether shapes are as they are in a network; what else there may be is for torch to compute or to refuse."""
+    if x.dim() != 4 or x.shape[1] != conv.in_channels:
+        return False
+    out = len(x), conv.out_channels, *(-(-side // conv.stride[0]) for side in x.shape[2:])
+    several = out[0] * out[2] * out[3] > 1  # one number has no variance
+    return several and (around is None or tuple(around.shape) == out)
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
@@ -78,9 +89,20 @@ def _is_plain(conv: nn.Conv2d) -> bool:
 
 def _run_on(x: Tensor) -> bool:
     """Whether kernels run where x is: on a GPU of 2020 or later, the current one."""
-    return x.is_cuda and x.device.index == torch.cuda.current_device() and _has_kernels(x.device.index)
+    return x.is_cuda and x.device.index == torch.cuda.current_device() and _has_kernels(x.device)
 
 
 @cache
-def _has_kernels(device: int) -> bool:
-    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+def _has_kernels(device: torch.device) -> bool:
+    if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:
+        from gmed.models.fused_unit import fused_unit
+
+        conv, norm = nn.Conv2d(1, 1, 1, bias=False).to(device), BatchNorm(1).to(device)
+        fused_unit(conv, norm, torch.zeros(1, 1, 1, 2, device=device), None, True)
+    except Exception as error:  # whatever keeps Triton from building them: no compiler, no headers, another version
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        warnings.warn(f"Triton cannot build kernels here ({reason}); torch's are used, which are slower", stacklevel=2)
+        return False
+    return True

@@ -132,7 +132,7 @@ def normalise(
         if AROUND:
             z += tl.load(around + at_tile, mask=inside, other=0.0)
         if RECTIFIED:
-            z = tl.maximum(z, 0.0)
+            z = tl.where(z <= 0.0, 0.0, z)  # what is not a number stays so
         tl.store(out + at_tile, z, mask=inside)
 
 
@@ -141,15 +141,15 @@ def _slope_of_normalised(
     slope, y, out, at, inside, mean, spread, gain, shift, AROUND: tl.constexpr, RECTIFIED: tl.constexpr
 ):
     """The gradient where the normalised values leave, and these values before gain and shift."""
-    normal = (tl.load(y + at, mask=inside, other=0.0) - mean[None, :]) * spread[None, :]
+    apart = tl.load(y + at, mask=inside, other=0.0) - mean[None, :]
     back = tl.load(slope + at, mask=inside, other=0.0)
     if RECTIFIED:
         if AROUND:
-            passed = tl.load(out + at, mask=inside, other=0.0) > 0.0
-        else:  # what left is known from what came in
-            passed = normal * gain[None, :] + shift[None, :] > 0.0
-        back = tl.where(passed, back, 0.0)
-    return back, tl.where(inside, normal, 0.0)
+            left = tl.load(out + at, mask=inside, other=0.0)
+        else:  # known from what came in, as it was computed there
+            left = apart * (spread * gain)[None, :] + shift[None, :]
+        back = tl.where(left <= 0.0, 0.0, back)
+    return back, tl.where(inside, apart * spread[None, :], 0.0)
 
 
 @triton.jit
