@@ -292,9 +292,10 @@ def convolve_back(
             turned = (k % OUT * (SIZE * SIZE * IN) + tap * IN)[:, None] + columns[None, :]
             b = tl.load(weight + turned, mask=known, other=0.0)
             total = tl.dot(a, b, total, input_precision=NUMBERS)
-        y, x = place // OUT_WIDTH * STRIDE + phase_down, place % OUT_WIDTH * STRIDE + phase_across
-        inside = ((rows < places) & (y < HEIGHT) & (x < WIDTH))[:, None] & (columns < IN)[None, :]
-        to = ((image * HEIGHT + y) * WIDTH + x) * IN
+        own_top = place // OUT_WIDTH * STRIDE + phase_down
+        own_left = place % OUT_WIDTH * STRIDE + phase_across
+        inside = ((rows < places) & (own_top < HEIGHT) & (own_left < WIDTH))[:, None] & (columns < IN)[None, :]
+        to = ((image * HEIGHT + own_top) * WIDTH + own_left) * IN
         tl.store(slope_of_x + (to[:, None] + columns[None, :]), total, mask=inside)
 
 
