@@ -297,6 +297,15 @@ def test_without_a_gpu_kernels_are_not_used(made):
     assert not made
 
 
+def test_trying_whether_kernels_can_be_built_draws_no_random_numbers(monkeypatch, made):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    unit_module._has_kernels.cache_clear()
+    before = torch.get_rng_state()
+    assert unit_module._has_kernels(torch.device(DEVICE))
+    assert torch.equal(torch.get_rng_state(), before) and made
+    unit_module._has_kernels.cache_clear()
+
+
 def test_where_triton_cannot_build_kernels_torch_computes(monkeypatch):
     def fails(*given):
         raise OSError("there is no compiler\nand more about that")

@@ -99,7 +99,8 @@ def _has_kernels(device: torch.device) -> bool:
     try:
         from gmed.models.fused_unit import fused_unit
 
-        conv, norm = nn.Conv2d(1, 1, 1, bias=False).to(device), BatchNorm(1).to(device)
+        with torch.random.fork_rng(devices=[]):
+            conv, norm = nn.Conv2d(1, 1, 1, bias=False).to(device), BatchNorm(1).to(device)
         fused_unit(conv, norm, torch.zeros(1, 1, 1, 2, device=device), None, True)
     except Exception as error:  # whatever keeps Triton from building them: no compiler, no headers, another version
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
