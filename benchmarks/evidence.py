@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gmed.engine import BENCHMARKS, get_benchmark, resolve
+from gmed.engine import BENCHMARKS, RunResult, get_benchmark, resolve
 from gmed.paper import cells, quantities
 from gmed.results import Gain, Results, paired_gain
 from gmed.results.statistics import holm
@@ -199,10 +199,35 @@ def claims(results: Results, pairs_by_text: Mapping[str, Sequence[tuple[str, str
                     yield Claim(text, benchmark, ours, theirs, *found, gain)
 
 
-def _gain(results: Results, benchmark: str, ours: str, theirs: str) -> Gain | None:
+def across_devices(results: Results, found: Sequence[Claim]) -> Iterator[str]:
+    """Claims of which pairs on different devices were left out, with these pairs."""
+    lines = []
+    for claim in found:
+        everything = _gain(results, claim.benchmark, claim.method, claim.rival, devices=(lambda run: "",))
+        if everything is not None and everything.n > claim.gain.n:
+            without = f"{_interval(claim.gain)}, {claim.gain.n}"
+            lines.append(f"| {claim} | {without} | {_interval(everything)}, {everything.n} | {p_value(everything.p)} |")
+    if lines:
+        yield from (
+            "",
+            "## With pairs on different devices",
+            "",
+            "These are not counted above; p is not corrected.",
+            "",
+        )
+        yield from ("| | | one kind of device, n | all pairs, n | p of all |", "|---|---|---|---|---:|", *lines)
+
+
+def _gain(
+    results: Results,
+    benchmark: str,
+    ours: str,
+    theirs: str,
+    devices: Sequence[Callable[[RunResult], str]] = (lambda run: run.environment["device"], lambda run: ""),
+) -> Gain | None:
     """Over the seeds that both have, on one kind of device if there are enough such; none if there are too few."""
     known = [run for run in results.runs if run.benchmark == benchmark and run.method in (ours, theirs)]
-    for device in (lambda run: run.environment["device"], lambda run: ""):
+    for device in devices:
         accuracy = {(run.method, run.seed, device(run)): 100 * run.final_accuracy for run in known}
         pairs = [pair for method, *pair in sorted(accuracy) if method == ours and (theirs, *pair) in accuracy]
         one_a_seed = dict(pairs).items()
@@ -256,7 +281,8 @@ def main() -> None:
     results = Results(runs=[run for file in kept for run in runs_in(file)])
     analysis = json.loads((HERE / "results" / "analysis.json").read_text())
     found = [claim for claim in (*claims(results), *agreement(analysis)) if not math.isnan(claim.gain.p)]
-    text = page(found, [*other_readings(results), *changed_predictions(analysis), *cost(results)])
+    others = [*across_devices(results, found), *other_readings(results), *changed_predictions(analysis), *cost(results)]
+    text = page(found, others)
     (HERE.parent / "docs" / "evidence.md").write_text(text, encoding="utf-8")
     print(text)
 
