@@ -1,6 +1,8 @@
 import os
 from collections import Counter
 from itertools import chain
+from queue import SimpleQueue
+from time import perf_counter, sleep
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import gmed
 from gmed.engine import Evaluated, Failed, Finished, Progress, RunResult, RunSpec, Terms, execute, executor, run_one
 from gmed.engine.run import accuracies_on, make_learner, make_stream
+from gmed.engine.stages import Stages
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
 from gmed.results import Results
@@ -29,6 +32,51 @@ def in_process():
 def test_results_do_not_depend_on_workers_or_order(in_process, workers):
     results = gmed.run("split-mnist", METHODS[::-1], seeds=[5, 0], store=None, workers=workers, device="cpu")
     assert accuracies(results) == in_process
+
+
+def test_a_worker_computes_points_of_a_grid_together():
+    """Two methods at two seeds in one job: each result and each evaluation reaches the run it is of."""
+    methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0)"
+    specs = [RunSpec.make("split-mnist-tuning", method, seed) for method in methods for seed in (1, 2)]
+    waiting, events = SimpleQueue(), SimpleQueue()
+    waiting.put(tuple(specs))
+    executor._Worker(waiting, events, CPU).join()
+    heard = [events.get() for _ in range(events.qsize())]
+    finished = {event.spec: event.result for event in heard if isinstance(event, Finished)}
+    assert list(finished) == specs and len({str(result.accuracy) for result in finished.values()}) == 4
+    for spec, result in finished.items():
+        assert (result.method, result.seed) == (spec.method.name, spec.seed)
+        assert result.accuracy == run_one(spec, CPU).accuracy
+        evaluated = [event for event in heard if isinstance(event, Evaluated) and event.spec == spec]
+        assert [event.accuracy for event in evaluated] == [
+            result.accuracy[: n + 1] for n in range(len(result.accuracy))
+        ]
+
+
+def test_stages_of_a_step_add_up():
+    """Every stage of a slowed learner is found, once, however they call each other."""
+
+    class Slow(gmed.learners.ER):
+        def sample(self, *given):
+            sleep(0.01)
+            return super().sample(*given)
+
+        def descend(self, *given):
+            sleep(0.03)
+            super().descend(*given)
+
+        def step(self, x, y):
+            sleep(0.02)
+            super().step(x, y)
+
+    learner = Slow(gmed.models.MLP(4, 3, classes=2), lr=0.1, memory=gmed.memory.Reservoir(9))
+    stages, start = Stages(learner), perf_counter()
+    for _ in range(3):
+        learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 1]))
+    assert list(stages.seconds) == ["draw", "edit", "update", "memory", "rest"]
+    least = {"draw": 0.03, "update": 0.09, "rest": 0.06}
+    assert all(stages.seconds[stage] >= seconds for stage, seconds in least.items())
+    assert sum(stages.seconds.values()) <= perf_counter() - start
 
 
 def test_the_accuracy_matrix(in_process):

@@ -11,7 +11,7 @@ from torch import nn
 
 from gmed.editing import GMED, OptimalEdit, RandomEdit
 from gmed.engine import RunSpec, Terms, run, run_one
-from gmed.engine.executor import computed_together
+from gmed.engine.group import computed_together
 from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.errors import DivergedError, UsageError
@@ -277,6 +277,20 @@ def test_a_false_declaration_is_found_out(kind, complaint):
         together([kind(model(0), lr=0.1, memory=Reservoir(5))], [stream(0, 200)], 10, [0, 200])
 
 
+@pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), torch.OutOfMemoryError("no room")])
+def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
+    """A device without room stays known as such: then fewer are tried at once."""
+
+    def captured(step):
+        raise error
+
+    monkeypatch.setattr("gmed.engine.together.captured", captured)
+    group = Together([FORESEEN["er+gmed"](model(0), 0)], [stream(0, 200)], 10)
+    with pytest.raises(UsageError, match=f"step of ER cannot be captured as a CUDA graph: {error}") as found:
+        group._capture()
+    assert run._out_of_memory(found.value) == isinstance(error, torch.OutOfMemoryError)
+
+
 @pytest.mark.parametrize("learners", [5, 1])
 def test_too_little_memory_for_all_at_once(monkeypatch, learners):
     """A device with room for two learners at a time, and one with room for none."""
@@ -312,6 +326,32 @@ def test_who_is_computed_together():
         sizes.setdefault(group[0].method.name, []).append(len(group))
         assert len({spec.method.name for spec in group}) == 1
     assert sizes == {"er": [20, 3], "er+gmed": [20, 3], "gem": [1] * 23, "er+optimal-edit": [1] * 23}
+
+
+def test_points_of_a_grid_advance_together():
+    """Real numbers do not change what steps are made of; whole numbers and yes or no do."""
+    grid = [f"er+gmed(alpha={alpha},beta={beta})" for alpha in (0.01, 0.1, 1.0, 10.0) for beta in (0.0, 0.1, 1.0)]
+    others = ["er+gmed(steps=2)", "er(memory=200)+gmed", "er+gmed(write_back=false)", "er+adv-edit", "mir+gmed"]
+    specs = [RunSpec.make("split-mnist", method, seed) for method in (*grid, *others) for seed in range(5)]
+    groups = computed_together(specs)
+    assert [len(group) for group in groups] == [20, 20, 20, 5, 5, 5, 5, 5]
+    assert {spec for group in groups for spec in group} == set(specs)
+    assert {spec.method.name for group in groups[:3] for spec in group} == {spec.method.name for spec in specs[:60]}
+
+
+def test_a_grid_together_is_each_point_alone():
+    methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0,gamma=0.9)", "er(lr=0.1)+gmed(beta=1.0)"
+    specs = [RunSpec.make("split-mnist-tuning", method, 4) for method in methods]
+    assert len(computed_together(specs)) == 1
+    assert [run.accuracy for run in run_together(specs, CPU)] == [run_one(spec, CPU).accuracy for spec in specs]
+
+
+def test_learners_of_several_methods_together():
+    """Each is decided ahead as its own steps ask, once all of them can be."""
+    names = sorted(FORESEEN.keys() - {"prog-nn", "comp-cl"})  # these are told tasks
+    group = together([FORESEEN[name](model(3), 3) for name in names], [stream(3, 700)] * len(names), 7, [0, 350, 700])
+    for name, learner in zip(names, group.learners, strict=True):
+        assert same(learner.state_dict(), alone(FORESEEN[name](model(3), 3), stream(3, 700), 7, [0, 350, 700]))
 
 
 def test_no_more_advance_together_than_there_is_room_for(monkeypatch):

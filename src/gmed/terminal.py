@@ -381,6 +381,15 @@ def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[
         each = f"{speed.milliseconds:.3f}", f"{1000 / speed.milliseconds:,.0f}", f"{speed.ratio:.1f}"
         table.add_row(speed.method, learners, *each, memory)
     console.print(table)
+    by_stage = [speed for speed in speeds if speed.stages]
+    names = list(dict.fromkeys(stage for speed in by_stage for stage in speed.stages or ()))
+    table = Table(title="by stage, in a loop of its own", title_justify="left")
+    for heading in ("method", *names):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for speed in by_stage:
+        found = speed.stages or {}
+        table.add_row(speed.method, *(f"{found[name]:.3f}" if name in found else "-" for name in names))
+    console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in environment.items()))
 
 

@@ -13,6 +13,7 @@ from gmed.data.own import OwnData
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.run import environment, make_learner
 from gmed.engine.spec import RunSpec
+from gmed.engine.stages import Stages
 from gmed.engine.terms import keep_freed_memory, pick_device
 from gmed.engine.together import Together
 from gmed.streams import Stream, pixels
@@ -40,6 +41,8 @@ class Speed:
         The most device memory in use; 0 on a CPU.
     captured
         Whether the steps ran as a CUDA graph.
+    stages
+        Of the plain loop, milliseconds of a step by stage (:class:`~gmed.engine.stages.Stages`), in a loop of its own.
     """
 
     benchmark: str
@@ -49,6 +52,7 @@ class Speed:
     ratio: float
     peak_bytes: int
     captured: bool
+    stages: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -65,6 +69,8 @@ def bench(
 ) -> list[Speed]:
     """Measure a method on random images in the shape of a benchmark's, first in a plain loop, then together.
 
+    The plain loop is made twice, the second time with a clock at every stage of a step.
+
     The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up.
 
     >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
@@ -73,13 +79,14 @@ def bench(
     keep_freed_memory()
     found, where = get_benchmark(benchmark), pick_device(device)
     stream = _random_stream(found, warm_up + steps, where)
-    speeds: list[Speed] = []
+    spec, speeds = RunSpec.make(benchmark, method, 0), list[Speed]()
     for count in (0, *replicas):
         _reset_peak(where)
-        seconds, captured = _seconds(RunSpec.make(benchmark, method, 0), count, stream, (warm_up, steps), where)
+        seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where)
         each = 1000 * seconds / steps / max(count, 1)
         ratio = speeds[0].milliseconds / each if speeds else 1.0
-        speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured))
+        stages = None if count else _stages(spec, stream, (warm_up, steps), where)
+        speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured, stages))
     return speeds
 
 
@@ -124,6 +131,19 @@ def _seconds(
     *earlier, (_, end) = marks
     made, start = next((mark for mark in earlier if mark[0] >= before), earlier[-1])
     return (end - start) * timed / (whole - made), group.captured
+
+
+def _stages(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: torch.device) -> dict[str, float]:
+    """Milliseconds by stage of the second number of steps after the first, in a plain loop."""
+    learner, size, (before, timed) = make_learner(spec, where), spec.benchmark.batch_size, steps
+    stages = Stages(learner)
+    for step in range(before + timed):
+        if step == before:
+            stages.seconds = dict.fromkeys(stages.seconds, 0.0)
+        rows = slice(step * size, (step + 1) * size)
+        task = (int(step >= before),) if learner.task_aware else ()
+        learner.observe(pixels(stream.x[rows]), stream.y[rows], *task)
+    return {stage: 1000 * seconds / timed for stage, seconds in stages.seconds.items()}
 
 
 def _random_stream(benchmark: Benchmark, steps: int, where: torch.device) -> Stream:

@@ -21,20 +21,10 @@ import torch
 from gmed.data import Dataset
 from gmed.engine.benchmarks import AT_HAND
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.executor import (
-    Event,
-    Events,
-    Failed,
-    Finished,
-    Group,
-    Progress,
-    computed_together,
-    tied_to_this_process,
-)
-from gmed.engine.extensions import have_all
+from gmed.engine.executor import Event, Events, Failed, Finished, Progress, tied_to_this_process
+from gmed.engine.group import Group, computed_together, heard, told
 from gmed.engine.kept_streams import forget_streams
 from gmed.engine.run import Interrupted, RunResult, environment, explain, run_together
-from gmed.engine.sources import Source
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.errors import UsageError
@@ -164,22 +154,19 @@ class _Chains:
                 finished.add(following)
 
     def _send(self, group: Group, kept: Mapping[str, bytes]) -> Future:
-        first, checkpoints = group[0], self.terms.checkpoints
+        checkpoints = self.terms.checkpoints
         job = {
+            **told(group),
             "gmed": __version__,
-            "benchmark": first.benchmark.name,
-            "method": first.method.name,
-            "seeds": [spec.seed for spec in group],
             "device": self.device,
             "deterministic": self.terms.deterministic,
             "prequential": self.terms.prequential,
             "seconds": checkpoints.every if checkpoints else A_WHILE,
-            "sources": [source.to_dict() for source in first.sources()],
         }
         resources = {"GPU": 1} if self.device == "cuda" else None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")  # a checkpoint is
-            return self.client.submit(go_on, job, self._data(first), kept, pure=False, resources=resources)
+            return self.client.submit(go_on, job, self._data(group[0]), kept, pure=False, resources=resources)
 
     def _send_again(self, group: Group, error: Exception) -> Future | None:
         """Once more from what is kept here, with the data too: workers that had them may be gone."""
@@ -232,8 +219,7 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
     with _one_at_a_time, TemporaryDirectory() as folder:
         torch.set_num_threads(1)
         checkpoints = Checkpoints(Path(folder), every=float("inf"))
-        have_all(tuple(Source(**source) for source in job["sources"]))
-        specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
+        specs = heard(job)
         _have(specs[0].benchmark.data, dataset)
         for spec in specs:
             if spec.key in kept:

@@ -20,6 +20,7 @@ from threading import Lock, Thread
 
 import torch
 
+from gmed.engine.group import Group, computed_together, told
 from gmed.engine.own_model import OwnModel
 from gmed.engine.run import Outcome, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
@@ -67,11 +68,6 @@ Events = Generator[list[Event], None, None]
 
 Executor = Callable[[Sequence[RunSpec], Terms], Events]
 """Who computes runs, and tells what happens."""
-
-Group = tuple[RunSpec, ...]
-"""Runs that are computed together."""
-
-MOST_TOGETHER = 20
 
 PATIENCE = 60.0
 """Seconds that workers have for their checkpoints when they are told to stop, unless they are told twice."""
@@ -143,18 +139,6 @@ def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
                     f"({source.file}), which no other process imports: put that into a file of its own and load it"
                 )
     return None
-
-
-def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
-    """Runs of one method on one benchmark, up to twenty seeds at a time; a method that goes step by step alone."""
-    alike: dict[tuple[str, str], list[RunSpec]] = {}
-    for spec in specs:
-        alike.setdefault((spec.benchmark.name, spec.method.name), []).append(spec)
-    groups: list[Group] = []
-    for same in alike.values():
-        size = MOST_TOGETHER if same[0].can_be_decided_ahead() else 1
-        groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
-    return groups
 
 
 def _here(groups: Sequence[Group], terms: Terms) -> Events:
@@ -239,14 +223,7 @@ class _Worker(Thread):
             if self.process is None or self.process.poll() is not None:
                 self.process = self._launch()
         assert self.process.stdin is not None and self.process.stdout is not None
-        job = {
-            "benchmark": group[0].benchmark.name,
-            "method": group[0].method.name,
-            "seeds": [spec.seed for spec in group],
-            "terms": self.terms.to_dict(),
-            "sources": [source.to_dict() for source in group[0].sources()],
-        }
-        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.write(json.dumps({**told(group), "terms": self.terms.to_dict()}) + "\n")
         self.process.stdin.flush()
         while group:
             line = self.process.stdout.readline()
@@ -257,7 +234,7 @@ class _Worker(Thread):
                 for spec in group:
                     self.events.put(Progress(spec, report["seen"], report["total"]))
             elif report["kind"] == "evaluated":
-                (spec,) = (spec for spec in group if spec.seed == report["seed"])
+                (spec,) = (spec for spec in group if spec.key == report["key"])
                 self.events.put(Evaluated(spec, report["seen"], report["total"], report["accuracy"]))
             elif report["kind"] == "finished":
                 self.events.put(Finished(group.pop(0), RunResult(**report["result"])))

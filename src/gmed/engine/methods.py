@@ -8,6 +8,7 @@ of the base's: er+my-memory(option=1)+my-retrieval+gmed.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -149,6 +150,22 @@ class Method:
     def config(self) -> dict[str, Any]:
         parts = {"base": self.base, "memory": self.memory, "retrieval": self.retrieval, "edit": self.edit}
         return {kind: {"name": part.name, **part.parameters} for kind, part in parts.items() if part is not None}
+
+    @property
+    def shape(self) -> str:
+        """Its parts and their parameters but for real numbers, which change what a step computes, not what it is made
+        of: methods of one shape can advance together.
+
+        >>> from gmed.engine.benchmarks import get_benchmark
+        >>> shapes = {name: resolve(get_benchmark("split-mnist"), f"er+gmed({name})").shape for name in
+        ...           ("alpha=1.0", "beta=0.5", "steps=3")}
+        >>> shapes["alpha=1.0"] == shapes["beta=0.5"], shapes["alpha=1.0"] == shapes["steps=3"]
+        (True, False)
+        """
+        parts = {
+            kind: {k: None if type(v) is float else v for k, v in part.items()} for kind, part in self.config().items()
+        }
+        return json.dumps(parts, sort_keys=True)
 
     def versions(self) -> dict[str, int | str]:
         """The version of every part that computes this method; of a file of somebody's own, its digest."""

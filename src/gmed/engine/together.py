@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.errors import DivergedError, GmedError
+from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
 from gmed.learners.repeated import WARM_UP, captured
@@ -47,7 +47,7 @@ class Together:
     Parameters
     ----------
     learners, streams
-        Learners of one method, and what each of them learns from, on one device.
+        Learners, which may differ in method, and what each of them learns from, on one device.
     batch_size
         How many examples a step learns from.
     prequential
@@ -147,8 +147,13 @@ class Together:
 
     def _settled(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
-        learner, asked = self.learners[self._sound[0]], self._asked.get(self._sound[0])
-        if not self.foreseeable or asked is None or not learner.steady() or not self._whole():
+        if not self.foreseeable or not self._whole():
+            return False
+        return all(self._settles(replica, steps) for replica in self._sound)
+
+    def _settles(self, replica: int, steps: int) -> bool:
+        learner, asked = self.learners[replica], self._asked.get(replica)
+        if asked is None or not learner.steady():
             return False
         learner.decisions = AsTheyCome()
         for later in (0, steps - 1):
@@ -215,10 +220,20 @@ class Together:
                 self._every_step()
             steps -= min(WARM_UP, steps)
             if steps:
-                self.graph, self.captured = captured(self._every_step), True
+                self.graph, self.captured = self._capture(), True
         for _ in range(steps):
             assert self.graph is not None
             self.graph.replay()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        try:
+            return captured(self._every_step)
+        except RuntimeError as error:
+            kinds = " and ".join(sorted({type(self.learners[replica]).__name__ for replica in self._sound}))
+            raise UsageError(
+                f"a step of {kinds} cannot be captured as a CUDA graph: {error}. Every part of it is declared "
+                "foreseeable; one that asks the device for a number, or the host for what is not planned, is not"
+            ) from error
 
     def _every_step(self) -> None:
         """The next step of every learner, each on a branch of its own where there are branches."""

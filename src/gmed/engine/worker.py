@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from gmed.engine.extensions import have_all
+from gmed.engine.group import heard
 from gmed.engine.run import Interrupted, Outcome, RunResult, explain, run_together
-from gmed.engine.sources import Source
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.errors import GmedError, UsageError
@@ -52,17 +51,16 @@ def main() -> None:
                 report("progress", seen=seen, total=total)
 
         def on_evaluated(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
-            report("evaluated", seed=spec.seed, seen=seen, total=total, accuracy=accuracy)
+            report("evaluated", key=spec.key, seen=seen, total=total, accuracy=accuracy)
 
         try:
-            have_all(tuple(Source(**source) for source in job["sources"]))
-            specs = [RunSpec.make(job["benchmark"], job["method"], seed) for seed in job["seeds"]]
+            specs = heard(job)
             terms = Terms.from_dict(job["terms"])
             outcomes = run_together(specs, terms, on_progress, told_to_stop.is_set, on_evaluated)
         except Interrupted:
             return
         except UsageError as error:  # what was to be computed could not be understood here
-            outcomes = [error] * len(job["seeds"])
+            outcomes = [error] * len(job["runs"])
         for outcome in outcomes:
             if isinstance(outcome, RunResult):
                 report("finished", result=outcome.to_dict())

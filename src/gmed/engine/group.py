@@ -1,0 +1,54 @@
+"""Runs that are computed together: which they are, and how they are told to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gmed.engine.extensions import have_all
+from gmed.engine.sources import Source
+from gmed.engine.spec import RunSpec
+
+Group = tuple[RunSpec, ...]
+"""Runs that are computed together: of one benchmark, and of methods that differ in real numbers at most."""
+
+MOST_TOGETHER = 20
+
+
+def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
+    """Seeds, and points of a grid, of one method on one benchmark, up to twenty at a time; a method that goes step by
+    step alone.
+
+    >>> grid = [f"er+gmed(alpha={alpha})" for alpha in (0.1, 1.0)]
+    >>> specs = [RunSpec.make("split-mnist", method, seed) for method in ("er", *grid) for seed in (0, 1)]
+    >>> [[(spec.method.name, spec.seed) for spec in group] for group in computed_together(specs)]
+    [[('er', 0), ('er', 1)], \
+[('er+gmed(alpha=0.1)', 0), ('er+gmed(alpha=0.1)', 1), ('er+gmed(alpha=1.0)', 0), ('er+gmed(alpha=1.0)', 1)]]
+    """
+    alike: dict[tuple[str, str], list[RunSpec]] = {}
+    for spec in specs:
+        alike.setdefault((spec.benchmark.name, spec.method.shape), []).append(spec)
+    groups: list[Group] = []
+    for same in alike.values():
+        size = MOST_TOGETHER if same[0].can_be_decided_ahead() else 1
+        groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
+    return groups
+
+
+def told(group: Sequence[RunSpec]) -> dict[str, Any]:
+    """A group in words that another process can read."""
+    return {
+        "benchmark": group[0].benchmark.name,
+        "runs": [[spec.method.name, spec.seed] for spec in group],
+        "sources": [source.to_dict() for source in group[0].sources()],
+    }
+
+
+def heard(words: Mapping[str, Any]) -> list[RunSpec]:
+    """The group that was told, with what of somebody's own it needs.
+
+    >>> heard(told([RunSpec.make("split-mnist", "er+gmed(alpha=1)", 3)]))[0].method.name
+    'er+gmed(alpha=1.0)'
+    """
+    have_all(tuple(Source(**source) for source in words["sources"]))
+    return [RunSpec.make(words["benchmark"], method, seed) for method, seed in words["runs"]]
