@@ -26,6 +26,7 @@ VARIANTS = [
     *(f"{base}+gmed(gamma={gamma})" for base in ("er", "mir") for gamma in (0.9, 0.99)),
     "er+gmed(write_back=false)",
 ]
+STEPS = ["er+gmed(steps=3)", "er+gmed(steps=5)"]
 
 
 def sizes(*slots: int) -> list[str]:
@@ -38,7 +39,7 @@ PLAN = {
     "fuzzy": dict.fromkeys((f"{column}-fuzzy" for column in COLUMNS), MAIN),
     "ablation": {"split-cifar10": ABLATION},
     "variants": {
-        "split-cifar10": [*VARIANTS, *(f"er+gmed(extra={n})" for n in (3, 5, 10, 50)), "er+optimal-edit"],
+        "split-cifar10": [*VARIANTS, *(f"er+gmed(extra={n})" for n in (3, 5, 10, 50)), *STEPS, "er+optimal-edit"],
         "split-cifar100": VARIANTS,
     },
     "sizes": {"split-cifar10": sizes(100, 200), "split-cifar100": sizes(2000, 5000)},

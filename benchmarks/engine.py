@@ -3,7 +3,8 @@
     python benchmarks/engine.py [--device cuda] [--quick]
 
 Random images in the shape of each benchmark's are learned from. For each method: a plain loop over ``observe`` with
-one learner, then several learners together. Writes results/engine-<device>.json and .md.
+one learner, the same with a clock at every stage, then several learners together in one process. Writes
+results/engine-<device>.json and .md.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ from pathlib import Path
 import torch
 
 from gmed.engine.bench import Speed, bench, where_measured
+from gmed.engine.stages import REST, STAGES
 from gmed.engine.terms import pick_device
 
 MODELS = {"split-mnist": "MLP", "split-cifar10": "ResNet-18, 32 x 32", "split-mini-imagenet": "ResNet-18, 84 x 84"}
 PLAN = {
     "cuda": {
-        "split-cifar10": (["er", "er+gmed", "mir", "mir+gmed", "er-aug"], (1, 2, 5, 10, 20, 40)),
+        "split-cifar10": (["er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed"], (1, 2, 5, 10, 20, 40)),
         "split-mini-imagenet": (["er", "er+gmed"], (1, 20)),
         "split-mnist": (["er", "er+gmed", "mir+gmed"], (1, 20)),
     },
-    "cpu": {"split-mnist": (["finetune", "er", "er+gmed", "mir", "mir+gmed", "er-aug"], (1, 5))},
+    "cpu": {
+        "split-mnist": (
+            ["finetune", "er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed"],
+            (1, 2, 5, 10, 20, 40),
+        ),
+    },
 }
 QUICK = (20,)
 
@@ -54,7 +61,10 @@ def main() -> None:
     (chosen.out / f"engine-{chosen.device}.json").write_text(json.dumps(content, indent=1) + "\n")
     head = "| model | method | together | ms per seed-step | seed-steps/s | times the plain loop | peak MB |"
     text = [f"{', '.join(f'{k} {v}' for k, v in environment.items())}; {chosen.steps} steps", "", head]
-    (chosen.out / f"engine-{chosen.device}.md").write_text("\n".join([*text, "|---" * 7 + "|", *map(line, speeds), ""]))
+    text += ["|---" * 7 + "|", *map(line, speeds), "", "Milliseconds by stage of a step, in the plain loop:", ""]
+    text += [f"| model | method | {' | '.join(STAGES)} | {REST} |", "|---" * (len(STAGES) + 3) + "|"]
+    text += [by_stage(speed) for speed in speeds if speed.stages]
+    (chosen.out / f"engine-{chosen.device}.md").write_text("\n".join([*text, ""]))
 
 
 def line(speed: Speed) -> str:
@@ -65,6 +75,13 @@ def line(speed: Speed) -> str:
         f"| {MODELS[speed.benchmark]} | {speed.method} | {together} | {speed.milliseconds:.3f} "
         f"| {1000 / speed.milliseconds:.0f} | {speed.ratio:.1f} | {peak} |"
     )
+
+
+def by_stage(speed: Speed) -> str:
+    """A row of the other table."""
+    found = speed.stages or {}
+    shares = (f"{found[stage]:.3f}" if stage in found else "-" for stage in (*STAGES, REST))
+    return f"| {MODELS[speed.benchmark]} | {speed.method} | {' | '.join(shares)} |"
 
 
 if __name__ == "__main__":

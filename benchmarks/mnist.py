@@ -22,13 +22,15 @@ VARIANTS = [
     *(f"mir(extra_batches={n})" for n in (1, 2)),
     *DECAYED,
     *(f"er+gmed(extra={n})" for n in (3, 5, 10, 50)),
+    "er+gmed(beta=0.0)",
 ]
-FADING = ["er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed"]
+FADING = ["finetune", "er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed"]
 SIZES = [f"{base}(memory={size}){edit}" for base in ("er", "mir") for size in (100, 200) for edit in ("", "+gmed")]
 UNDECIDED = {  # comparisons that 20 seeds left open: run them with --seeds 60
     "split-mnist": [
         *("er", "er+gmed", "mir", "mir+gmed", "gem", "gem+gmed", "gss", "gss+gmed", "er+optimal-edit"),
         *("er+gmed(gamma=0.9)", "er+gmed(gamma=0.99)", "mir+gmed(gamma=0.99)", "er+gmed(extra=3)"),
+        *("er+gmed(steps=3)", "er+gmed(steps=5)"),
     ],
     "split-mnist-fuzzy": ["er", "er+gmed", "er-aug", "er-aug+gmed"],
     "permuted-mnist": ["mir", "mir+gmed", "er-aug", "er-aug+gmed"],
@@ -37,7 +39,7 @@ UNDECIDED = {  # comparisons that 20 seeds left open: run them with --seeds 60
     "rotated-mnist": [
         *("er", "er+gmed", "mir", "mir+gmed", "mir+gmed(gamma=0.9)", "mir+gmed(gamma=0.99)", "mir(extra_batches=2)"),
         *("er+gmed(extra=3)", "er+gmed(extra=5)", "er-t", "er-t+gmed", "gem", "gem+gmed", "gss", "gss+gmed"),
-        *("er(memory=200)", "er(memory=200)+gmed"),
+        *("er(memory=200)", "er(memory=200)+gmed", "er+gmed(alpha=0.05,steps=3)", "er+gmed(alpha=0.01,steps=5)"),
     ],
 }
 PLAN = {  # in the order they are worth waiting for

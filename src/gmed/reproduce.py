@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from typing import Any
 
 from gmed.experiment import Watcher, default_store
@@ -170,6 +171,8 @@ def assemble(
                     compared[benchmark, cell.method, rival] = cell.published.marks
         if target.best and (pair := _best(benchmark, cells, results)):
             compared.setdefault((benchmark, *pair), None)
+        for method, rival in _besides(target, [cell for cell in cells if _percent(results, benchmark, cell.method)]):
+            compared.setdefault((benchmark, method, rival), None)
     comparisons = [c for pair, marks in compared.items() if (c := _compare(target, results, *pair, marks)) is not None]
     corrected = holm([comparison.gain.p for comparison in comparisons])
     comparisons = [Comparison(**{**vars(c), "corrected": p}) for c, p in zip(comparisons, corrected, strict=True)]
@@ -184,6 +187,15 @@ def _ours(cell: Cell, percent: list[float]) -> Ours:
     mean, p = sum(percent) / len(percent), cell.published
     spread = math.sqrt(sum((x - mean) ** 2 for x in percent) / (len(percent) - 1)) if len(percent) > 1 else math.nan
     return Ours(cell, len(percent), mean, spread, difference(percent, p.mean, p.std, p.n))
+
+
+def _besides(target: Target, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+    """The methods of rows that a table compares besides; a row may be of several."""
+    named: dict[str, list[str]] = {}
+    for cell in cells:
+        named.setdefault(cell.row, []).append(cell.method)
+    for row, rival in target.pairs:
+        yield from product(named.get(row, ()), named.get(rival, ()))
 
 
 def _best(benchmark: str, cells: Sequence[Cell], results: Results) -> tuple[str, str] | None:

@@ -25,6 +25,8 @@ class Target:
         The edit that GMED is compared with; by default every edit is compared with none.
     best
         Whether the best edited method is compared with the best that is not edited.
+    pairs
+        Rows of the paper, by their names there, the first of which is compared with the second besides.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Target:
     levels: tuple[float, ...] = (0.05,)
     against: str | None = None
     best: bool = False
+    pairs: tuple[tuple[str, str], ...] = ()
 
     def cells(self) -> list[Cell]:
         """Its cells that a method here can fill, methods under the names that results have."""
@@ -55,19 +58,58 @@ TARGETS = {
     target.name: target
     for target in (
         Target("main", "final accuracy of every method on six data sets", "Table 1", (0.1, 0.05), best=True),
-        Target("equal-memory", "networks that grow, and replay with as much memory", "Table 2"),
+        Target(
+            "equal-memory",
+            "networks that grow, and replay with as much memory",
+            "Table 2",
+            pairs=tuple(("ER+GMED", rival) for rival in ("CN-DPM", "Prog. NN", "CompCL")),
+        ),
         Target("fuzzy-short", "fuzzy task boundaries, three data sets", "Table 3"),
-        Target("ablation", "other edits, and more replay", "Table 4", against="adv-edit"),
-        Target("steps", "several steps of editing", "Table 5"),
-        Target("gamma", "decay of the stride", "Table 7"),
+        Target(
+            "ablation",
+            "other edits, and more replay",
+            "Table 4",
+            against="adv-edit",
+            pairs=(
+                ("ER + GMED", "ER + Random Edit"),
+                ("MIR + GMED", "MIR + Random Edit"),
+                ("MIR+Extra 1 batch", "MIR"),
+                ("MIR+Extra 2 batches", "MIR"),
+                ("MIR + GMED", "MIR+Extra 1 batch"),
+            ),
+        ),
+        Target(
+            "steps",
+            "several steps of editing",
+            "Table 5",
+            pairs=(("3-step Edit", "1-step Edit"), ("5-step Edit", "1-step Edit")),
+        ),
+        Target(
+            "gamma",
+            "decay of the stride",
+            "Table 7",
+            pairs=tuple(
+                (f"{base} + GMED_γ=1.0", f"{base} + GMED_γ={gamma}") for base in ("ER", "MIR") for gamma in (0.9, 0.99)
+            ),
+        ),
         Target("er-t", "GMED on ER with tricks", "Table 8"),
         Target("fuzzy", "fuzzy task boundaries, six data sets", "Table 9"),
         Target("task-aware", "methods that know the task", "Table 10"),
-        Target("write-back", "edits that are not written back", "Table 11"),
+        Target(
+            "write-back",
+            "edits that are not written back",
+            "Table 11",
+            pairs=(("ER + GMED", "ER + GMED w/o writeback"),),
+        ),
         Target("full-mnist", "Split MNIST with all examples", "Table 12", (0.1, 0.01)),
         Target("memory", "sizes of memory", "Table 13"),
-        Target("optimal", "edits that see the past", "Table 14"),
-        Target("extra", "further examples edited", "Table 15"),
+        Target("optimal", "edits that see the past", "Table 14", pairs=(("ER+Optimal Editing", "ER+GMED"),)),
+        Target(
+            "extra",
+            "further examples edited",
+            "Table 15",
+            pairs=tuple((f"+ {extra} examples", "ER+GMED (10 examples)") for extra in (3, 5, 10, 50)),
+        ),
         Target("gss", "GMED on another memory", "Table 17"),
     )
 }
