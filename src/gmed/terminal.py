@@ -331,6 +331,12 @@ def _show_numbers(console: Console, found: Finding) -> None:
         ours = beside(number.mean, number.std)
         table.add_row(number.benchmark, number.quantity, str(number.n), ours, paper)
     console.print(table)
+    for number in found.numbers:
+        if (apart := number.difference) is not None and apart.low < apart.high:
+            console.print(
+                f"{number.benchmark}: {number.quantity}: {apart.mean:+.3g} from the paper's,\n"
+                f"  95 % interval [{apart.low:+.3g}, {apart.high:+.3g}], {number.n} runs"
+            )
 
 
 def show_survey(console: Console, standings: Sequence[Standing]) -> None:

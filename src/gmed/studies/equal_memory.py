@@ -18,7 +18,7 @@ class EqualMemory(AccuracyTable):
             cell = row.cell
             runs = [run for run in table.results.runs if (run.benchmark, run.method) == (cell.benchmark, cell.method)]
             metrics = [Metrics.of(run) for run in runs]
-            theirs, _ = self.published(
+            theirs, *_ = self.published(
                 COUNTED_FOR.get(cell.benchmark, cell.benchmark), "memory overhead in examples", cell.row
             )
             taken = [one.overhead for one in metrics]

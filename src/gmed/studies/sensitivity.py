@@ -38,7 +38,7 @@ class Sensitivity(Figure):
         for benchmark, method, _ in chosen.planned:
             if percent := _percent(results, benchmark, method):
                 theirs = published(benchmark, method)
-                beside = (theirs.mean, theirs.std) if theirs else (None, None)
+                beside = (theirs.mean, theirs.std, theirs.n) if theirs else ()
                 found.numbers.append(Number.of(benchmark, method, percent, *beside))
         found.notes.append("Final accuracy in %. The paper gives no numbers for its figure; beside ours is Table 1.")
         return found, [record for benchmark in chosen.benchmarks for record in records_of(results, benchmark)]

@@ -14,7 +14,7 @@ from gmed.experiment import Watcher, default_store
 from gmed.paper import quantities
 from gmed.plan import Chosen, Planned, choose
 from gmed.reproduce import Reproduction
-from gmed.results import Failure
+from gmed.results import Difference, Failure, difference
 from gmed.results.results import finite
 
 
@@ -54,6 +54,8 @@ class Number:
     ----------
     n, mean, std
         Over so many runs; the standard deviation of one is ``nan``.
+    difference
+        Of ours and the paper's, with its interval.
     """
 
     benchmark: str
@@ -63,6 +65,7 @@ class Number:
     std: float
     published: float | None = None
     published_std: float | None = None
+    difference: Difference | None = None
 
     @classmethod
     def of(
@@ -72,14 +75,17 @@ class Number:
         values: Sequence[float],
         published: float | None = None,
         published_std: float | None = None,
+        published_n: int | None = None,
     ) -> Number:
         """From the values of the runs.
 
-        >>> Number.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
-        Number(benchmark='split-mnist', quantity='rate', n=3, mean=2.0, std=1.0, published=2.5, published_std=None)
+        >>> found = Number.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
+        >>> found.n, found.mean, found.std, found.difference.mean, round(found.difference.high, 2)
+        (3, 2.0, 1.0, -0.5, 1.98)
         """
         mean, std = fmean(values), stdev(values) if len(values) > 1 else math.nan
-        return cls(benchmark, quantity, len(values), mean, std, published, published_std)
+        apart = None if published is None else difference(values, published, published_std, published_n or 0)
+        return cls(benchmark, quantity, len(values), mean, std, published, published_std, apart)
 
 
 @dataclass
@@ -165,10 +171,12 @@ class Study(ABC):
             store=asked.how.get("store", default_store()) if self.stored else None,
         )
 
-    def published(self, benchmark: str, quantity: str, row: str | None = None) -> tuple[float, float | None]:
-        """A number that it shows in the paper, and its standard deviation, if that is given."""
+    def published(
+        self, benchmark: str, quantity: str, row: str | None = None
+    ) -> tuple[float, float | None, int | None]:
+        """A number that it shows in the paper, its standard deviation and the number of runs, as far as given."""
         (found,) = (
-            (number.value, number.std)
+            (number.value, number.std, number.n)
             for number in quantities()
             if (number.where, number.benchmark, number.quantity) == (self.where, benchmark, quantity)
             and row in (None, number.row)
