@@ -160,7 +160,7 @@ def test_colours_in_a_terminal_unless_asked_not_to(tmp_path):
 def test_nothing_but_text_into_a_pipe_and_at_most_80_columns(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert make_console().no_color
-    for words in (["list"], ["data"], ["reproduce", "--list"]):
+    for words in (["list"], ["data"], ["reproduce", "--list", "--no-estimate"]):
         said = gmed(*words)
         assert "\x1b" not in said
         assert all(len(line) <= 80 for line in said.splitlines() if "/" not in line), said  # a path stays in one piece

@@ -24,7 +24,7 @@ def add_reproduce(app: typer.Typer) -> None:
 def _reproduce(
     target: Annotated[str | None, typer.Argument(help="A table or figure: main, ablation, cosine, tsne ...")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="What there is, and what it still needs")] = False,
-    estimate: Annotated[bool, typer.Option("--estimate", help="With --list: measure unknown speeds")] = False,
+    estimate: Annotated[bool, typer.Option(help="With --list: measure speeds that are not known")] = True,
     benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many [the paper's, 10 or 20]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
@@ -42,8 +42,6 @@ def _reproduce(
     given = {"device": device, "workers": workers, "data_dir": data_dir, "store": store or default_store()}
     how: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     columns = [name for name in (benchmarks or "").split(",") if name]
-    if estimate:
-        raise UsageError("--estimate goes with --list")
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
     study = get_study(target)

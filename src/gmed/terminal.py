@@ -27,10 +27,10 @@ from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
 from gmed.plan import SMALL_VERSION
-from gmed.reproduce import Reproduction
-from gmed.results import Failure, Gain, Results
+from gmed.reproduce import Comparison, Reproduction
+from gmed.results import Failure, Results
 from gmed.results.metrics import Metrics
-from gmed.results.wording import apart, beside, duration, p_value, spread
+from gmed.results.wording import apart, beside, describe_gain, duration, p_value, spread
 from gmed.studies import Finding
 from gmed.studies.survey import Standing
 from gmed.tune import Tuned
@@ -280,20 +280,31 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
                 )
         console.print(table)
     for c in found.comparisons:
-        theirs = "" if c.published_gain is None else f" (paper {c.published_gain:+.2f}{c.published_marks or ''})"
-        console.print(f"{c.benchmark}: {c.method} over {c.rival}{c.marks}: {describe_gain(c.gain)}{theirs}")
-        if not math.isnan(c.gain.p):
-            console.print(
-                f"  permutation test p {p_value(c.permutation)}; p {p_value(c.corrected)} corrected for "
-                f"{len(found.comparisons)} comparison{'s' if len(found.comparisons) > 1 else ''}"
-            )
+        _show_comparison(console, c, len(found.comparisons))
     levels = ", ".join(f"{'*' * (place + 1)} p < {level:g}" for place, level in enumerate(target.levels))
     if found.comparisons:
         console.print(f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {levels})")
+    for c in found.best:
+        console.print(f"The best edited method against the previous best, by {c.chosen}:")
+        _show_comparison(console, c, len(found.best))
+    if found.best:
+        console.print(
+            f"(† p < {max(target.levels):g}; where our means choose, the difference is flattered by the choice)"
+        )
     for benchmark, why in found.missing.items():
         console.print(f"left out: {benchmark}: {why}")
     for failure in found.results.failures:
         _show_failure(console, failure)
+
+
+def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
+    theirs = "" if c.published_gain is None else f" (paper {c.published_gain:+.2f}{c.published_marks or ''})"
+    console.print(f"{c.benchmark}: {c.method} over {c.rival}{c.marks}: {describe_gain(c.gain)}{theirs}")
+    if not math.isnan(c.gain.p):
+        console.print(
+            f"  permutation test p {p_value(c.permutation)}; p {p_value(c.corrected)} corrected for "
+            f"{comparisons} comparison{'s' if comparisons > 1 else ''}"
+        )
 
 
 def show_finding(console: Console, found: Finding | Reproduction) -> None:
@@ -342,12 +353,13 @@ def _show_numbers(console: Console, found: Finding) -> None:
 def show_survey(console: Console, standings: Sequence[Standing]) -> None:
     """What can be reproduced: what it shows, the data it needs, and what is left to compute."""
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("target\n  in the paper", "shows\n  data sets", "runs\nstored", "time\nleft"):
+    for heading in ("target\n  in the paper", "shows\n  data sets", "runs stored\nseeds", "time\nleft"):
         table.add_column(heading, justify="right" if heading.startswith(("runs", "time")) else "left")
     for standing in standings:
         study = standing.study
         sets = " ".join(name if here else f"{name}*" for name, here in standing.data.items())
         stored = f"{standing.stored if standing.kept else '-'}/{standing.needed}"
+        stored += f"\n{' to '.join(map(str, sorted(set(standing.seeds))))}"
         first, second = f"{study.name}\n  {study.where.split(',')[0]}", f"{study.title}\n  {sets}"
         table.add_row(first, second, stored, _time_left(standing))
     console.print(table)
@@ -356,7 +368,7 @@ def show_survey(console: Console, standings: Sequence[Standing]) -> None:
             not here for standing in standings for here in standing.data.values()
         ),
         "- run anew every time, and not stored.": not all(standing.kept for standing in standings),
-        "? not known, + and more: --list --estimate measures it.": any(standing.unknown for standing in standings),
+        "? not known, + and more that is not known.": any(standing.unknown for standing in standings),
         "gmed reproduce TARGET computes what is left, --quick a small version.": True,
     }
     for note, wanted in notes.items():
@@ -368,7 +380,7 @@ def _time_left(standing: Standing) -> str:
     known = duration(standing.seconds) if standing.seconds else ""
     if standing.unknown:
         return f"{known}+" if known else "?"
-    return known or "none"
+    return known or ("none here" if standing.elsewhere else "none")
 
 
 def _show_failure(console: Console, failure: Failure) -> None:
@@ -397,22 +409,6 @@ def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[
         table.add_row(speed.method, *(f"{found[name]:.3f}" if name in found else "-" for name in names))
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in environment.items()))
-
-
-def describe_gain(gain: Gain) -> str:
-    r"""A paired gain in words, for lines of 80 columns.
-
-    >>> print(describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20)))
-    +1.60 points,
-      95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
-    """
-    if math.isnan(gain.p):
-        why = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
-        return f"{gain.mean:+.2f} points ({why}: no test)"
-    return (
-        f"{gain.mean:+.2f} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
-        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds"
-    )
 
 
 def _runs(count: int) -> str:

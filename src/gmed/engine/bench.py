@@ -66,10 +66,11 @@ def bench(
     steps: int = 400,
     warm_up: int = WARM_UP,
     device: str = "auto",
+    by_stage: bool = True,
 ) -> list[Speed]:
     """Measure a method on random images in the shape of a benchmark's, first in a plain loop, then together.
 
-    The plain loop is made twice, the second time with a clock at every stage of a step.
+    The plain loop is made twice, the second time with a clock at every stage of a step, unless that is not wanted.
 
     The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up.
 
@@ -85,9 +86,24 @@ def bench(
         seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where)
         each = 1000 * seconds / steps / max(count, 1)
         ratio = speeds[0].milliseconds / each if speeds else 1.0
-        stages = None if count else _stages(spec, stream, (warm_up, steps), where)
+        stages = None if count or not by_stage else _stages(spec, stream, (warm_up, steps), where)
         speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured, stages))
     return speeds
+
+
+def seconds_to_predict(benchmark: str, method: str, *, device: str = "auto", examples: int = 1000) -> float:
+    """How long a method takes to classify an example here, among many."""
+    spec, where = RunSpec.make(benchmark, method, 0), pick_device(device)
+    learner = make_learner(spec, where)
+    x = pixels(_random_stream(spec.benchmark, examples // spec.benchmark.batch_size, where).x)
+    found = []
+    for _ in range(2):  # libraries set themselves up in the first
+        _wait(where)
+        start = time.perf_counter()
+        learner.predict(x)
+        _wait(where)
+        found.append(time.perf_counter() - start)
+    return min(found) / len(x)
 
 
 def where_measured(device: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import math
 from gmed.data.own import DEFAULT_SPLIT, OwnData
 from gmed.engine import FUZZY, TUNING
 from gmed.engine.own_model import OwnModel
-from gmed.results.statistics import Difference
+from gmed.results.statistics import Difference, Gain
 
 
 def spread(mean: float, std: float | None) -> str:
@@ -85,3 +85,19 @@ def as_typed(benchmark: str, *methods: str) -> list[str]:
     dropped = [word for column in own.drop for word in ("--drop", column)]
     fuzzy = ["--fuzzy"] if plain.endswith(FUZZY) else []
     return [own.file, *methods, *label, *split, *dropped, *fuzzy, *asked]
+
+
+def describe_gain(gain: Gain) -> str:
+    r"""A paired gain in words, for lines of 80 columns.
+
+    >>> print(describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20)))
+    +1.60 points,
+      95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
+    """
+    if math.isnan(gain.p):
+        why = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
+        return f"{gain.mean:+.2f} points ({why}: no test)"
+    return (
+        f"{gain.mean:+.2f} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
+        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds"
+    )

@@ -23,14 +23,21 @@ STUDIES = {study.name: study for study in (*_TABLES, *_FIGURES)}
 
 
 def get_study(name: str) -> Study:
-    """The table or figure of this name.
+    """The table or figure of this name, or that the paper calls so.
 
-    >>> get_study("cosine").where, get_study("gamma").where
-    ('Figure 3', 'Table 7')
+    >>> get_study("cosine").where, get_study("gamma").where, get_study("Table 1").name, get_study("figure-3").name
+    ('Figure 3', 'Table 7', 'main', 'cosine')
     """
-    if name not in STUDIES:
-        raise unknown("target", name, STUDIES)
-    return STUDIES[name]
+    if name in STUDIES:
+        return STUDIES[name]
+    for study in STUDIES.values():
+        if _plain(study.where) == _plain(name):
+            return study
+    raise unknown("target", name, [*STUDIES, *(study.where.lower().replace(" ", "-") for study in STUDIES.values())])
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 __all__ = ["STUDIES", "Asked", "Finding", "Number", "Study", "get_study"]

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from gmed.engine import get_benchmark, resolve
 from gmed.paper.targets import get_target
-from gmed.plan import Planned
+from gmed.plan import QUICK_SEEDS, Planned, compute
 from gmed.reproduce import Reproduction, planned, reproduce
+from gmed.results import Results
 from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, panel_title
 from gmed.studies.figure import Figure
 from gmed.studies.study import Asked, Finding
 
 PANELS_IN_A_ROW = 3
+FURTHER = 1000
+"""The size of memory that the figure has besides those of the table."""
 
 
 class MemoryFigure(Figure):
@@ -22,7 +27,7 @@ class MemoryFigure(Figure):
     where = "Figure 2"
 
     def plan(self) -> list[Planned]:
-        return planned(get_target("memory"))
+        return [*planned(get_target("memory")), *further_size()]
 
     def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
         table = reproduce(
@@ -33,8 +38,23 @@ class MemoryFigure(Figure):
             watcher=asked.watcher,
             **asked.how,
         )
-        found = Finding(self, asked.quick, table=table, missing=table.missing, failures=table.failures)
-        return found, records_of(table)
+        drawn = {row.cell.benchmark for row in table.rows}
+        further = compute(self._further(drawn, asked), asked.watcher, **asked.how)
+        failures = [*table.failures, *further.failures]
+        found = Finding(self, asked.quick, table=table, missing=table.missing, failures=failures)
+        found.notes.append(f"{FURTHER:,} examples: in the paper's figure, which gives no numbers.")
+        return found, [*records_of(table), *further_records(further)]
+
+    def _further(self, benchmarks: set[str], asked: Asked) -> list[Planned]:
+        """The further size of these benchmarks, where it can be computed."""
+        folder = asked.how.get("data_dir")
+        seeds = asked.seeds or (QUICK_SEEDS if asked.quick else None)
+        return [
+            one._replace(seeds=seeds or one.seeds)
+            for one in further_size()
+            if one.benchmark in benchmarks
+            and get_benchmark(one.benchmark).data_problem(Path(folder) if folder else None) is None
+        ]
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt
@@ -51,6 +71,48 @@ class MemoryFigure(Figure):
             f"points: mean ± standard deviation, n = {' or '.join(map(str, seeds))} seeds; black lines: published",
             "* gain over the unedited method with p < 0.05, one-tailed paired t-test, uncorrected",
         ]
+
+
+def further_size() -> list[Planned]:
+    """Runs with the one size of memory for which the paper has a figure, and no table.
+
+    >>> [one.method for one in further_size()][:3]
+    ['er(memory=1000)', 'er(memory=1000)+gmed', 'mir(memory=1000)']
+    """
+    return [
+        Planned(benchmark, f"{base}(memory={FURTHER}){edit}")
+        for benchmark in dict.fromkeys(cell.benchmark for cell in get_target("memory").cells())
+        for base in ("er", "mir")
+        for edit in ("", "+gmed")
+    ]
+
+
+def further_records(results: Results) -> list[Record]:
+    """What is drawn of that size."""
+    records = []
+    for one in further_size():
+        percent = [100 * accuracy for accuracy in results.accuracies(one.benchmark, one.method).values()]
+        if not percent:
+            continue
+        mean, reach = fmean(percent), stdev(percent) if len(percent) > 1 else 0.0
+        base = resolve(get_benchmark(one.benchmark), one.method).base_name
+        gain = results.gain(one.benchmark, one.method, base) if base else None
+        records.append(
+            {
+                "benchmark": one.benchmark,
+                "method": one.method.replace(f"(memory={FURTHER})", ""),
+                "memory": FURTHER,
+                "n": len(percent),
+                "mean": mean,
+                "low": mean - reach,
+                "high": mean + reach,
+                "marks": "*" if gain is not None and gain.p < 0.05 else "",
+                "published": None,
+                "published_std": None,
+                "published_marks": None,
+            }
+        )
+    return records
 
 
 def records_of(table: Reproduction) -> list[Record]:

@@ -9,6 +9,7 @@ from gmed.paper import published
 from gmed.plan import Planned, compute
 from gmed.results import Results
 from gmed.results.tuning import GRIDS
+from gmed.results.wording import describe_gain
 from gmed.studies.charts import COLOURS, GREY, INK, Record, data, panel_title
 from gmed.studies.figure import Figure
 from gmed.studies.study import Asked, Finding, Number
@@ -40,6 +41,8 @@ class Sensitivity(Figure):
                 theirs = published(benchmark, method)
                 beside = (theirs.mean, theirs.std, theirs.n) if theirs else ()
                 found.numbers.append(Number.of(benchmark, method, percent, *beside))
+                if method != "er" and (gain := results.gain(benchmark, method, "er")) is not None:
+                    found.notes.append(f"{benchmark}: {method} over er: {describe_gain(gain)}")
         found.notes.append("Final accuracy in %. The paper gives no numbers for its figure; beside ours is Table 1.")
         return found, [record for benchmark in chosen.benchmarks for record in records_of(results, benchmark)]
 
@@ -83,6 +86,7 @@ def records_of(results: Results, benchmark: str) -> list[Record]:
         if percent := _percent(results, benchmark, method):
             mean, reach = float(np.mean(percent)), float(np.std(percent, ddof=1)) if len(percent) > 1 else 0.0
             tuned = method == "er+gmed"
+            gain = results.gain(benchmark, method, "er") if er else None
             theirs = published(benchmark, method) if tuned else None
             records.append(
                 {
@@ -95,6 +99,10 @@ def records_of(results: Results, benchmark: str) -> list[Record]:
                     "high": mean + reach,
                     "tuned": tuned,
                     "er": float(np.mean(er)) if er else None,
+                    "gain": gain.mean if gain else None,
+                    "gain_low": gain.low if gain else None,
+                    "gain_high": gain.high if gain else None,
+                    "gain_p": gain.p if gain else None,
                     "published": theirs.mean if theirs else None,
                 }
             )

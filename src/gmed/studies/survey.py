@@ -10,10 +10,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
+
 from gmed.engine import RunSpec, get_benchmark
-from gmed.engine.bench import bench
+from gmed.engine.bench import bench, seconds_to_predict
+from gmed.engine.group import MOST_TOGETHER
 from gmed.engine.methods import parse
-from gmed.engine.run import environment, make_stream
+from gmed.engine.run import environment
 from gmed.engine.terms import pick_device
 from gmed.experiment import default_store
 from gmed.results import Store
@@ -22,6 +25,9 @@ from gmed.studies.study import Study
 
 WARM_UP, STEPS = 5, 10
 """Steps before and while the clock runs, where a speed is measured."""
+
+UNEVEN = ("cn-dpm",)
+"""Methods whose first steps tell nothing of the others: most of their time goes into a few."""
 
 Clock = Callable[[str, str], float | None]
 """Seconds that a run of a method takes on a benchmark, if they are known."""
@@ -43,6 +49,10 @@ class Standing:
         What the missing runs take here, as far as it is known, on all cores; only those whose data are here.
     unknown
         How many of them there are whose speed is not known.
+    elsewhere
+        How many more are missing whose data are not here.
+    seeds
+        At how many seeds a method is run: the fewest and the most.
     """
 
     study: Study
@@ -52,6 +62,8 @@ class Standing:
     data: dict[str, bool]
     seconds: float
     unknown: int
+    elsewhere: int
+    seeds: tuple[int, int]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can carry it."""
@@ -89,7 +101,7 @@ def survey(
     )
 
     def standing(study: Study) -> Standing:
-        needed, kept, seconds, unknown = set[str](), 0, 0.0, 0
+        needed, kept, seconds, unknown, elsewhere = set[str](), 0, 0.0, 0, 0
         sets: dict[str, bool] = {}
         for planned in study.plan():
             sets.setdefault(get_benchmark(planned.benchmark).data, here(planned.benchmark))
@@ -101,7 +113,11 @@ def survey(
                 each = clock(planned.benchmark, study.costs_like or planned.method)
                 seconds += (each or 0.0) * len(missing) / at_once
                 unknown += 0 if each else len(missing)
-        return Standing(study, kept, len(needed), study.stored, sets, seconds, unknown)
+            elif missing:
+                elsewhere += len(missing)
+        seeds = [planned.seeds for planned in study.plan()]
+        most = min(seeds), max(seeds)
+        return Standing(study, kept, len(needed), study.stored, sets, seconds, unknown, elsewhere, most)
 
     return [standing(study) for study in studies]
 
@@ -136,20 +152,42 @@ def family(method: str) -> str:
 
 
 def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Callable[[str, str], None]) -> Clock:
-    """The same clock where it knows; else a few steps are timed, and multiplied."""
-    timed: dict[tuple[str, str], float] = {}
+    """The same clock where it knows; else some steps and predictions are timed, and multiplied.
+
+    Streams of the same data are learned from at the same speed, as are methods of one shape.
+    """
+    timed: dict[tuple[str, str], tuple[float, float]] = {}
+    folder, sizes = Path(data_dir) if data_dir else None, dict[str, tuple[float, int]]()
 
     def clock(benchmark: str, method: str) -> float | None:
         if (seconds := known(benchmark, method)) is not None:
             return seconds
-        name = benchmark, family(method)
-        if name not in timed:
-            tell(*name)
-            (speed,) = bench(*name, replicas=(), steps=STEPS, warm_up=WARM_UP, device=device)
-            folder = Path(data_dir) if data_dir else None
-            stream = make_stream(RunSpec.make(*name, seed=0), pick_device("cpu"), folder)
-            steps = len(stream) / get_benchmark(benchmark).batch_size
-            timed[name] = speed.milliseconds / 1000 * steps
-        return timed[name]
+        spec = RunSpec.make(benchmark, method, seed=0)
+        if spec.method.base.name in UNEVEN:
+            return None
+        shape = spec.benchmark.data, spec.method.shape
+        if shape not in timed:
+            tell(benchmark, method)
+            timed[shape] = _seconds_each(spec, device)
+        if benchmark not in sizes:
+            stream = spec.benchmark.make_stream(folder, 0)
+            evaluated = (len(stream.evaluate_after) + 1) * sum(len(test.y) for test in stream.tests)
+            sizes[benchmark] = len(stream) / spec.benchmark.batch_size, evaluated
+        (step, prediction), (steps, predictions) = timed[shape], sizes[benchmark]
+        return step * steps * int(spec.method.base.parameters.get("passes", 1)) + prediction * predictions
 
     return clock
+
+
+def _seconds_each(spec: RunSpec, device: str) -> tuple[float, float]:
+    """How long a step and a prediction take, computed as runs are: one thread each, or many seeds together."""
+    name = spec.benchmark.name, spec.method.name
+    together = pick_device(device).type == "cuda" and spec.can_be_decided_ahead()
+    how: dict[str, Any] = {"replicas": (MOST_TOGETHER,), "warm_up": 100, "steps": 200} if together else {"replicas": ()}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        speed = bench(*name, device=device, by_stage=False, **{"warm_up": WARM_UP, "steps": STEPS, **how})[-1]
+        return speed.milliseconds / 1000, seconds_to_predict(*name, device=device)
+    finally:
+        torch.set_num_threads(threads)
