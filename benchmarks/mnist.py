@@ -25,7 +25,9 @@ VARIANTS = [
     "er+gmed(beta=0.0)",
 ]
 FADING = ["finetune", "er", "er+gmed", "mir", "mir+gmed", "er-aug", "er-aug+gmed"]
-SIZES = [f"{base}(memory={size}){edit}" for base in ("er", "mir") for size in (100, 200) for edit in ("", "+gmed")]
+SIZES = [
+    f"{base}(memory={size}){edit}" for base in ("er", "mir") for size in (100, 200, 1000) for edit in ("", "+gmed")
+]
 UNDECIDED = {  # comparisons that 20 seeds left open: run them with --seeds 60
     "split-mnist": [
         *("er", "er+gmed", "mir", "mir+gmed", "gem", "gem+gmed", "gss", "gss+gmed", "er+optimal-edit"),

@@ -32,7 +32,7 @@ FAMILIES = {
     ],
     "er+random-edit": [f"er+random-edit(stride={s})" for s in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)],
     "er+adv-edit": [f"er+adv-edit(stride={s})" for s in (0.0003, 0.001, 0.003, 0.01, 0.03)],
-    "er+optimal-edit": [f"er+optimal-edit(alpha={a})" for a in (0.0003, 0.001, 0.003, 0.01, 0.03)],
+    "er+optimal-edit": [f"er+optimal-edit(alpha={a})" for a in (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)],
     "er+gmed(steps=3)": [f"er+gmed(steps=3,alpha={a})" for a in (0.01, 0.03, *ALPHAS)],
     "er+gmed(steps=5)": [f"er+gmed(steps=5,alpha={a})" for a in (0.01, 0.03, *ALPHAS)],
     "er+gmed(write_back=false)": [

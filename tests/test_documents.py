@@ -5,6 +5,7 @@ and one store for all of them. A block that is not run says so in its first line
 commands are still checked to exist, with their options; so are those of the overview in README.md.
 """
 
+import importlib
 import re
 import shlex
 import sys
@@ -233,6 +234,13 @@ def test_the_defaults_are_as_the_page_says(setting):
 
     said = re.search(rf"`{setting}=([\d.]+)`", ESTIMATOR)
     assert float(said[1]) == getattr(Settings(), setting) == GMEDClassifier().get_params()[setting]
+
+
+@needs_benchmarks
+def test_the_evidence_is_what_the_kept_results_say(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.delitem(sys.modules, "kept", raising=False)
+    assert importlib.import_module("evidence").text() == PAGES["docs/evidence.md"]
 
 
 @needs_benchmarks

@@ -5,11 +5,12 @@ from contextlib import suppress
 
 from gmed.engine import TUNING
 from gmed.engine.methods import parse
+from gmed.engine.parts import Part
 from gmed.errors import UsageError
 from gmed.report.chart import Chart, Choice, rows, tooltip
 from gmed.report.runs import edits_with_gmed
 from gmed.results import Store
-from gmed.results.tuning import Scores, scores
+from gmed.results.tuning import GRIDS, Scores, scores
 from gmed.studies.charts import Record
 
 
@@ -29,9 +30,12 @@ def untuned(candidate: str) -> str:
 
     >>> untuned("er(memory=50)+gmed(alpha=0.1,beta=0.0)")
     'er(memory=50)+gmed'
+    >>> untuned("er+gmed(steps=3,alpha=0.1,beta=0.0)")
+    'er+gmed(steps=3)'
     """
     *before, edit = parse(candidate)
-    return "+".join([*map(str, before), edit.name])
+    given = {name: value for name, value in edit.parameters.items() if name not in GRIDS.get(edit.name, ())}
+    return "+".join(map(str, (*before, Part(edit.name, given))))
 
 
 def tuned_benchmarks(names: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     },
     "random-edit": {"stride": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)},
     "adv-edit": {"stride": (0.0003, 0.001, 0.003, 0.01, 0.03)},
-    "optimal-edit": {"alpha": (0.0003, 0.001, 0.003, 0.01, 0.03)},
+    "optimal-edit": {"alpha": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)},
 }
 """What is tried of each edit; GMED's is the paper's grid, the others are ours."""
 

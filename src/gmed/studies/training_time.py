@@ -29,7 +29,7 @@ class TrainingTime(Study):
         found.notes += [
             f"Ours: on {' and on '.join(sorted(places))}, alone or beside other runs; the paper's: on a GTX 1080 Ti "
             "or 2080 Ti. Without data, evaluation and checkpoints.",
-            f"Ratios are paired by seed, on the same device. Section 4.3 of the paper: {overall:g} times as long.",
+            f"Ratios are paired by seed, on the same device. Section 4.5 of the paper: {overall:g} times as long.",
         ]
         if any(int(run.environment.get("replicas", 1)) > 1 for run in results.runs):
             found.notes.append("Seeds that advanced together on a GPU have each their share of the time.")
