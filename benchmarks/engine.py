@@ -70,7 +70,7 @@ def main() -> None:
 def line(speed: Speed) -> str:
     """A row of the table."""
     together = str(speed.replicas) if speed.replicas else "plain loop"
-    peak = f"{speed.peak_bytes / 2**20:.0f}"
+    peak = f"{speed.peak_bytes / 2**20:.0f}" if speed.peak_bytes else "-"
     return (
         f"| {MODELS[speed.benchmark]} | {speed.method} | {together} | {speed.milliseconds:.3f} "
         f"| {1000 / speed.milliseconds:.0f} | {speed.ratio:.1f} | {peak} |"
