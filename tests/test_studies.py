@@ -352,6 +352,23 @@ def test_the_list(tmp_path, monkeypatch):
     assert listed["cosine"]["kept"] is False and listed["cosine"]["needed"] == 20
 
 
+def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    monkeypatch.setattr("gmed.studies.survey._seconds_each", lambda spec, device: (0.01, 1e-5))
+    monkeypatch.setattr("gmed.studies.survey.os.cpu_count", lambda: 2)
+    (gss,) = (
+        one
+        for one in json.loads(reproduced("--list", "--store", tmp_path / "none.db", "--device", "cpu", "--json"))
+        if one["name"] == "gss"
+    )
+    split, rotated = 500 * 0.01 + 6 * 10_000 * 1e-5, 2000 * 0.01 + 21 * 20_000 * 1e-5
+    assert gss["seconds"] == pytest.approx(40 * (split + rotated) / 2)
+    assert (gss["unknown"], gss["elsewhere"], gss["seeds"]) == (0, 0, [20, 20])
+    with pytest.raises(UsageError, match="go with --list"):
+        reproduced("gss", "--no-estimate")
+
+
 def test_time_left(tmp_path, monkeypatch):
     monkeypatch.setattr("gmed.studies.survey.os.cpu_count", lambda: 2)
     study = get_study("full-mnist")

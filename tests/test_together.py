@@ -312,6 +312,25 @@ def test_too_little_memory_for_all_at_once(monkeypatch, learners):
         assert isinstance(outcomes[0], torch.OutOfMemoryError)
 
 
+def test_a_method_that_fails_does_not_stop_the_others(monkeypatch):
+    """An error that is not a divergence, in one of several methods: its runs fail, the rest is computed without."""
+    real = GMED.edit
+
+    def edit(self, *given):
+        if self.alpha == 7.0:
+            raise ValueError("not this one")
+        return real(self, *given)
+
+    methods = "er+gmed(alpha=1.0)", "er+gmed(alpha=7.0)", "er+gmed(alpha=2.0)"
+    specs = [RunSpec.make("split-mnist-tuning", method, seed) for method in methods for seed in (1, 2)]
+    expected = [run_one(spec, CPU).accuracy for spec in specs]
+    monkeypatch.setattr(GMED, "edit", edit)
+    outcomes = run_together(specs, CPU)
+    assert ["not this one" in str(outcome) for outcome in outcomes] == [False, False, True, True, False, False]
+    for place in (0, 1, 4, 5):
+        assert outcomes[place].accuracy == expected[place]
+
+
 def test_runs_together_are_the_runs_alone():
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
     both = run_together(specs, CPU)

@@ -24,7 +24,9 @@ def add_reproduce(app: typer.Typer) -> None:
 def _reproduce(
     target: Annotated[str | None, typer.Argument(help="A table or figure: main, ablation, cosine, tsne ...")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="What there is, and what it still needs")] = False,
-    estimate: Annotated[bool, typer.Option(help="With --list: measure speeds that are not known")] = True,
+    estimate: Annotated[
+        bool | None, typer.Option("--estimate/--no-estimate", help="With --list: measure speeds [yes]")
+    ] = None,
     benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many [the paper's, 10 or 20]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
@@ -37,8 +39,10 @@ def _reproduce(
 ) -> None:
     """Compute a table or figure of the paper anew and set ours beside the published numbers."""
     if show_list or target is None:
-        _list(store, data_dir, device or "auto", estimate, as_json)
+        _list(store, data_dir, device or "auto", estimate is not False, as_json)
         return
+    if estimate is not None:
+        raise UsageError("--estimate and --no-estimate go with --list")
     given = {"device": device, "workers": workers, "data_dir": data_dir, "store": store or default_store()}
     how: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     columns = [name for name in (benchmarks or "").split(",") if name]

@@ -46,7 +46,7 @@ class Planned(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """What of a plan is computed, and for every benchmark that is left out the reason."""
+    """What of a plan is computed, and for every benchmark or method that is left out the reason."""
 
     planned: list[Planned]
     missing: dict[str, str]

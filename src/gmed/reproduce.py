@@ -70,7 +70,7 @@ class Reproduction:
     Attributes
     ----------
     missing
-        Benchmarks of the table that were left out, and why.
+        Benchmarks of the table, or methods, that were left out, and why.
     quick
         Whether it is the small version, which decides nothing.
     best
@@ -214,25 +214,31 @@ def _besides(target: Target, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]
 
 def _best(target: Target, benchmark: str, cells: Sequence[Cell], results: Results) -> Iterator[Comparison]:
     """The best edited method against the best that is neither edited nor given all data at once, by both means."""
-    percent = {cell.method: _percent(results, benchmark, cell.method) for cell in cells}
-    rivals = [cell for cell in cells if percent[cell.method] and not cell.method.startswith("iid")]
-    edited, plain = ([cell for cell in rivals if ("+" in cell.method) == wanted] for wanted in (True, False))
-    if not edited or not plain:
-        return
+    ours = {cell.method: fmean(runs) for cell in cells if (runs := _percent(results, benchmark, cell.method).values())}
+    theirs = {cell.method: cell.published.mean for cell in cells}
+    previous = next(c.published for c in table(target.table) if (c.benchmark, c.method) == (benchmark, PREVIOUS_BEST))
+    best = max(filter(_edited, theirs), key=lambda method: theirs[method])
+    rival = min(filter(_plain, theirs), key=lambda method: abs(theirs[method] - previous.mean))  # once it is no row's
+    pairs: dict[str, tuple[str, ...]] = {"the paper's means": (best, rival)}
+    if any(map(_edited, ours)) and any(map(_plain, ours)):
+        pairs["ours"] = tuple(max(filter(kind, ours), key=lambda method: ours[method]) for kind in (_edited, _plain))
+    for pair in dict.fromkeys(pairs.values()):
+        found = _compare(target, results, benchmark, pair[0], pair[1], None) if set(pair) <= ours.keys() else None
+        if found is None:
+            continue
+        if pair == (best, rival):
+            gap = round(theirs[best] - previous.mean, 2)
+            found = replace(found, published_gain=gap, published_marks=previous.marks)
+        whose = " and ".join(name for name, chosen in pairs.items() if chosen == pair)
+        yield replace(found, marks="†" if found.gain.p < max(target.levels) else "", chosen=whose)
 
-    def best_by(mean: Callable[[Cell], float]) -> tuple[str, str]:
-        return max(edited, key=mean).method, max(plain, key=mean).method
 
-    by_the_paper = best_by(lambda cell: cell.published.mean)
-    by_ours = best_by(lambda cell: fmean(percent[cell.method].values()))
-    previous = (cell for cell in table(target.table) if (cell.benchmark, cell.method) == (benchmark, PREVIOUS_BEST))
-    marks = next((cell.published.marks for cell in previous), None)
-    for pair in dict.fromkeys((by_the_paper, by_ours)):
-        whose = [name for name, chosen in (("the paper's means", by_the_paper), ("ours", by_ours)) if chosen == pair]
-        found = _compare(target, results, benchmark, *pair, marks if pair == by_the_paper else None)
-        if found is not None:
-            mark = "†" if found.gain.p < max(target.levels) else ""
-            yield replace(found, marks=mark, chosen=" and ".join(whose))
+def _edited(method: str) -> bool:
+    return "+" in method
+
+
+def _plain(method: str) -> bool:
+    return "+" not in method and not method.startswith("iid")
 
 
 def _compare(

@@ -324,7 +324,9 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
     if found.table is None:
         for name, why in found.missing.items():
             console.print(f"left out: {name}: {why}")
-        for failure in found.failures:
+    shown = found.table.failures if found.table is not None else []
+    for failure in found.failures:
+        if failure not in shown:
             _show_failure(console, failure)
     if found.files:
         first, *others = found.files
@@ -343,10 +345,10 @@ def _show_numbers(console: Console, found: Finding) -> None:
         table.add_row(number.benchmark, number.quantity, str(number.n), ours, paper)
     console.print(table)
     for number in found.numbers:
-        if (apart := number.difference) is not None and apart.low < apart.high:
+        if (found_apart := number.difference) is not None and found_apart.low < found_apart.high:
             console.print(
-                f"{number.benchmark}: {number.quantity}: {apart.mean:+.3g} from the paper's,\n"
-                f"  95 % interval [{apart.low:+.3g}, {apart.high:+.3g}], {number.n} runs"
+                f"{number.benchmark}: {number.quantity}: {found_apart.mean:+.3g} from the paper's,\n"
+                f"  95 % interval [{found_apart.low:+.3g}, {found_apart.high:+.3g}], {number.n} runs"
             )
 
 

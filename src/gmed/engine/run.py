@@ -137,7 +137,8 @@ def run_together(
     stopping: Callable[[], bool] = lambda: False,
     on_evaluated: OnEvaluated = _unheard,
 ) -> list[Outcome]:
-    """Compute runs of one method on one benchmark at several seeds in this process, all advancing together.
+    """Compute runs on one benchmark in this process, all advancing together: of one method at several seeds, or of
+    methods that differ in numbers.
 
     Each comes out as it would alone (on a GPU: with the same kernels); one that diverges does not stop the others.
 
@@ -179,12 +180,15 @@ def _computed(
     stopping: Callable[[], bool],
     on_evaluated: OnEvaluated,
 ) -> list[Outcome]:
-    """The outcome of each: in two halves where the device has no room for all, and an error for all it happened to."""
+    """The outcome of each: in two halves where the device has no room for all or one of several methods fails, and an
+    error for all it happened to.
+    """
     try:
         with _default_dtype(torch.float32), _same_every_time(terms.deterministic):
             return _Run(specs, kept, terms).finish(on_progress, stopping, on_evaluated)
     except Exception as error:
-        if len(specs) == 1 or not _out_of_memory(error):
+        of_one_method = len({spec.method.name for spec in specs}) == 1
+        if len(specs) == 1 or (of_one_method and not _out_of_memory(error)):
             return [error] * len(specs)
     gc.collect()  # the failed try is gone only now that its error is
     torch.cuda.empty_cache()

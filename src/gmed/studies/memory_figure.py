@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from contextlib import suppress
 from statistics import fmean, stdev
 from typing import Any
 
 from gmed.engine import get_benchmark, resolve
+from gmed.errors import UsageError
+from gmed.experiment import default_store
 from gmed.paper.targets import get_target
-from gmed.plan import QUICK_SEEDS, Planned, compute
+from gmed.plan import QUICK_SEEDS, Planned, choose, compute
 from gmed.reproduce import Reproduction, planned, reproduce
 from gmed.results import Results
 from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, panel_title
@@ -46,15 +48,13 @@ class MemoryFigure(Figure):
         return found, [*records_of(table), *further_records(further)]
 
     def _further(self, benchmarks: set[str], asked: Asked) -> list[Planned]:
-        """The further size of these benchmarks, where it can be computed."""
-        folder = asked.how.get("data_dir")
+        """The further size of these benchmarks, where it can be computed or the store has it."""
+        plan = [one for one in further_size() if one.benchmark in benchmarks]
         seeds = asked.seeds or (QUICK_SEEDS if asked.quick else None)
-        return [
-            one._replace(seeds=seeds or one.seeds)
-            for one in further_size()
-            if one.benchmark in benchmarks
-            and get_benchmark(one.benchmark).data_problem(Path(folder) if folder else None) is None
-        ]
+        how = {"data_dir": asked.how.get("data_dir"), "store": asked.how.get("store", default_store())}
+        with suppress(UsageError):  # the data are not here
+            return choose(plan, self.where, seeds=seeds, **how).planned
+        return []
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt

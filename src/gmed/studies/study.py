@@ -103,7 +103,7 @@ class Finding:
     table
         The table of accuracies that a figure shows, if it is one.
     missing
-        Benchmarks that were left out, and why.
+        Benchmarks, or methods, that were left out, and why.
     """
 
     study: Study

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gmed.engine import RunResult
 from gmed.paper import quantities
 from gmed.plan import SIX, Planned, compute
@@ -45,7 +47,7 @@ class TrainingTime(Study):
         benchmark = runs[0].benchmark
         theirs = {method: self.published(benchmark, "seconds", row)[0] for method, row in ROWS.items()}
         numbers = [
-            Number.of(benchmark, f"seconds of {method}", list(found.values()), theirs[method])
+            replace(Number.of(benchmark, f"seconds of {method}", list(found.values()), theirs[method]), difference=None)
             for method, found in seconds.items()
         ]
         er, edited = seconds.values()

@@ -44,7 +44,10 @@ class Tuned(Study):
         with Store(asked.how.get("store") or default_store()) as store:
             for benchmark in chosen.benchmarks:
                 for method in ROWS:
-                    found.numbers += self.numbers(store, benchmark.removesuffix(TUNING), method)
+                    try:
+                        found.numbers += self.numbers(store, benchmark.removesuffix(TUNING), method)
+                    except UsageError as error:  # a candidate failed at every seed
+                        found.notes.append(str(error))
         found.notes.append("The best of the paper's grid on held-out examples of the first three tasks; n: seeds.")
         return found
 
