@@ -13,6 +13,7 @@ import gmed
 from gmed.engine import RunSpec, Terms, cluster
 from gmed.engine.cluster import Cluster, compare_versions, go_on, versions
 from gmed.engine.executor import Failed, Progress
+from gmed.engine.group import told
 from gmed.errors import UsageError
 
 distributed = pytest.importorskip("distributed")
@@ -134,8 +135,8 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
     monkeypatch.setattr(cluster, "AT_HAND", {})
     spec = RunSpec.make("split-mnist", "er", 0)
     data = spec.benchmark.dataset()
-    job = {"gmed": gmed.__version__, "benchmark": "split-mnist", "method": "er", "seeds": [0], "device": "cpu"}
-    job |= {"deterministic": False, "prequential": True, "seconds": 0.0, "sources": []}
+    job = told([spec]) | {"gmed": gmed.__version__, "device": "cpu"}
+    job |= {"deterministic": False, "prequential": True, "seconds": 0.0}
     kept, seen = {}, []
     for _ in range(3):
         found = go_on(job, data, kept)
