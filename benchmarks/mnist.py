@@ -57,12 +57,14 @@ PLAN = {  # in the order they are worth waiting for
             "er+gmed(steps=3)",
             "er+gmed(steps=5)",
             "er+gmed(alpha=10.0,beta=0.1,write_back=false)",
+            "er-t+gmed(alpha=10.0,beta=0.0)",
         ],
         "rotated-mnist": [
             *VARIANTS,
             "er+gmed(alpha=0.05,steps=3)",
             "er+gmed(alpha=0.01,steps=5)",
             "er+gmed(alpha=10.0,write_back=false)",
+            "er-t+gmed(alpha=0.5,beta=0.0)",
         ],
         "permuted-mnist": [*DECAYED, "er+gmed(alpha=5.0,beta=0.0,write_back=false)"],  # the published ones
     },
