@@ -151,7 +151,7 @@ class Claim:
     @property
     def in_the_paper(self) -> str:
         """As it is printed: with where it stands, and a mark where the paper's text says otherwise."""
-        said = SAID.get(self.text, 1)
+        said = 0 if self.text in NO_DIFFERENCE else SAID.get(self.text, 1)
         mark = "†" if said * self.published < 0 else ""
         return ", ".join(f"{value:+.2f} ({table})" for table, value in self.found) + mark
 
@@ -190,13 +190,22 @@ def changed_predictions(analysis: dict[str, Any]) -> Iterator[str]:
     """Table 16: rates, which are as published or not."""
     if not analysis.get("change"):
         return
-    yield from ("", "## Predictions changed by editing", "", "Percent of the stored examples, at the end of a run.", "")
-    yield from ("| | paper | here [95 %] | n | |", "|---|---:|---|---:|---|")
+    yield from section(
+        "Predictions changed by editing",
+        "Percent of the stored examples, at the end of a run.",
+        columns="| | paper | here [95 %] | n | |",
+        sides="|---|---:|---|---:|---|",
+    )
     for benchmark, found in analysis["change"].items():
         value = next(q.value for q in quantities() if q.benchmark == benchmark and q.quantity.startswith("prediction"))
         ours = paired_gain([100 * rate for rate in found["by seed"]], [0.0] * len(found["by seed"]))
         interval = f"{ours.mean:.1f} [{ours.low:.1f}, {ours.high:.1f}]"
         yield f"| {benchmark} | {value:g} (Table 16) | {interval} | {ours.n} | {as_published(ours, value)} |"
+
+
+def section(title: str, *words: str, columns: str, sides: str) -> Iterator[str]:
+    """The beginning of a part of the page that is not of claims that are counted."""
+    yield from ("", f"## {title}", "", *words, "", columns, sides)
 
 
 def as_published(ours: Gain, value: float) -> str:
@@ -208,24 +217,21 @@ def as_published(ours: Gain, value: float) -> str:
 
 def cost(results: Results) -> Iterator[str]:
     """How long training takes with editing, in times how long it takes without, in the same surroundings."""
-    yield from (
-        "",
-        "## The cost of editing",
-        "",
+    yield from section(
+        "The cost of editing",
         f"By the paper's text ER+GMED takes {TIMES:g} times as long as ER, and as long as MIR; by the seconds of its",
         "appendix, the times given here. Ours are ratios of the seconds of training at the same seed, geometric means;",
         "on a GPU seeds share one measurement. On a CPU, torch 2.13 goes with today's code, whose gradients are in",
         f"factors, and torch 2.11 with that before. The last column is about the {TIMES:g}.",
-        "",
-        "| | paper | here [95 %] | over MIR [95 %] | on | n | |",
-        "|---|---:|---|---|---|---:|---|",
+        columns="| | paper | here [95 %] | over MIR [95 %] | on | n | |",
+        sides="|---|---:|---|---|---|---:|---|",
     )
     for benchmark in ("split-mnist", "permuted-mnist", "rotated-mnist", "split-cifar10", "split-cifar100"):
         theirs = {q.row: q.value for q in quantities() if q.benchmark == benchmark and q.quantity == "seconds"}
         seconds: dict[str, dict[str, dict[int, float]]] = {}
         for run in results.runs:
             if run.benchmark == benchmark and run.method in ("er", "er+gmed", "mir"):
-                where = f"{run.environment['device']}, torch {run.environment['torch'].partition('+')[0]}"
+                where = f"{run.environment['device']}, torch {_torch(run)}"
                 seconds.setdefault(where, {}).setdefault(run.method, {})[run.seed] = run.timings["train"]
         for where, found in sorted(seconds.items()):
             over_er, over_mir = (_times(found.get("er+gmed", {}), found.get(other, {})) for other in ("er", "mir"))
@@ -253,16 +259,13 @@ def _times(one: Mapping[int, float], other: Mapping[int, float]) -> Gain | None:
 
 def other_readings(results: Results) -> Iterator[str]:
     """What Table 2 may mean besides, without a verdict."""
-    yield from (
-        "",
-        "## Other readings of the comparison with networks that grow",
-        "",
+    yield from section(
+        "Other readings of the comparison with networks that grow",
         "Not counted above. By its text, ER learns with Adam on the network that CN-DPM ends with (`er-expanded`).",
         "Prog. NN and CompCL are told the task in a prediction (`told=true`) or not, which the paper does not say: its",
         "89.46 and 91.27 on Split MNIST, 49.68 and 45.62 on CIFAR-10 lie far above the one and far below the other.",
-        "",
-        "| | | paper | here [95 %] | n |",
-        "|---|---|---:|---|---:|",
+        columns="| | | paper | here [95 %] | n |",
+        sides="|---|---|---:|---|---:|",
     )
     for claim in claims(results, {"": OTHER_READINGS}):
         yield f"| {claim} | {claim.published:+.2f} | {_interval(claim.gain)} | {claim.gain.n} |"
@@ -270,15 +273,12 @@ def other_readings(results: Results) -> Iterator[str]:
 
 def previous_best(results: Results) -> Iterator[str]:
     """Table 1's own comparison: the best edited method against the best that is not."""
-    yield from (
-        "",
-        "## The best edited method beats the previous best",
-        "",
+    yield from section(
+        "The best edited method beats the previous best",
         "Not counted above, where most of these pairs are. The two are the best by the paper's means or by ours, and",
         "where ours choose, the choice flatters the difference. The paper marks five of six with † (p < 0.1).",
-        "",
-        "| | best by | | paper | here [95 %] | p | n |",
-        "|---|---|---|---:|---|---:|---:|",
+        columns="| | best by | | paper | here [95 %] | p | n |",
+        sides="|---|---|---|---:|---|---:|---:|",
     )
     target = get_target("main")
     for benchmark in dict.fromkeys(cell.benchmark for cell in target.cells()):
@@ -294,8 +294,8 @@ def previous_best(results: Results) -> Iterator[str]:
 def no_difference(results: Results) -> Iterator[str]:
     """Claims of no difference: whether ours is as published."""
     for text, pairs in NO_DIFFERENCE.items():
-        yield from ("", f"## {text}", "", "Not counted above.", "")
-        yield from ("| | | paper | here [95 %] | n | |", "|---|---|---:|---|---:|---|")
+        columns, sides = "| | | paper | here [95 %] | n | |", "|---|---|---:|---|---:|---|"
+        yield from section(text, "Not counted above.", columns=columns, sides=sides)
         for claim in claims(results, {text: pairs}):
             verdict = as_published(claim.gain, claim.published)
             yield f"| {claim} | {claim.in_the_paper} | {_interval(claim.gain)} | {claim.n} | {verdict} |"
@@ -303,15 +303,12 @@ def no_difference(results: Results) -> Iterator[str]:
 
 def in_words(results: Results) -> Iterator[str]:
     """Claims without a number: no verdict, for there is nothing to exclude."""
-    yield from (
-        "",
-        "## Claims without a number",
-        "",
+    yield from section(
+        "Claims without a number",
         "Not counted above; p is one-tailed and not corrected. The ranges of α and β in which editing helps are in",
         "`benchmarks/results/sensitivity-split-mnist.csv`.",
-        "",
-        "| | | | here [95 %] | p | n |",
-        "|---|---|---|---|---:|---:|",
+        columns="| | | | here [95 %] | p | n |",
+        sides="|---|---|---|---|---:|---:|",
     )
     for claim in claims(results, IN_WORDS):
         yield f"| {claim.text} | {claim} | {_interval(claim.gain)} | {p_value(claim.gain.p)} | {claim.n} |"
@@ -335,18 +332,18 @@ def across_devices(results: Results, found: Sequence[Claim]) -> Iterator[str]:
     lines = []
     for claim in found:
         pairs = _pairs(results, claim.benchmark, claim.method, claim.rival, devices=(lambda run: "",))
-        if len(pairs) > claim.gain.n and (everything := _gain(pairs)):
+        if len(pairs) > claim.gain.n:
+            everything = _gain(pairs)
             without = f"{_interval(claim.gain)}, {claim.gain.n}"
             lines.append(f"| {claim} | {without} | {_interval(everything)}, {everything.n} | {p_value(everything.p)} |")
     if lines:
-        yield from (
-            "",
-            "## With pairs on different devices",
-            "",
+        yield from section(
+            "With pairs on different devices",
             "These are not counted above; p is not corrected.",
-            "",
+            columns="| | | one kind of device, n | all pairs, n | p of all |",
+            sides="|---|---|---|---|---:|",
         )
-        yield from ("| | | one kind of device, n | all pairs, n | p of all |", "|---|---|---|---|---:|", *lines)
+        yield from lines
 
 
 def _pairs(

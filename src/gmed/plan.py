@@ -21,10 +21,11 @@ SMALL_VERSION = "A SMALL VERSION, three seeds at most: it shows that everything 
 """Printed with whatever is of so few seeds that it decides nothing."""
 
 QUICK_SEEDS = 3
-TOO_SLOW = "cn-dpm"
-"""Which takes minutes a run, and is left out of a small version."""
 QUICK_BENCHMARKS = ("split-mnist", "split-mnist-fuzzy", "split-mnist-full", "rotated-mnist")
 """Where a small version looks first; the whole column follows from none of it."""
+
+TOO_SLOW = "cn-dpm"
+"""Which takes minutes a run, and is left out of a small version."""
 
 
 class Planned(NamedTuple):
@@ -95,11 +96,11 @@ def choose(
         raise UsageError(f"{where}: the data of none of its columns are here; gmed data says how to get them")
     if quick and not benchmarks:
         here, missing = [next((name for name in QUICK_BENCHMARKS if name in here), here[0])], {}
-    wanted_runs = [one for one in plan if one.benchmark in here]
-    if quick and any(one.method == TOO_SLOW for one in wanted_runs):
-        wanted_runs = [one for one in wanted_runs if one.method != TOO_SLOW]
-        missing = {**missing, TOO_SLOW: "takes minutes a run, and is not in the small version"}
-    return Chosen(wanted_runs, missing)
+    chosen = [one for one in plan if one.benchmark in here]
+    if quick and any(one.method == TOO_SLOW for one in chosen):
+        chosen = [one for one in chosen if one.method != TOO_SLOW]
+        missing[TOO_SLOW] = "takes minutes a run, and is not in the small version"
+    return Chosen(chosen, missing)
 
 
 def _all_stored(plan: Sequence[Planned], benchmarks: Sequence[str], store: str | Path | None) -> list[str]:

@@ -11,7 +11,7 @@ from gmed.experiment import default_store
 from gmed.paper.targets import get_target
 from gmed.plan import QUICK_SEEDS, Planned, choose, compute
 from gmed.reproduce import Reproduction, planned, reproduce
-from gmed.results import Results
+from gmed.results import Published, Results
 from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, panel_title
 from gmed.studies.figure import Figure
 from gmed.studies.study import Asked, Finding
@@ -92,53 +92,50 @@ def further_records(results: Results) -> list[Record]:
     records = []
     for one in further_size():
         percent = [100 * accuracy for accuracy in results.accuracies(one.benchmark, one.method).values()]
-        if not percent:
-            continue
-        mean, reach = fmean(percent), stdev(percent) if len(percent) > 1 else 0.0
-        base = resolve(get_benchmark(one.benchmark), one.method).base_name
-        gain = results.gain(one.benchmark, one.method, base) if base else None
-        records.append(
-            {
-                "benchmark": one.benchmark,
-                "method": one.method.replace(f"(memory={FURTHER})", ""),
-                "memory": FURTHER,
-                "n": len(percent),
-                "mean": mean,
-                "low": mean - reach,
-                "high": mean + reach,
-                "marks": "*" if gain is not None and gain.p < 0.05 else "",
-                "published": None,
-                "published_std": None,
-                "published_marks": None,
-            }
-        )
+        if percent:
+            base = resolve(get_benchmark(one.benchmark), one.method).base_name
+            gain = results.gain(one.benchmark, one.method, base) if base else None
+            marks = "*" if gain is not None and gain.p < 0.05 else ""
+            std = stdev(percent) if len(percent) > 1 else math.nan
+            records.append(record(one.benchmark, one.method, len(percent), fmean(percent), std, marks))
     return records
 
 
 def records_of(table: Reproduction) -> list[Record]:
     """What is drawn of a table of sizes of memory, a record for each cell."""
     marks = {(c.benchmark, c.method): c.marks for c in table.comparisons}
-    records = []
-    for row in table.rows:
-        cell = row.cell
-        method = resolve(get_benchmark(cell.benchmark), cell.method)
-        reach = 0.0 if math.isnan(row.std) else row.std
-        records.append(
-            {
-                "benchmark": cell.benchmark,
-                "method": method.base.name + (f"+{method.edit.name}" if method.edit else ""),
-                "memory": method.base.parameters["memory"],
-                "n": row.n,
-                "mean": row.mean,
-                "low": row.mean - reach,
-                "high": row.mean + reach,
-                "marks": marks.get((cell.benchmark, cell.method), ""),
-                "published": cell.published.mean,
-                "published_std": cell.published.std,
-                "published_marks": cell.published.marks,
-            }
+    return [
+        record(
+            row.cell.benchmark,
+            row.cell.method,
+            row.n,
+            row.mean,
+            row.std,
+            marks.get((row.cell.benchmark, row.cell.method), ""),
+            row.cell.published,
         )
-    return records
+        for row in table.rows
+    ]
+
+
+def record(
+    benchmark: str, method: str, n: int, mean: float, std: float, marks: str, published: Published | None = None
+) -> Record:
+    """What is drawn of one method with one size of memory."""
+    made, reach = resolve(get_benchmark(benchmark), method), 0.0 if math.isnan(std) else std
+    return {
+        "benchmark": benchmark,
+        "method": made.base.name + (f"+{made.edit.name}" if made.edit else ""),
+        "memory": made.base.parameters["memory"],
+        "n": n,
+        "mean": mean,
+        "low": mean - reach,
+        "high": mean + reach,
+        "marks": marks,
+        "published": published.mean if published else None,
+        "published_std": published.std if published else None,
+        "published_marks": published.marks if published else None,
+    }
 
 
 def _panel(records: list[Record]) -> Any:
