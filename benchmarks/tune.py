@@ -6,7 +6,8 @@
 5 % of the training examples of the first three tasks are held out; a candidate is trained on the rest of those three
 tasks and scored by its mean accuracy over them on what was held out. No later task and no test example is seen.
 The best mean over seeds wins. (``gmed tune`` does the same for the edits' own grids; here are the augmentations and the
-variants as well.) Runs are kept in the store, so it can be stopped and started again.
+variants as well.) Runs are kept in the store, so it can be stopped and started again; candidates whose means
+results/tuning.json has already are not run anew.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pathlib import Path
 
 import gmed
 from gmed.engine import TUNING, get_benchmark, resolve
+from gmed.results.tuning import GRIDS
 
-ALPHAS = (0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+ALPHAS, BETAS = GRIDS["gmed"]["alpha"], GRIDS["gmed"]["beta"]
+FEW = tuple(product((0.05, 0.1, 0.5, 1.0, 5.0, 10.0), (0.0, 0.01)))
 FAMILIES = {
     "er-aug": [
         f"er-aug(rotation={r},scaling={s},crop={c})"
@@ -33,16 +36,15 @@ FAMILIES = {
     "er+random-edit": [f"er+random-edit(stride={s})" for s in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)],
     "er+adv-edit": [f"er+adv-edit(stride={s})" for s in (0.0003, 0.001, 0.003, 0.01, 0.03)],
     "er+optimal-edit": [f"er+optimal-edit(alpha={a})" for a in (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)],
-    "er+gmed(steps=3)": [f"er+gmed(steps=3,alpha={a})" for a in (0.01, 0.03, *ALPHAS)],
-    "er+gmed(steps=5)": [f"er+gmed(steps=5,alpha={a})" for a in (0.01, 0.03, *ALPHAS)],
-    "er+gmed(write_back=false)": [
-        f"er+gmed(write_back=false,alpha={a},beta={b})" for a, b in product(ALPHAS, (0, 0.001, 0.01, 0.1))
-    ],
+    "er+gmed(steps=3)": [f"er+gmed(steps=3,alpha={a})" for a in ALPHAS],
+    "er+gmed(steps=5)": [f"er+gmed(steps=5,alpha={a})" for a in ALPHAS],
+    "er+gmed(write_back=false)": [f"er+gmed(write_back=false,alpha={a},beta={b})" for a, b in product(ALPHAS, BETAS)],
     "comp-cl": [
         f"comp-cl(told=true,structure_steps={n},structure_lr={lr},keep_old={keep})"
         for n, lr, keep in product((5, 20, 50), (0.001, 0.01, 0.1, 1.0), ("true", "false"))
     ],
-    "er-t+gmed": [f"er-t+gmed(alpha={a},beta={b})" for a, b in product(ALPHAS, (0, 0.01))],
+    "er-t+gmed": [f"er-t+gmed(alpha={a},beta={b})" for a, b in FEW],
+    "gss+gmed": [f"gss+gmed(alpha={a},beta={b})" for a, b in FEW],
 }
 
 
@@ -57,10 +59,12 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     chosen = options.parse_args()
 
-    found = {}
+    file = chosen.out / "tuning.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
     for benchmark, family in product(chosen.benchmarks, chosen.families):
         made = get_benchmark(benchmark + TUNING)
-        names = {candidate: resolve(made, candidate).name for candidate in FAMILIES[family]}
+        means = found.setdefault(f"{benchmark} {family}", {})
+        names = {candidate: resolve(made, candidate).name for candidate in FAMILIES[family] if candidate not in means}
         results = gmed.run(
             made.name,
             list(names.values()),
@@ -69,15 +73,12 @@ def main() -> None:
             device=chosen.device,
             store=chosen.store,
         )
-        means = {
-            candidate: 100 * sum(results.accuracies(made.name, name).values()) / chosen.seeds  # 0 where it diverged
-            for candidate, name in names.items()
-        }
-        found[f"{benchmark} {family}"] = {candidate: round(mean, 3) for candidate, mean in means.items()}
+        for candidate, name in names.items():  # 0 where it diverged
+            means[candidate] = round(100 * sum(results.accuracies(made.name, name).values()) / chosen.seeds, 3)
         best = max(means, key=lambda candidate: means[candidate])
         print(f"{benchmark:15} {family:26} {best}  {means[best]:.2f}", flush=True)
         chosen.out.mkdir(parents=True, exist_ok=True)
-        (chosen.out / "tuning.json").write_text(json.dumps(found, indent=1) + "\n")
+        file.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from gmed.paper.targets import TARGETS, get_target
 from gmed.reproduce import assemble, reproduce
 from gmed.results import Results, paired_gain
 from gmed.results.statistics import holm, permutation_p
+from gmed.results.wording import describe_gain
 
 
 def run(benchmark, method, seed, percent):
@@ -197,3 +198,24 @@ def test_columns_without_data_are_named(tmp_path, monkeypatch):
         reproduce("main", benchmarks=["split-cifar10"], store=None)
     with pytest.raises(UsageError, match="unknown target"):
         reproduce("mian", store=None)
+
+
+def test_pairs_across_devices_and_versions_are_counted_and_told():
+    surroundings = [
+        ("cpu", "2.13.0+cpu", "cpu", "2.13.0"),  # the same arithmetic, whatever was built beside it
+        ("cpu", "2.13.0", "NVIDIA H200", "2.13.0"),
+        ("cpu", "2.11.0", "cpu", "2.13.0"),
+    ]
+    runs = []
+    for seed, (device, version, other_device, other_version) in enumerate(surroundings):
+        edited, plain = {"device": device, "torch": version}, {"device": other_device, "torch": other_version}
+        share = 0.8 + 0.01 * seed
+        runs.append(RunResult("split-mnist", "er+gmed", seed, [[share]], share, share, 1, {}, edited))
+        runs.append(RunResult("split-mnist", "er", seed, [[0.7]], 0.7, 0.7, 1, {}, plain))
+    found = Results(runs=runs)
+    gain = found.gain("split-mnist", "er+gmed", "er")
+    assert (gain.n, gain.mixed) == (3, 2)
+    assert "3 seeds\n  (at 2 of them on different devices or versions of torch)" in describe_gain(gain)
+    assert next(row["gain"]["mixed"] for row in found.to_dict()["summary"] if row["method"] == "er+gmed") == 2
+    reproduced = assemble(get_target("main"), columns(get_target("main"), "split-mnist"), found)
+    assert next(c.gain.mixed for c in reproduced.comparisons if c.method == "er+gmed") == 2

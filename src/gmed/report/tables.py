@@ -106,7 +106,8 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
                     f"{gain.mean:+.2f} {interval(gain.low, gain.high)}{found.marks}",
                     gain.mean,
                     bool(found.marks),
-                    f"over {found.base}, {gain.n} pairs, d = {gain.effect_size:.2f}",
+                    f"over {found.base}, {gain.n} pairs, d = {gain.effect_size:.2f}"
+                    + (f"; {gain.mixed} pairs on different devices or versions of torch" if gain.mixed else ""),
                 )
                 if found and gain
                 else Cell("–"),

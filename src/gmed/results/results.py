@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,14 @@ class Results:
         seeds = sorted(ours.keys() & base.keys())
         if not seeds:
             return None
-        return paired_gain([100 * ours[s] for s in seeds], [100 * base[s] for s in seeds])
+        gain = paired_gain([100 * ours[s] for s in seeds], [100 * base[s] for s in seeds])
+        here, there = self._surroundings(benchmark, method), self._surroundings(benchmark, over)
+        return replace(gain, mixed=sum(here[s] != there[s] for s in seeds))
+
+    def _surroundings(self, benchmark: str, method: str) -> dict[int, tuple[str | None, str | None]]:
+        """The device and the version of torch that every seed was computed on and with."""
+        found = (r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
+        return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in found}
 
     def rows(self) -> list[Row]:
         """One row per benchmark and method, in the order they came."""

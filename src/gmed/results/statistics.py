@@ -26,6 +26,9 @@ class Gain:
         Mean difference over its standard deviation (Cohen's d for pairs).
     n
         Pairs.
+    mixed
+        How many of them are of runs on different devices or with different versions of torch. Those round differently,
+        and in time learn differently: the pair shares its stream and its first weights, but not its chance.
     """
 
     mean: float
@@ -34,6 +37,7 @@ class Gain:
     p: float
     effect_size: float
     n: int
+    mixed: int = 0
 
 
 def paired_gain(better: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Gain:

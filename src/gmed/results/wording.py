@@ -97,7 +97,8 @@ def describe_gain(gain: Gain) -> str:
     if math.isnan(gain.p):
         why = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
         return f"{gain.mean:+.2f} points ({why}: no test)"
+    across = f"\n  (at {gain.mixed} of them on different devices or versions of torch)" if gain.mixed else ""
     return (
         f"{gain.mean:+.2f} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
-        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds"
+        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{across}"
     )
