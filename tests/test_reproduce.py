@@ -2,9 +2,11 @@
 
 import json
 import math
+from io import StringIO
 from itertools import product
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gmed.cli import app
@@ -16,6 +18,7 @@ from gmed.reproduce import assemble, reproduce
 from gmed.results import Results, paired_gain
 from gmed.results.statistics import holm, permutation_p
 from gmed.results.wording import describe_gain
+from gmed.terminal import show_reproduction
 
 
 def run(benchmark, method, seed, percent):
@@ -43,6 +46,16 @@ def test_every_cell_of_every_table_can_be_run(name):
         assert (rival is not None) <= ("+" in cell.method)
     compared = [target.rival(cell.benchmark, cell.method) for cell in cells]
     assert any(compared)
+
+
+def test_the_p_that_the_paper_prints_stands_beside_ours():
+    target = get_target("gss")
+    ours = results("rotated-mnist", **{"gss": [70.0, 71.0, 72.0], "gss+gmed": [70.5, 71.0, 73.0]})
+    (comparison,) = assemble(target, columns(target, "rotated-mnist"), ours).comparisons
+    assert (comparison.published_gain, comparison.published_p) == (0.67, 0.18)
+    console = Console(width=80, file=StringIO())
+    show_reproduction(console, assemble(target, columns(target, "rotated-mnist"), ours))
+    assert "(paper +0.67, p = 0.1800)" in " ".join(console.file.getvalue().split())
 
 
 def test_ours_beside_the_published_number():

@@ -61,6 +61,25 @@ def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
     assert len(results.runs[0].accuracy) == 5
 
 
+def test_mir_and_gem_share_what_was_chosen_for_er_unless_tuned_themselves(tiny_mnist, tmp_path):
+    path = tmp_path / "r.db"
+    with (
+        Store(path) as store,
+        pytest.raises(UsageError, match=r"takes what is chosen for er\+gmed; .*gmed tune"),
+    ):
+        chosen(store, "split-mnist", "mir+gmed")
+    found = tune("split-mnist", "er+gmed", seeds=1, store=path, device="cpu", workers=0)
+    best = max(found.scores, key=found.scores.get)
+    with Store(path) as store:
+        for method in ("mir+gmed", "gem+gmed"):
+            assert chosen(store, "split-mnist", method) == candidates("split-mnist", method)[best]
+        with pytest.raises(UsageError, match=r"er-aug\+gmed has not been tuned"):
+            chosen(store, "split-mnist", "er-aug+gmed")
+    own = tune("split-mnist", "mir+gmed", seeds=1, store=path, device="cpu", workers=0)
+    with Store(path) as store:
+        assert chosen(store, "split-mnist", "mir+gmed") == own.chosen
+
+
 def test_neither_test_examples_nor_later_tasks_can_be_seen(tiny_mnist, tmp_path, monkeypatch):
     first = tune("split-mnist", "er+gmed", seeds=1, store=tmp_path / "a.db", device="cpu", workers=0)
     x_train = tiny_mnist.x_train.copy()

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from gmed.experiment import Watcher, default_store
-from gmed.paper import Cell
+from gmed.paper import Cell, quantities
 from gmed.paper.numbers import PREVIOUS_BEST, table
 from gmed.paper.targets import Target, get_target
 from gmed.plan import USUAL_SEEDS, Planned, choose, compute
@@ -47,6 +47,8 @@ class Comparison:
     published_gain, published_marks
         The difference of the means that the paper reports for both in this table, and its marks; ``None`` where it
         makes no such comparison.
+    published_p
+        Its p, where the table prints it.
     chosen
         Of the best edited method against the best that is not edited, by whose means they are the best.
     """
@@ -60,6 +62,7 @@ class Comparison:
     marks: str
     published_gain: float | None
     published_marks: str | None
+    published_p: float | None = None
     chosen: str = ""
 
 
@@ -253,4 +256,16 @@ def _compare(
     marks = "*" * sum(gain.p < level for level in target.levels)
     means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == benchmark}
     apart = round(means[method] - means[rival], 2) if method in means and rival in means else None
-    return Comparison(benchmark, method, rival, gain, tossed, math.nan, marks, apart, published)
+    printed = (q.value for q in quantities() if (q.where, q.row, q.benchmark) == (target.table, "p-value", benchmark))
+    return Comparison(
+        benchmark,
+        method,
+        rival,
+        gain,
+        permutation=tossed,
+        corrected=math.nan,
+        marks=marks,
+        published_gain=apart,
+        published_marks=published,
+        published_p=next(printed, None),
+    )

@@ -298,7 +298,8 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
 
 
 def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
-    theirs = "" if c.published_gain is None else f" (paper {c.published_gain:+.2f}{c.published_marks or ''})"
+    printed = "" if c.published_p is None else f", p {p_value(c.published_p)}"
+    theirs = "" if c.published_gain is None else f" (paper {c.published_gain:+.2f}{c.published_marks or ''}{printed})"
     console.print(f"{c.benchmark}: {c.method} over {c.rival}{c.marks}: {describe_gain(c.gain)}{theirs}")
     if not math.isnan(c.gain.p):
         console.print(

@@ -30,6 +30,10 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 """What is tried of each edit; GMED's is the paper's grid, the others are ours."""
 
 
+SHARED = {"mir": "er", "gem": "er"}
+"""Methods that take what was chosen for another unless they were tuned themselves: the paper's share ER's."""
+
+
 def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
     """Every candidate of a method: the point of the grid, and its name on the tuning benchmark.
 
@@ -88,6 +92,22 @@ def scores(store: Store, benchmark: str, method: str) -> Scores:
 
 
 def chosen(store: Store, benchmark: str, method: str) -> str:
-    """The best candidate."""
-    means = scores(store, benchmark, method).means
+    """The best candidate. One that shares another's values and was not tuned itself takes those of the other's best.
+
+    Raises
+    ------
+    UsageError
+        If neither has been tuned.
+    """
+    try:
+        means = scores(store, benchmark, method).means
+    except UsageError:
+        base, *_ = parse(method)
+        if str(base) not in SHARED:
+            raise
+        other = method.replace(str(base), SHARED[str(base)], 1)
+        try:
+            means = scores(store, benchmark, other).means
+        except UsageError as untried:
+            raise UsageError(f"{method} was not tuned itself and takes what is chosen for {other}; {untried}") from None
     return candidates(benchmark, method)[max(means, key=lambda point: means[point])]
