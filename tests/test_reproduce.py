@@ -55,7 +55,7 @@ def test_the_p_that_the_paper_prints_stands_beside_ours():
     assert (comparison.published_gain, comparison.published_p) == (0.67, 0.18)
     console = Console(width=80, file=StringIO())
     show_reproduction(console, assemble(target, columns(target, "rotated-mnist"), ours))
-    assert "(paper +0.67, p = 0.1800)" in " ".join(console.file.getvalue().split())
+    assert "  paper +0.67, p = 0.18\n" in console.file.getvalue()
 
 
 def test_ours_beside_the_published_number():

@@ -298,9 +298,10 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
 
 
 def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
-    printed = "" if c.published_p is None else f", p {p_value(c.published_p)}"
-    theirs = "" if c.published_gain is None else f" (paper {c.published_gain:+.2f}{c.published_marks or ''}{printed})"
-    console.print(f"{c.benchmark}: {c.method} over {c.rival}{c.marks}: {describe_gain(c.gain)}{theirs}")
+    console.print(f"{c.benchmark}: {c.method} over {c.rival}{c.marks}: {describe_gain(c.gain)}")
+    if c.published_gain is not None:
+        printed = "" if c.published_p is None else f", p = {c.published_p:g}"
+        console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{printed}")
     if not math.isnan(c.gain.p):
         console.print(
             f"  permutation test p {p_value(c.permutation)}; p {p_value(c.corrected)} corrected for "
