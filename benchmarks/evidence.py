@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ TUNED_ANEW = {
 
 TIMES = next(q.value for q in quantities() if q.quantity == "run time ratio")
 """How many times as long ER+GMED takes as ER, by the paper's text."""
+
+FEWEST = 10
+"""Pairs that a verdict needs."""
 
 AS_MUCH_MEMORY = {"split-mnist-full": 2581, "split-cifar10": 6024, "split-cifar100": 21295}
 """Slots that take as much as CN-DPM does, by its authors' count; Split MNIST in the reading that fits its numbers."""
@@ -323,7 +327,7 @@ def claims(results: Results, pairs_by_text: Mapping[str, Sequence[tuple[str, str
                 found = _published(benchmark, ours, theirs)
                 pairs_here = _pairs(results, benchmark, ours, theirs)
                 if (found or text in IN_WORDS) and pairs_here:
-                    mixed = sum(_torch(one) != _torch(other) for one, other in pairs_here)
+                    mixed = sum(not _one(_torch, pair) for pair in pairs_here)
                     yield Claim(text, benchmark, ours, theirs, found, _gain(pairs_here), mixed)
 
 
@@ -331,7 +335,7 @@ def across_devices(results: Results, found: Sequence[Claim]) -> Iterator[str]:
     """Claims of which pairs on different devices were left out, with these pairs."""
     lines = []
     for claim in found:
-        pairs = _pairs(results, claim.benchmark, claim.method, claim.rival, devices=(lambda run: "",))
+        pairs = _pairs(results, claim.benchmark, claim.method, claim.rival, across_devices=True)
         if len(pairs) > claim.gain.n:
             everything = _gain(pairs)
             without = f"{_interval(claim.gain)}, {claim.gain.n}"
@@ -347,24 +351,35 @@ def across_devices(results: Results, found: Sequence[Claim]) -> Iterator[str]:
 
 
 def _pairs(
-    results: Results,
-    benchmark: str,
-    ours: str,
-    theirs: str,
-    devices: Sequence[Callable[[RunResult], str]] = (lambda run: run.environment["device"], lambda run: ""),
+    results: Results, benchmark: str, ours: str, theirs: str, across_devices: bool = False
 ) -> list[tuple[RunResult, RunResult]]:
-    """Runs at the seeds that both have, on one kind of device if there are enough such; none if there are too few."""
-    known = [run for run in results.runs if run.benchmark == benchmark and run.method in (ours, theirs)]
-    for device in devices:
-        by_name = {(run.method, run.seed, device(run)): run for run in known}
-        pairs = [pair for method, *pair in sorted(by_name) if method == ours and (theirs, *pair) in by_name]
-        if len(one_a_seed := dict(pairs).items()) >= 10:
-            return [(by_name[ours, *pair], by_name[theirs, *pair]) for pair in one_a_seed]
-    return []
+    """Runs at the seeds that both have, of one device and version of torch where there are such; none if there are few.
+
+    On one kind of device throughout if there are enough such pairs, unless pairs across devices are asked for.
+    """
+    runs = [run for run in results.runs if run.benchmark == benchmark]
+    first, second = ([run for run in runs if run.method == name] for name in (ours, theirs))
+    by_seed: dict[int, list[tuple[RunResult, RunResult]]] = {}
+    for one, other in product(first, second):
+        if one.seed == other.seed:
+            by_seed.setdefault(one.seed, []).append((one, other))
+    pairs = [max(found, key=lambda pair: (_one(_device, pair), _one(_torch, pair))) for found in by_seed.values()]
+    alike = [pair for pair in pairs if _one(_device, pair)]
+    if len(alike) >= FEWEST and not across_devices:
+        return alike
+    return pairs if len(pairs) >= FEWEST else []
+
+
+def _one(what: Callable[[RunResult], str], pair: tuple[RunResult, RunResult]) -> bool:
+    return what(pair[0]) == what(pair[1])
 
 
 def _gain(pairs: Sequence[tuple[RunResult, RunResult]]) -> Gain:
     return paired_gain(*([100 * run.final_accuracy for run in runs] for runs in zip(*pairs, strict=True)))
+
+
+def _device(run: RunResult) -> str:
+    return run.environment["device"]
 
 
 def _torch(run: RunResult) -> str:
