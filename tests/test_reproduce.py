@@ -115,10 +115,11 @@ def test_the_previous_best_is_the_papers(benchmark, rival, gap, marks):
     target = get_target("main")
     accuracies = {"er": [9.0, 9.5], "er+gmed": [9.2, 9.6], rival: [3.0, 3.1], f"{rival}+gmed": [3.0, 3.2]}
     found = assemble(target, columns(target, benchmark), results(benchmark, **accuracies)).best
-    assert [(c.chosen, c.method, c.rival) for c in found] == [
-        ("the paper's means", f"{rival}+gmed", rival),
-        ("ours", "er+gmed", "er"),
-    ]
+    theirs = [("the paper's row, its means", "mir+gmed", rival)]
+    if benchmark == "split-cifar100":
+        theirs = [("the paper's row", "mir+gmed", "mir"), ("its means", "mir+gmed", "er")]
+        assert (found[1].published_gain, found[1].published_marks) == (1.11, None)
+    assert [(c.chosen, c.method, c.rival) for c in found] == [*theirs, ("ours", "er+gmed", "er")]
     assert (found[0].published_gain, found[0].published_marks) == (gap, marks)
     only = {name: accuracies[name] for name in ("er", "er+gmed")}
     (ours,) = assemble(target, columns(target, benchmark), results(benchmark, **only)).best
