@@ -164,6 +164,11 @@ class LiveProgress(Watcher):
             self.live.stop()
 
 
+def _breakable(method: str) -> str:
+    """Its name with spaces at which a narrow column can break it; it may be typed so, too."""
+    return method.replace(",", ", ")
+
+
 def show_results(console: Console, results: Results) -> None:
     """The table of each benchmark: ours, the paper's, the difference, and below it the gains of editing."""
     rows = results.rows()
@@ -184,7 +189,7 @@ def show_results(console: Console, results: Results) -> None:
             paper = spread(row.published.mean, row.published.std) if row.published else "-"
             mark = "! " if row.missed else ""
             beside = (paper, mark + apart(row.difference)) if compared else ()
-            table.add_row(row.method, str(row.n), spread(row.mean, row.std), *beside)
+            table.add_row(_breakable(row.method), str(row.n), spread(row.mean, row.std), *beside)
         console.print(table)
         if any(row.missed for row in own):
             console.print("! more than two standard errors from the published mean")
@@ -246,7 +251,7 @@ def show_metrics(console: Console, results: Results) -> None:
             for name in ("n", *names):
                 table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
             for method, runs in found.items():
-                table.add_row(method, str(len(runs)), *(_mean(runs, name) for name in names))
+                table.add_row(_breakable(method), str(len(runs)), *(_mean(runs, name) for name in names))
             console.print(table)
     older = sum(run.untrained is None or run.passes is None for run in results.runs)
     if older:
@@ -275,9 +280,8 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
                 paper, apart = row.cell.published, row.difference
                 interval = "" if math.isnan(apart.low) else f" [{apart.low:+.2f}, {apart.high:+.2f}]"
                 printed = spread(paper.mean, paper.std) + paper.marks
-                table.add_row(
-                    row.cell.method, str(row.n), spread(row.mean, row.std), printed, f"{apart.mean:+.2f}{interval}"
-                )
+                ours = spread(row.mean, row.std)
+                table.add_row(_breakable(row.cell.method), str(row.n), ours, printed, f"{apart.mean:+.2f}{interval}")
         console.print(table)
     for c in found.comparisons:
         _show_comparison(console, c, len(found.comparisons))
