@@ -104,7 +104,8 @@ def test_what_cannot_be_tuned_is_refused(tmp_path):
     for method in ("er", "er+gmed(alpha=1.0,beta=0.1)"):
         with pytest.raises(UsageError, match="tuned"):
             candidates("split-mnist", method)
-    Store(tmp_path / "r.db").close()
+    with Store(tmp_path / "r.db") as store, pytest.raises(UsageError, match=r"^mir: methods with an edit can be tuned"):
+        chosen(store, "split-mnist", "mir")
     with pytest.raises(UsageError, match=r"gmed tune split-mnist er\+gmed$"):
         gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=tmp_path / "r.db")
     with pytest.raises(UsageError, match="gmed tune"):

@@ -110,6 +110,7 @@ def chosen(store: Store, benchmark: str, method: str) -> str:
     UsageError
         If neither has been tuned.
     """
+    named = candidates(benchmark, method)
     try:
         means = scores(store, benchmark, method).means
     except UsageError:
@@ -121,4 +122,4 @@ def chosen(store: Store, benchmark: str, method: str) -> str:
             means = scores(store, benchmark, other).means
         except UsageError as untried:
             raise UsageError(f"{method} was not tuned itself and takes what is chosen for {other}; {untried}") from None
-    return candidates(benchmark, method)[max(means, key=lambda point: means[point])]
+    return named[max(means, key=lambda point: means[point])]
