@@ -279,7 +279,8 @@ def test_what_is_tuned_beside_the_paper(tmp_path):
         [one._replace(seeds=1) if one.method == lacking else one for one in plan],
         lambda spec: 0.999 if spec.method.name in chosen else 0.4,
     )
-    words = ("tuned", "--benchmarks", "split-mnist", "--store", store, "--seeds", 2, "--workers", 0)
+    out = tmp_path / "figures"
+    words = ("tuned", "--benchmarks", "split-mnist", "--store", store, "--seeds", 2, "--workers", 0, "--out", out)
     numbers = json.loads(reproduced(*words, "--json"))["numbers"]
     assert [(n["quantity"], n["n"], n["mean"], n["published"]) for n in numbers] == [
         ("alpha of er+gmed", 2, 0.5, 5.0),
@@ -288,8 +289,16 @@ def test_what_is_tuned_beside_the_paper(tmp_path):
         ("beta of er-aug+gmed", 2, 0.0, 0.001),
     ]
     assert "held-out" in reproduced(*words)
+    check_files(out, "tuned")
+    points = {mark: [] for mark in ("best", "published")}
+    for row in read(out / "tuned.csv"):
+        for mark, found in points.items():
+            if row[mark] == "True":
+                found.append((row["method"], float(row["alpha"]), float(row["beta"])))
+    assert points["best"] == [(method, *point) for method, point in best.items()]
+    assert points["published"] == [("er+gmed", 5.0, 0.01), ("er-aug+gmed", 5.0, 0.001)]
     with pytest.raises(UsageError, match="column of Table 6"):
-        reproduced("tuned", "--benchmarks", "split-mnist-full", "--store", store)
+        reproduced("tuned", "--benchmarks", "split-mnist-full", "--store", store, "--out", out)
 
 
 def test_prediction_change_in_percent(monkeypatch):

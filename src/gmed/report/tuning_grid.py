@@ -11,7 +11,7 @@ from gmed.report.chart import Chart, Choice, rows, tooltip
 from gmed.report.runs import edits_with_gmed
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, Scores, scores
-from gmed.studies.charts import Record
+from gmed.studies.tuned import records_of
 
 
 def tried(store: Store, benchmark: str) -> dict[str, Scores]:
@@ -80,18 +80,3 @@ def tuning_grid(found: dict[str, Scores], place: str) -> Chart | None:
         records,
         Choice("method", list(found), [next(iter(found))]),
     )
-
-
-def records_of(found: dict[str, Scores]) -> list[Record]:
-    """A record for each point of the grid.
-
-    >>> records_of({"er+gmed": Scores({(0.1, 0.0): 80.0, (1.0, 0.0): 82.0}, 3)})[1]
-    {'method': 'er+gmed', 'alpha': 1.0, 'beta': 0.0, 'score': 82.0, 'best': True}
-    """
-    records: list[Record] = []
-    for method, grid in found.items():
-        best = max(grid.means, key=lambda point: grid.means[point])
-        for point, score in grid.means.items():
-            alpha, beta = point
-            records.append({"method": method, "alpha": alpha, "beta": beta, "score": score, "best": point == best})
-    return records

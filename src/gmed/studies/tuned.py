@@ -1,23 +1,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gmed.engine import TUNING
 from gmed.errors import UsageError, unknown
 from gmed.experiment import default_store
 from gmed.plan import SIX, Planned, compute
 from gmed.results import Store
-from gmed.results.tuning import GRIDS, candidates, scores
-from gmed.studies.study import Asked, Finding, Number, Study
+from gmed.results.tuning import GRIDS, Scores, candidates, scores
+from gmed.studies.charts import INK, Record, data, panel_title
+from gmed.studies.figure import Figure
+from gmed.studies.study import Asked, Finding, Number
 
 ROWS = {"er+gmed": "er+gmed, mir+gmed, gem+gmed", "er-aug+gmed": "er-aug+gmed"}
 SEEDS = 5
 """At which ``gmed tune`` tries every candidate unless told otherwise."""
 
 
-class Tuned(Study):
-    """The hyper-parameters that ``gmed tune`` chooses: it tries what the store does not have yet."""
+class Tuned(Figure):
+    """The hyper-parameters that ``gmed tune`` chooses, as a heat map: it tries what the store does not have yet."""
 
     name = "tuned"
     title = "alpha and beta that gmed tune chooses"
@@ -31,7 +35,7 @@ class Tuned(Study):
             for candidate in candidates(benchmark, method).values()
         ]
 
-    def carry_out(self, asked: Asked) -> Finding:
+    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
         for name in asked.benchmarks:
             if name not in SIX:
                 raise unknown(f"column of {self.where}:", name, SIX)
@@ -40,24 +44,76 @@ class Tuned(Study):
         chosen = self.chosen(replace(asked, benchmarks=[name + TUNING for name in asked.benchmarks]))
         results = compute(chosen.planned, asked.watcher, **asked.how)
         missing = {name.removesuffix(TUNING): why for name, why in chosen.missing.items()}
-        found = Finding(self, asked.quick, missing=missing, failures=results.failures)
+        found, records = Finding(self, asked.quick, missing=missing, failures=results.failures), list[Record]()
         with Store(asked.how.get("store") or default_store()) as store:
-            for benchmark in chosen.benchmarks:
-                for method in ROWS:
+            for benchmark in (name.removesuffix(TUNING) for name in chosen.benchmarks):
+                for method, row in ROWS.items():
                     try:
-                        found.numbers += self.numbers(store, benchmark.removesuffix(TUNING), method)
+                        grid = scores(store, benchmark, method)
                     except UsageError as error:  # a candidate failed at every seed
                         found.notes.append(str(error))
+                        continue
+                    theirs = {name: self.published(benchmark, name, row)[0] for name in GRIDS["gmed"]}
+                    for record in records_of({method: grid}):
+                        published = all(record[name] == value for name, value in theirs.items())
+                        records.append({"benchmark": benchmark, **record, "n": grid.seeds, "published": published})
+                        if record["best"]:
+                            found.numbers += [
+                                Number(benchmark, f"{name} of {method}", grid.seeds, record[name], math.nan, value)
+                                for name, value in theirs.items()
+                            ]
         found.notes.append("The best of the paper's grid on held-out examples of the first three tasks; n: seeds.")
-        return found
+        return found, records
 
-    def numbers(self, store: Store, benchmark: str, method: str) -> list[Number]:
-        """Each hyper-parameter of a method on one benchmark."""
-        names = tuple(GRIDS["gmed"])
-        means, seeds = scores(store, benchmark, method)
-        best = max(means, key=lambda point: means[point])
-        published = [self.published(benchmark, name, ROWS[method])[0] for name in names]
+    def draw(self, records: list[Record]) -> Any:
+        import altair as alt
+
+        rows = []
+        for benchmark in dict.fromkeys(record["benchmark"] for record in records):
+            own = [record for record in records if record["benchmark"] == benchmark]
+            methods = dict.fromkeys(record["method"] for record in own)
+            panels = [_heat_map([record for record in own if record["method"] == method]) for method in methods]
+            rows.append(alt.hconcat(*panels, spacing=24).resolve_scale(color="independent"))
+        return alt.vconcat(*rows).resolve_scale(color="independent")
+
+    def legend(self, records: list[Record]) -> list[str]:
+        seeds = sorted({record["n"] for record in records})
         return [
-            Number(benchmark, f"{name} of {method}", seeds, ours, math.nan, theirs)
-            for name, ours, theirs in zip(names, best, published, strict=True)
+            f"held-out accuracy of the first three tasks in %, means over {' or '.join(map(str, seeds))} seeds",
+            "circle: chosen (of ties the smallest); square: published",
         ]
+
+
+def records_of(found: Mapping[str, Scores]) -> list[Record]:
+    """A record for each point of the grid of every method.
+
+    >>> records_of({"er+gmed": Scores({(0.1, 0.0): 80.0, (1.0, 0.0): 82.0}, 3)})[1]
+    {'method': 'er+gmed', 'alpha': 1.0, 'beta': 0.0, 'score': 82.0, 'best': True}
+    """
+    records: list[Record] = []
+    for method, grid in found.items():
+        best = max(grid.means, key=lambda point: grid.means[point])
+        for point, score in grid.means.items():
+            alpha, beta = point
+            records.append({"method": method, "alpha": alpha, "beta": beta, "score": score, "best": point == best})
+    return records
+
+
+def _heat_map(records: list[Record]) -> Any:
+    import altair as alt
+
+    lowest, highest = (pick(record["score"] for record in records) for pick in (min, max))
+    plain = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False)
+    base = alt.Chart(data(records)).encode(
+        alt.X("alpha:O", title="editing stride α", axis=plain), alt.Y("beta:O", title="regularisation β", axis=plain)
+    )
+    shade = alt.Scale(scheme="viridis", domain=[lowest, highest])
+    cells = base.mark_rect().encode(alt.Color("score:Q", scale=shade, legend=None))
+    ink = alt.condition(f"datum.score < {lowest + 0.6 * (highest - lowest)}", alt.value("white"), alt.value(INK))
+    numbers = base.mark_text(fontSize=9).encode(alt.Text("score:Q", format=".1f"), color=ink)
+    chosen = base.transform_filter("datum.best").mark_point(shape="circle", size=620, color="#d55e00", strokeWidth=2)
+    published = base.transform_filter("datum.published").mark_point(
+        shape="square", size=620, color="#d55e00", strokeWidth=2
+    )
+    title = panel_title(f"{records[0]['benchmark']}, {records[0]['method']}")
+    return (cells + numbers + published + chosen).properties(width=330, height=190, title=title)
