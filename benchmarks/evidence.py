@@ -484,7 +484,7 @@ def page(found: list[Claim], others: list[str]) -> str:
 
 def text() -> str:
     """The whole page, from the results that are kept."""
-    kept = [HERE / "results" / name for name in ("mnist.json", "cifar.json", "expansion.json")]
+    kept = [HERE / "results" / name for name in ("mnist.json", "mnist_again.json", "cifar.json", "expansion.json")]
     results = Results(runs=[run for file in kept for run in runs_in(file)])
     analysis = json.loads((HERE / "results" / "analysis.json").read_text())
     found = [claim for claim in (*claims(results), *agreement(analysis)) if not math.isnan(claim.gain.p)]

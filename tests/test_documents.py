@@ -278,6 +278,6 @@ def test_the_numbers_of_the_faq_are_those_stored():
     for gain in gains:
         assert f" {gain} | " in evidence, gain
     assert (
-        "+1.27 points [+0.76, +1.78]" in page
-        and "er+gmed over er+adv-edit | +1.37 (Table 4) | -1.27 [-1.78, -0.76]" in evidence
+        "+1.28 points [+0.76, +1.79]" in page
+        and "er+gmed over er+adv-edit | +1.37 (Table 4) | -1.28 [-1.79, -0.76]" in evidence
     )
