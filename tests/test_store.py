@@ -65,6 +65,9 @@ def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
         assert store.observed(SPEC, "edits") is None
     with Store(FILES / "store-schema-4.db") as store:
         assert [run.overhead for run in store.runs()] == [None, None]
+    with Store(FILES / "store-schema-5.db") as store:
+        assert len(store.runs()) == len(store.keys()) == 2
+        assert store.keys("edits") == set()
 
 
 def test_memory_that_a_method_took_moves_out_of_the_environment(tmp_path):
@@ -92,6 +95,31 @@ def test_what_was_observed_goes_with_the_run():
         assert other.observed(SPEC, "something else") is None
         other.remove("split-mnist")
         assert other.observed(SPEC, "edits") is None
+
+
+def test_what_was_observed_of_a_run_whose_result_is_not_here_stays_until_it_is_removed_itself():
+    elsewhere = RunSpec.make("rotated-mnist", "er", seed=0)
+    with Store(":memory:") as store, Store(":memory:") as other:
+        store.keep_observed(SPEC, "edits", [1, 2])
+        store.add(elsewhere, "boom")
+        assert store.remove("rotated-mnist") == 1
+        assert store.remove("split-mnist", ["er"]) == store.remove("split-mnist", failed=True) == 0
+        other.merge(store)
+        assert other.observed(SPEC, "edits") == store.observed(SPEC, "edits") == [1, 2]
+        assert other.keys("edits") == {SPEC.key} and not other.keys()
+        other.remove("split-mnist", ["er+gmed"])
+        assert not other.keys("edits")
+
+
+def test_what_an_older_store_has_observed_is_found_and_removed_by_its_method(tmp_path):
+    shutil.copy(FILES / "store-schema-5.db", tmp_path / "r.db")
+    watched = RunSpec.make("split-mnist", "er(memory=100)+gmed", seed=0)
+    with Store(tmp_path / "r.db") as store:
+        assert store.observed(watched, "edits") == {"changed": 3}
+        store.remove("split-mnist", ["er(memory=100)"])
+        assert store.keys("edits") == {watched.key} == store.keys()
+        store.remove("split-mnist", [watched.method.name])
+        assert not store.keys("edits")
 
 
 def test_failures_are_kept_until_the_run_succeeds():

@@ -160,15 +160,17 @@ def test_figures_of_one_memory(name, tmp_path):
 def test_the_cosine_figure(tmp_path, monkeypatch):
     curves = {seed: np.sin(np.arange(499) / (30 + seed)).tolist() for seed in range(3)}
     monkeypatch.setattr(cosine, "similarity_to_the_optimal_edit", lambda spec, device, data_dir: curves[spec.seed])
-    words = ("cosine", "--quick", "--workers", 0, "--device", "cpu", "--out", tmp_path)
+    store = tmp_path / "kept" / "r.db"
+    store.parent.mkdir()
+    words = ("cosine", "--quick", "--workers", 0, "--device", "cpu", "--out", tmp_path / "out", "--store", store)
     shown = reproduced(*words)
-    check_files(tmp_path, "cosine-quick")
-    assert "SMALL VERSION" in (tmp_path / "cosine-quick.svg").read_text() and "SMALL VERSION" in shown
+    check_files(tmp_path / "out", "cosine-quick")
+    assert "SMALL VERSION" in (tmp_path / "out" / "cosine-quick.svg").read_text() and "SMALL VERSION" in shown
     assert "0.523 ± 0.014" in shown
     (number,) = json.loads(reproduced(*words, "--json"))["numbers"]
     means = [np.mean(curve) for curve in curves.values()]
     assert (number["mean"], number["std"]) == pytest.approx((np.mean(means), np.std(means, ddof=1)))
-    rows = read(tmp_path / "cosine-quick.csv")
+    rows = read(tmp_path / "out" / "cosine-quick.csv")
     assert len(rows) == cosine.STRETCHES
     first = [np.mean(curve[:10]) for curve in curves.values()]  # 499 steps in 50 stretches: the first has ten
     assert float(rows[0]["mean"]) == pytest.approx(np.mean(first))
@@ -301,12 +303,40 @@ def test_what_is_tuned_beside_the_paper(tmp_path):
         reproduced("tuned", "--benchmarks", "split-mnist-full", "--store", store, "--out", out)
 
 
-def test_prediction_change_in_percent(monkeypatch):
-    shares = lambda spec, device, data_dir: 0.1 * spec.seed  # noqa: E731
-    monkeypatch.setattr("gmed.studies.prediction_change.prediction_change", shares)
-    (number,) = json.loads(reproduced("prediction-change", "--quick", "--workers", 0, "--json"))["numbers"]
+def test_prediction_change_in_percent_and_what_is_known_is_not_computed_again(tmp_path, monkeypatch):
+    looked_at = []
+
+    def share(spec, device, data_dir):
+        if len(looked_at) == 2:
+            raise KeyboardInterrupt
+        looked_at.append(spec.seed)
+        return 0.1 * spec.seed
+
+    monkeypatch.setattr("gmed.studies.prediction_change.prediction_change", share)
+    words = ("prediction-change", "--quick", "--workers", 0, "--store", tmp_path / "r.db")
+    stopped = CliRunner().invoke(app, ["reproduce", *map(str, words)])
+    assert stopped.exit_code == 130 and "goes on from there" in stopped.output.replace("\n", " ")
+    assert looked_at.pop() == 1  # which is kept, as is seed 0: one more look, and only one, is allowed
+    (number,) = json.loads(reproduced(*words, "--json"))["numbers"]
+    assert looked_at == [0, 2]
     assert (number["mean"], number["std"]) == pytest.approx((10.0, 10.0))
     assert (number["published"], number["n"]) == (10.2, 3)
+    assert "10" in reproduced(*words) and looked_at == [0, 2]
+    (standing,) = survey([get_study("prediction-change")], store=tmp_path / "r.db", device="cpu")
+    assert (standing.kept, standing.stored, standing.needed) == (True, 3, 80)
+
+
+def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    with Store(tmp_path / "r.db") as store:
+        for spec in Planned("split-cifar10", "er+gmed", 2).specs():
+            store.keep_observed(spec, get_study("prediction-change").observes, 0.002)
+    words = ("prediction-change", "--benchmarks", "split-cifar10", "--store", tmp_path / "r.db", "--json")
+    (number,) = json.loads(reproduced(*words, "--seeds", 2))["numbers"]
+    assert (number["mean"], number["published"]) == (pytest.approx(0.2), 5.1)
+    with pytest.raises(UsageError, match="cifar10"):
+        reproduced(*words, "--seeds", 3)
 
 
 def test_processes_find_what_this_one_finds():
@@ -358,7 +388,7 @@ def test_the_list(tmp_path, monkeypatch):
         for one in json.loads(reproduced("--list", "--no-estimate", "--store", store, "--device", "cpu", "--json"))
     }
     assert listed["main"]["data"] == {"mnist": True, "cifar10": False, "cifar100": False, "mini-imagenet": False}
-    assert listed["cosine"]["kept"] is False and listed["cosine"]["needed"] == 20
+    assert listed["gallery"]["kept"] is False and listed["cosine"]["kept"] and listed["cosine"]["needed"] == 20
 
 
 def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):

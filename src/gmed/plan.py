@@ -67,10 +67,11 @@ def choose(
     quick: bool = False,
     data_dir: str | Path | None = None,
     store: str | Path | None = None,
+    observed: str = "",
 ) -> Chosen:
     """Of a plan, the benchmarks that are wanted and can be computed, at as many seeds as are asked for.
 
-    A benchmark can be computed if its data are here, or if the store has all runs of it.
+    A benchmark can be computed if its data are here, or if the store has all runs of it, or what was ``observed``.
 
     >>> plan = [Planned("split-mnist", "er"), Planned("rotated-mnist", "er", 10)]
     >>> choose(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
@@ -87,7 +88,7 @@ def choose(
     folder = Path(data_dir) if data_dir else None
     wanted = [name for name in columns if name in benchmarks or not benchmarks]
     missing = {name: why for name in wanted if (why := BENCHMARKS[name].data_problem(folder))}
-    for name in _all_stored(plan, list(missing), store):
+    for name in _all_stored(plan, list(missing), store, observed):
         del missing[name]
     if benchmarks and missing:
         raise UsageError(next(iter(missing.values())))
@@ -103,12 +104,14 @@ def choose(
     return Chosen(chosen, missing)
 
 
-def _all_stored(plan: Sequence[Planned], benchmarks: Sequence[str], store: str | Path | None) -> list[str]:
+def _all_stored(
+    plan: Sequence[Planned], benchmarks: Sequence[str], store: str | Path | None, observed: str
+) -> list[str]:
     """Those of the benchmarks whose planned runs are all in the store."""
     if not benchmarks or store is None or not Path(store).exists():
         return []
     with Store(store) as opened:
-        kept = {timing.key for timing in opened.timings()}
+        kept = opened.keys(observed)
     lacking = {
         one.benchmark for one in plan if one.benchmark in benchmarks and not {spec.key for spec in one.specs()} <= kept
     }

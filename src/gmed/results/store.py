@@ -85,7 +85,13 @@ UPDATE runs SET
     environment = json_remove(environment, '$."overhead in examples"', '$."overhead in bytes"')
     WHERE json_extract(environment, '$."overhead in bytes"') IS NOT NULL;
 """
-MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD]
+_OBSERVED_ALONE = """
+ALTER TABLE observed ADD COLUMN benchmark TEXT NOT NULL DEFAULT '';  -- of the run, whose result need not be here
+ALTER TABLE observed ADD COLUMN method TEXT NOT NULL DEFAULT '';
+DELETE FROM observed WHERE key NOT IN (SELECT key FROM runs);
+UPDATE observed SET (benchmark, method) = (SELECT benchmark, method FROM runs WHERE runs.key = observed.key);
+"""
+MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD, _OBSERVED_ALONE]
 """What leads from one version of the schema to the next; an empty file has version 0."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
@@ -323,21 +329,39 @@ class Store:
             return None if row is None else json.loads(row["content"])
 
     def keep_observed(self, spec: RunSpec, what: str, content: Any) -> None:
-        """Keep what was observed of a run; it goes with the run."""
+        """Keep what was observed of a run, whether its result is here or not."""
         with self.explained("could not be written"), self.transaction():
-            row = (spec.key, what, json.dumps(content), _now())
-            self.database.execute("INSERT OR REPLACE INTO observed VALUES (?, ?, ?, ?)", row)
+            row = (spec.key, what, json.dumps(content), _now(), spec.benchmark.name, spec.method.name)
+            self.database.execute("INSERT OR REPLACE INTO observed VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def keys(self, observed: str = "") -> set[str]:
+        """The keys of all finished runs, or of the runs of which this was observed.
+
+        >>> with Store(":memory:") as store:
+        ...     store.keep_observed(RunSpec.make("split-mnist", "er+gmed", seed=0), "edits", {"changed": 3})
+        ...     len(store.keys()), len(store.keys("edits")), len(store.keys("something else"))
+        (0, 1, 0)
+        """
+        if observed and self._schema() < SCHEMA_VERSION:  # it cannot be written, and has no such table
+            return set()
+        found = "observed WHERE what = ?" if observed else "runs WHERE status = 'finished'"
+        with self.explained("cannot be read"):
+            rows = self.database.execute(f"SELECT key FROM {found}", (observed,) if observed else ())
+            return {str(row["key"]) for row in rows}
 
     def remove(self, benchmark: str, methods: Sequence[str] = (), *, failed: bool = False) -> int:
-        """Remove the runs of a benchmark: all, or of these methods as they are stored, or the failed ones; how many."""
+        """Remove the runs of a benchmark: all, or of these methods as they are stored, or the failed ones; how many.
+
+        What was observed of them goes with them, but for that of runs that failed.
+        """
         names = tuple(methods)
-        query = "DELETE FROM runs WHERE benchmark = ?"
-        query += f" AND method IN ({', '.join('?' * len(names))})" if names else ""
-        query += " AND status = 'failed'" if failed else ""
+        which = "WHERE benchmark = ?" + (f" AND method IN ({', '.join('?' * len(names))})" if names else "")
         with self.explained("could not be changed"), self.transaction():
-            removed = self.database.execute(query, (benchmark, *names)).rowcount
-            self.database.execute("DELETE FROM observed WHERE key NOT IN (SELECT key FROM runs)")
-            return removed
+            if failed:
+                which += " AND status = 'failed'"
+            else:
+                self.database.execute(f"DELETE FROM observed {which}", (benchmark, *names))
+            return self.database.execute(f"DELETE FROM runs {which}", (benchmark, *names)).rowcount
 
     def merge(self, other: Store) -> Merged:
         """Take in the runs of another store. One that is here with another result stays as it is."""
@@ -362,7 +386,7 @@ class Store:
                         self.database.execute(f"UPDATE runs SET {filled} WHERE key = :key", found)
                 else:
                     conflicts.append(f"{row['benchmark']} {row['method']} seed {row['seed']}")
-            self.database.executemany("INSERT OR IGNORE INTO observed VALUES (?, ?, ?, ?)", observed)
+            self.database.executemany("INSERT OR IGNORE INTO observed VALUES (?, ?, ?, ?, ?, ?)", observed)
         return Merged(added, known, conflicts)
 
     def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:

@@ -23,7 +23,7 @@ class Cosine(Figure):
     name = "cosine"
     title = "similarity of edits to the optimal edit"
     where = "Figure 3"
-    stored: ClassVar[bool] = False
+    observes: ClassVar[str] = SIMILARITY
     costs_like: ClassVar[str | None] = "er+optimal-edit"
 
     def plan(self) -> list[Planned]:
@@ -33,7 +33,7 @@ class Cosine(Figure):
         chosen = self.chosen(asked)
         found, records = Finding(self, asked.quick, missing=chosen.missing), []
         for one in chosen.planned:
-            curves = watched(similarity_to_the_optimal_edit, one, asked)
+            curves = watched(similarity_to_the_optimal_edit, one, asked, keep_as=self.observes)
             means = [float(np.mean(curve)) for curve in curves]
             published = self.published(one.benchmark, SIMILARITY)
             found.numbers.append(Number.of(one.benchmark, SIMILARITY, means, *published))

@@ -17,7 +17,7 @@ class PredictionChange(Study):
     name = "prediction-change"
     title = "predictions that the edits change"
     where = "Table 16"
-    stored: ClassVar[bool] = False
+    observes: ClassVar[str] = "prediction change"
 
     def plan(self) -> list[Planned]:
         return [Planned(benchmark, "er+gmed") for benchmark in BENCHMARKS]
@@ -26,7 +26,7 @@ class PredictionChange(Study):
         chosen = self.chosen(asked)
         found = Finding(self, asked.quick, missing=chosen.missing)
         for one in chosen.planned:
-            rates = [100 * share for share in watched(prediction_change, one, asked)]
+            rates = [100 * share for share in watched(prediction_change, one, asked, keep_as=self.observes)]
             found.numbers.append(Number.of(one.benchmark, RATE, rates, *self.published(one.benchmark, RATE)))
         found.notes.append("Of all examples in memory after training; the paper does not say over how many runs.")
         return found

@@ -140,7 +140,9 @@ class Study(ABC):
     where
         What it is called in the paper.
     stored
-        Whether its runs are kept in the store; what must be watched while it runs is run anew.
+        Whether its runs, or what it observes of them, are kept in the store; what is not is run anew.
+    observes
+        What it watches its runs for; the store keeps that, and not their results.
     costs_like
         A method that a run of it costs as much as, if not the one it runs.
     """
@@ -149,6 +151,7 @@ class Study(ABC):
     title: str
     where: str
     stored: ClassVar[bool] = True
+    observes: ClassVar[str] = ""
     costs_like: ClassVar[str | None] = None
 
     @abstractmethod
@@ -169,6 +172,7 @@ class Study(ABC):
             quick=asked.quick,
             data_dir=asked.how.get("data_dir"),
             store=asked.how.get("store", default_store()) if self.stored else None,
+            observed=self.observes,
         )
 
     def published(

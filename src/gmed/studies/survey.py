@@ -85,11 +85,12 @@ def survey(
         If given, speeds that the store does not have are measured, after it was told of which benchmark and method.
     """
     path, where = Path(store or default_store()), pick_device(device)
-    timings = list[Timing]()
+    timings, stored = list[Timing](), dict[str, set[str]]()
+    studies = list(studies)
     if path.exists():
         with Store(path) as opened:
             timings = opened.timings()
-    stored = {timing.key for timing in timings}
+            stored = {what: opened.keys(what) for what in {study.observes for study in studies}}
     clock = recorded(timings, environment(where)["device"])
     if measure is not None:
         clock = lru_cache(maxsize=None)(_measured(clock, device, data_dir, measure))
@@ -104,7 +105,7 @@ def survey(
         for planned in study.plan():
             sets.setdefault(get_benchmark(planned.benchmark).data, here(planned.benchmark))
             keys = {spec.key for spec in planned.specs()} - needed
-            missing = keys - stored if study.stored else keys
+            missing = keys - stored.get(study.observes, set()) if study.stored else keys
             needed |= keys
             kept += len(keys) - len(missing)
             if missing and here(planned.benchmark):

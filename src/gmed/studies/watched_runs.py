@@ -1,10 +1,11 @@
-"""Runs that are made to be watched: several at once, each in a process of its own, nothing kept."""
+"""Runs that are made to be watched: several at once, each in a process of its own."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -16,7 +17,9 @@ from gmed.engine import RunSpec
 from gmed.engine.executor import usual_workers
 from gmed.engine.terms import pick_device
 from gmed.errors import whole_number
+from gmed.experiment import default_store
 from gmed.plan import Planned
+from gmed.results import Store
 from gmed.studies.study import Asked
 
 T = TypeVar("T")
@@ -32,8 +35,14 @@ class Analysis(Protocol[T_co]):
     def __call__(self, spec: RunSpec, device: str, data_dir: Path | None) -> T_co: ...
 
 
-def watched(analysis: Analysis[T], planned: Planned, asked: Asked) -> list[T]:
+def watched(analysis: Analysis[T], planned: Planned, asked: Asked, keep_as: str = "") -> list[T]:
     """What the analysis finds at every seed: one run, or with no workers, in this process, else in several.
+
+    Parameters
+    ----------
+    keep_as
+        What the store keeps it as, run by run, and has it from another time; what is found must be as JSON can carry
+        it. By default nothing is kept.
 
     >>> from gmed.paper.analysis import prediction_change
     >>> watched(prediction_change, Planned("split-mnist", "er+gmed(alpha=0.0)", 1), Asked(how={"workers": 0}))
@@ -43,21 +52,27 @@ def watched(analysis: Analysis[T], planned: Planned, asked: Asked) -> list[T]:
     if workers is not None:
         whole_number("workers", workers, least=0)
     specs, watcher = planned.specs(), asked.watcher()
-    watcher.start(specs, 0)
     data_dir = asked.how.get("data_dir")
     terms = pick_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
     look = partial(_look, analysis, *terms)
     workers = usual_workers(terms[0] == "cuda") if workers is None else workers
-    found = []
-    for spec, result in zip(specs, _spread(look, specs, workers), strict=True):
-        watcher.watched(spec)
-        found.append(result)
-    return found
+    with ExitStack() as stack:
+        store = asked.how.get("store", default_store()) if keep_as else None
+        opened = stack.enter_context(Store(store)) if store else None
+        seen = {spec: kept for spec in specs if opened and (kept := opened.observed(spec, keep_as)) is not None}
+        left = [spec for spec in specs if spec not in seen]
+        watcher.start(left, len(seen))
+        for spec, result in zip(left, _spread(look, left, workers), strict=True):
+            watcher.watched(spec)
+            seen[spec] = result
+            if opened:
+                opened.keep_observed(spec, keep_as, result)
+    return [seen[spec] for spec in specs]
 
 
 def _spread(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) -> Iterator[T]:
     jobs = [(spec.benchmark.name, spec.method.name, spec.seed) for spec in specs]
-    if workers == 0 or len(jobs) == 1:
+    if workers == 0 or len(jobs) < 2:
         yield from map(look, jobs)
         return
     before = set(active_children())
