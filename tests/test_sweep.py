@@ -17,6 +17,7 @@ from gmed import experiment
 from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store, Sweep
+from gmed.results.store import SCHEMA_VERSION
 from gmed.results.sweep import GIVEN_UP, alive, started, this_host, this_process
 
 SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
@@ -152,7 +153,7 @@ def test_a_store_of_an_older_schema_is_brought_up_to_date(tmp_path, schema):
     old = tmp_path / "old.db"
     shutil.copy(FILES / f"store-schema-{schema}.db", old)
     with Store(old) as store:
-        assert store.database.execute("PRAGMA user_version").fetchone()[0] == 5
+        assert store.database.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION
         rows = store.database.execute("SELECT method, seed, status FROM runs ORDER BY method, seed").fetchall()
         assert [tuple(row) for row in rows] == [
             ("er", 0, "failed"),
