@@ -82,6 +82,16 @@ def test_ours_beside_the_published_number():
     assert comparison.published_marks == "**"
 
 
+def test_a_small_version_marks_nothing():
+    accuracies = {"er": [86.0, 88.0, 87.0], "er+gmed": [88.0, 90.0, 89.1]}
+    for name, benchmark in (("full-mnist", "split-mnist-full"), ("main", "split-mnist")):
+        target = get_target(name)
+        terms = target, columns(target, benchmark), results(benchmark, **accuracies)
+        whole, small = assemble(*terms), assemble(*terms, quick=True)
+        for marked, unmarked in zip(whole.comparisons + whole.best, small.comparisons + small.best, strict=True):
+            assert marked.marks and not unmarked.marks and marked.gain == unmarked.gain
+
+
 def test_comparisons_are_corrected_for_all_of_the_table():
     seeds = range(6)
     accuracies = {

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -194,7 +195,12 @@ def test_the_memory_figure_shows_its_table(tmp_path):
         assert (row["memory"], float(row["mean"])) == ("1000", pytest.approx(np.mean(ours)))
         assert float(row["mean"]) - float(row["low"]) == pytest.approx(np.std(ours, ddof=1))
     marks = {(c["benchmark"], c["method"]): c["marks"] for c in document["comparisons"]}
-    assert len(marks) == len(rows) / 2
+    assert len(marks) == len(everything) / 2
+    further = document["comparisons"][-4:]  # of that size: corrected for their number
+    assert all("memory=1000" in c["method"] and c["published_gain"] is None for c in further)
+    assert min(c["corrected"] for c in further) == pytest.approx(min(1, 4 * min(c["gain"]["p"] for c in further)))
+    for c, row in zip(further, [row for row in everything[len(rows) :] if row["gain"]], strict=True):
+        assert [float(row["gain"]), float(row["gain_p_corrected"])] == [c["gain"]["mean"], c["corrected"]]
     for row, cell in zip(rows, document["rows"], strict=True):
         method = cell["cell"]["method"]
         assert row["benchmark"] == cell["cell"]["benchmark"]
@@ -228,6 +234,7 @@ def test_the_sensitivity_figure(tmp_path):
         assert float(row["er"]) == pytest.approx(er)
         assert float(row["gain"]) == pytest.approx(np.mean(ours) - er)
         assert float(row["gain_low"]) < float(row["gain"]) < float(row["gain_high"])
+        assert float(row["gain_p"]) <= float(row["gain_p_corrected"]) and float(row["gain_p_permutation"]) >= 0.125
         assert (row["published"] == "82.67") == (row["tuned"] == "True")
     assert sum(row["tuned"] == "True" for row in rows) == 2
     records = sensitivity.records_of(get_results(store), "split-mnist")
@@ -424,6 +431,25 @@ def test_speeds_are_measured_when_asked_for(monkeypatch):
     (standing,) = survey([study], store="none.db", device="cpu", measure=lambda *what: told.append(what))
     assert told == [("split-mnist", "er+gmed")]
     assert standing.unknown == 0 and 0.05 < standing.seconds < 600
+
+
+def test_measuring_ends_when_patience_does(monkeypatch):
+    monkeypatch.setattr("gmed.studies.survey.PATIENCE", 0.0)
+    monkeypatch.setattr("gmed.studies.survey._seconds_each", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
+    told = []
+    (standing,) = survey([get_study("gss")], store="none.db", device="cpu", measure=lambda *what: told.append(what))
+    assert told == [("split-mnist", "gss")]
+    assert standing.unknown == 40  # of gss+gmed; gss is as fast on Rotated MNIST
+
+
+def test_methods_that_differ_in_memory_alone_are_as_fast(monkeypatch):
+    monkeypatch.setattr("gmed.studies.survey._seconds_each", lambda spec, device: (0.01, 1e-5))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    told = []
+    survey([get_study("memory")], store="none.db", device="cpu", measure=lambda *what: told.append(what))
+    assert {method.replace("memory=", "").translate({ord(c): None for c in "()0125"}) for _, method in told} == {
+        *("er", "er+gmed", "mir", "mir+gmed")
+    }
 
 
 def test_speeds_of_another_device_do_not_count():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from statistics import fmean
@@ -43,7 +43,8 @@ class Comparison:
     corrected
         P of the paper's test, corrected for all comparisons of the table (Holm).
     marks
-        What the paper would have printed: an asterisk for every one of its levels that the uncorrected p is below.
+        What the paper would have printed: an asterisk for every one of its levels that the uncorrected p is below;
+        none in a small version.
     published_gain, published_marks
         The difference of the means that the paper reports for both in this table, and its marks; ``None`` where it
         makes no such comparison.
@@ -59,9 +60,9 @@ class Comparison:
     gain: Gain
     permutation: float
     corrected: float
-    marks: str
-    published_gain: float | None
-    published_marks: str | None
+    marks: str = ""
+    published_gain: float | None = None
+    published_marks: str | None = None
     published_p: float | None = None
     chosen: str = ""
 
@@ -172,8 +173,10 @@ def assemble(
     quick: bool = False,
 ) -> Reproduction:
     """The table and its comparisons, from results that are there."""
+    if quick:
+        target = replace(target, levels=())
     rows: list[Ours] = []
-    compared: dict[tuple[str, str, str], str | None] = {}
+    pairs: dict[tuple[str, str, str], str | None] = {}
     best: list[Comparison] = []
     for benchmark, cells in columns.items():
         for cell in cells:
@@ -182,13 +185,21 @@ def assemble(
                 rows.append(_ours(cell, list(percent.values())))
                 rival = target.rival(benchmark, cell.method)
                 if rival and _percent(results, benchmark, rival):
-                    compared[benchmark, cell.method, rival] = cell.published.marks
+                    pairs[benchmark, cell.method, rival] = cell.published.marks
         if target.best:
             best += _best(target, benchmark, cells, results)
         for method, rival in _besides(target, [cell for cell in cells if _percent(results, benchmark, cell.method)]):
-            compared.setdefault((benchmark, method, rival), None)
-    comparisons = [c for pair, marks in compared.items() if (c := _compare(target, results, *pair, marks)) is not None]
+            pairs.setdefault((benchmark, method, rival), None)
+    comparisons = [c for pair, marks in pairs.items() if (c := _compare(target, results, *pair, marks)) is not None]
     return Reproduction(target, rows, _corrected(comparisons), results, missing or {}, quick, _corrected(best))
+
+
+def compared(
+    results: Results, pairs: Iterable[tuple[str, str, str]], levels: Sequence[float] = (0.05,)
+) -> list[Comparison]:
+    """On each benchmark a method against its rival, where both were run, corrected for their number."""
+    run = [(b, method, rival) for b, method, rival in pairs if all(_percent(results, b, m) for m in (method, rival))]
+    return _corrected([c for pair in run if (c := _paired(results, *pair, levels)) is not None])
 
 
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -239,7 +250,7 @@ def _best(target: Target, benchmark: str, cells: Sequence[Cell], results: Result
             gap = round(theirs[best] - previous.mean, 2)
             found = replace(found, published_gain=gap, published_marks=previous.marks)
         whose = ", ".join(name for name, chosen in pairs.items() if chosen == pair)
-        yield replace(found, marks="†" if found.gain.p < max(target.levels) else "", chosen=whose)
+        yield replace(found, marks="†" if found.gain.p < max(target.levels, default=0.0) else "", chosen=whose)
 
 
 def _edited(method: str) -> bool:
@@ -253,25 +264,21 @@ def _plain(method: str) -> bool:
 def _compare(
     target: Target, results: Results, benchmark: str, method: str, rival: str, published: str | None
 ) -> Comparison | None:
+    found = _paired(results, benchmark, method, rival, target.levels)
+    if found is None:
+        return None
+    means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == benchmark}
+    apart = round(means[method] - means[rival], 2) if method in means and rival in means else None
+    printed = (q.value for q in quantities() if (q.where, q.row, q.benchmark) == (target.table, "p-value", benchmark))
+    return replace(found, published_gain=apart, published_marks=published, published_p=next(printed, None))
+
+
+def _paired(results: Results, benchmark: str, method: str, rival: str, levels: Sequence[float]) -> Comparison | None:
     gain = results.gain(benchmark, method, rival)
     if gain is None:
         return None
     ours, theirs = _percent(results, benchmark, method), _percent(results, benchmark, rival)
     seeds = sorted(ours.keys() & theirs.keys())
     tossed = permutation_p([ours[s] for s in seeds], [theirs[s] for s in seeds])
-    marks = "*" * sum(gain.p < level for level in target.levels)
-    means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == benchmark}
-    apart = round(means[method] - means[rival], 2) if method in means and rival in means else None
-    printed = (q.value for q in quantities() if (q.where, q.row, q.benchmark) == (target.table, "p-value", benchmark))
-    return Comparison(
-        benchmark,
-        method,
-        rival,
-        gain,
-        permutation=tossed,
-        corrected=math.nan,
-        marks=marks,
-        published_gain=apart,
-        published_marks=published,
-        published_p=next(printed, None),
-    )
+    marks = "*" * sum(gain.p < level for level in levels)
+    return Comparison(benchmark, method, rival, gain, tossed, corrected=math.nan, marks=marks)

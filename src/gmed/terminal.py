@@ -26,6 +26,7 @@ from gmed.data import progress as data
 from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
+from gmed.paper import quantities
 from gmed.plan import SMALL_VERSION
 from gmed.reproduce import Comparison, Reproduction
 from gmed.results import Failure, Results
@@ -283,33 +284,45 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
                 ours = spread(row.mean, row.std)
                 table.add_row(_breakable(row.cell.method), str(row.n), ours, printed, f"{apart.mean:+.2f}{interval}")
         console.print(table)
+    if found.rows:
+        console.print(f"({_whose_spread(found)})")
     for c in found.comparisons:
         _show_comparison(console, c, len(found.comparisons))
     levels = ", ".join(f"{'*' * (place + 1)} p < {level:g}" for place, level in enumerate(target.levels))
-    if found.comparisons:
+    if found.comparisons and levels:
         console.print(f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {levels})")
     for c in found.best:
         console.print(f"The best edited method against the previous best, by {c.chosen}:")
         _show_comparison(console, c, len(found.best))
     if found.best:
-        console.print(
-            f"(† p < {max(target.levels):g}; where our means choose, the difference is flattered by the choice)"
-        )
+        level = f"† p < {max(target.levels):g}; " if target.levels else ""
+        console.print(f"({level}where our means choose, the difference is flattered by the choice)")
     for benchmark, why in found.missing.items():
         console.print(f"left out: {benchmark}: {why}")
     for failure in found.results.failures:
         _show_failure(console, failure)
 
 
+def _whose_spread(found: Reproduction) -> str:
+    """What the intervals of differences from the paper are made of."""
+    published = [row.cell.published for row in found.rows]
+    if all(number.std is None for number in published):
+        return "the paper gives no standard deviations here: intervals are of our runs alone"
+    if any((number.where, number.quantity) == (found.target.table, "runs") for number in quantities()):
+        return "intervals are of our runs and the paper's"
+    counts = " or ".join(str(n) for n in sorted({number.n for number in published if number.n}))
+    return f"the paper does not say over how many runs this table is; intervals take it to be {counts}"
+
+
 def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
-    console.print(f"{c.benchmark}: {c.method} over {c.rival}{c.marks}: {describe_gain(c.gain)}")
+    console.print(f"{c.benchmark}: {c.method} over {c.rival}: {describe_gain(c.gain, c.marks)}")
     if c.published_gain is not None:
         printed = "" if c.published_p is None else f", p = {c.published_p:g}"
         console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{printed}")
     if not math.isnan(c.gain.p):
         console.print(
             f"  permutation test p {p_value(c.permutation)}; p {p_value(c.corrected)} corrected for "
-            f"{comparisons} comparison{'s' if comparisons > 1 else ''}"
+            + (f"the {comparisons} shown" if comparisons > 1 else "1 comparison")
         )
 
 
@@ -325,6 +338,8 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
         console.print(f"{study.where}: {study.title}.{' ' + SMALL_VERSION if found.quick else ''}")
     if found.numbers:
         _show_numbers(console, found)
+    for c in found.comparisons:
+        _show_comparison(console, c, len(found.comparisons))
     for note in found.notes:
         console.print(note)
     if found.table is None:

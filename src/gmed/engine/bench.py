@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -67,15 +69,19 @@ def bench(
     warm_up: int = WARM_UP,
     device: str = "auto",
     by_stage: bool = True,
+    at_most: float = math.inf,
 ) -> list[Speed]:
     """Measure a method on random images in the shape of a benchmark's, first in a plain loop, then together.
 
     The plain loop is made twice, the second time with a clock at every stage of a step, unless that is not wanted.
 
-    The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up.
+    The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up. After ``at_most`` seconds
+    no further step is made if there were two, and the last ones are what was measured.
 
     >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
     [0, 1]
+    >>> [speed.milliseconds > 0 for speed in bench("split-mnist", "er", replicas=(), steps=10**4, at_most=0.0)]
+    [True]
     """
     keep_freed_memory()
     found, where = get_benchmark(benchmark), pick_device(device)
@@ -83,7 +89,7 @@ def bench(
     spec, speeds = RunSpec.make(benchmark, method, 0), list[Speed]()
     for count in (0, *replicas):
         _reset_peak(where)
-        seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where)
+        seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where, at_most)
         each = 1000 * seconds / steps / max(count, 1)
         ratio = speeds[0].milliseconds / each if speeds else 1.0
         stages = None if count or not by_stage else _stages(spec, stream, (warm_up, steps), where)
@@ -112,9 +118,9 @@ def where_measured(device: str) -> dict[str, str]:
 
 
 def _seconds(
-    spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], where: torch.device
+    spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], where: torch.device, at_most: float
 ) -> tuple[float, bool]:
-    """Seconds of the second number of steps after the first, and whether they ran as a CUDA graph.
+    """Seconds that the second number of steps takes after the first, and whether they ran as a CUDA graph.
 
     All are made in one go, as in a run, where the host decides on the next steps while the device makes the last ones.
     """
@@ -140,13 +146,14 @@ def _seconds(
 
     parts = [(0, before, 0), (before, whole, 1)] if learners[0].task_aware else [(0, whole)]
     marks = [(0, time.perf_counter())]
-    for part in parts:
-        for made in learn(*part):
-            _wait(where)
-            marks.append((made, time.perf_counter()))
-    *earlier, (_, end) = marks
+    for made in chain.from_iterable(learn(*part) for part in parts):
+        _wait(where)
+        marks.append((made, time.perf_counter()))
+        if len(marks) > 2 and marks[-1][1] - marks[0][1] > at_most:
+            break
+    *earlier, (last, end) = marks
     made, start = next((mark for mark in earlier if mark[0] >= before), earlier[-1])
-    return (end - start) * timed / (whole - made), group.captured
+    return (end - start) * timed / (last - made), group.captured
 
 
 def _stages(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: torch.device) -> dict[str, float]:

@@ -87,11 +87,11 @@ def as_typed(benchmark: str, *methods: str) -> list[str]:
     return [own.file, *methods, *label, *split, *dropped, *fuzzy, *asked]
 
 
-def describe_gain(gain: Gain) -> str:
+def describe_gain(gain: Gain, marks: str = "") -> str:
     r"""A paired gain in words, for lines of 80 columns.
 
-    >>> print(describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20)))
-    +1.60 points,
+    >>> print(describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20), "**"))
+    +1.60** points,
       95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
     """
     if math.isnan(gain.p):
@@ -99,6 +99,6 @@ def describe_gain(gain: Gain) -> str:
         return f"{gain.mean:+.2f} points ({why}: no test)"
     across = f"\n  (at {gain.mixed} of them on different devices or versions of torch)" if gain.mixed else ""
     return (
-        f"{gain.mean:+.2f} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
+        f"{gain.mean:+.2f}{marks} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
         f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{across}"
     )

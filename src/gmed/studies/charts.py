@@ -16,6 +16,8 @@ from gmed.errors import UsageError
 if TYPE_CHECKING:
     import altair as alt
 
+    from gmed.reproduce import Comparison
+
 LIBRARIES = {
     "altair": "altair",
     "vl_convert": "vl-convert-python",
@@ -44,6 +46,19 @@ INK, GREY = "#222222", "#8c8c8c"
 PIXELS_PER_INCH = 200
 
 Record = dict[str, Any]
+
+
+def gain_columns(found: Comparison | None) -> Record:
+    """A comparison as columns of a CSV file, empty where there is none."""
+    gain = found.gain if found else None
+    return {
+        "gain": gain.mean if gain else None,
+        "gain_low": gain.low if gain else None,
+        "gain_high": gain.high if gain else None,
+        "gain_p": gain.p if gain else None,
+        "gain_p_permutation": found.permutation if found else None,
+        "gain_p_corrected": found.corrected if found else None,
+    }
 
 
 def require_libraries(what: str = "figures") -> None:

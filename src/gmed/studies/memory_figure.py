@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
-from statistics import fmean, stdev
 from typing import Any
 
 from gmed.engine import get_benchmark, resolve
@@ -10,11 +10,11 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.paper.targets import get_target
 from gmed.plan import QUICK_SEEDS, Planned, choose, compute
-from gmed.reproduce import Reproduction, planned, reproduce
-from gmed.results import Published, Results
-from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, panel_title
+from gmed.reproduce import Comparison, compared, planned, reproduce
+from gmed.results import Published
+from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, gain_columns, panel_title
 from gmed.studies.figure import Figure
-from gmed.studies.study import Asked, Finding
+from gmed.studies.study import Asked, Finding, Number
 
 PANELS_IN_A_ROW = 3
 FURTHER = 1000
@@ -44,8 +44,26 @@ class MemoryFigure(Figure):
         further = compute(self._further(drawn, asked), asked.watcher, **asked.how)
         failures = [*table.failures, *further.failures]
         found = Finding(self, asked.quick, table=table, missing=table.missing, failures=failures)
-        found.notes.append(f"{FURTHER:,} examples: in the paper's figure, which gives no numbers.")
-        return found, [*records_of(table), *further_records(further)]
+        pairs = [
+            (one.benchmark, one.method, base)
+            for one in further_size()
+            if (base := resolve(get_benchmark(one.benchmark), one.method).base_name)
+        ]
+        found.comparisons = compared(further, pairs, levels=table.target.levels)
+        found.numbers = [
+            Number.of(one.benchmark, one.method, percent)
+            for one in further_size()
+            if (percent := [100 * accuracy for accuracy in further.accuracies(one.benchmark, one.method).values()])
+        ]
+        found.notes.append(f"{self.where} has {FURTHER:,} examples besides; the paper gives no numbers for them.")
+        beside = {(c.benchmark, c.method): c for c in (*table.comparisons, *found.comparisons)}
+        return found, [
+            *(
+                record(row.cell.benchmark, row.cell.method, row.n, row.mean, row.std, beside, row.cell.published)
+                for row in table.rows
+            ),
+            *(record(one.benchmark, one.quantity, one.n, one.mean, one.std, beside) for one in found.numbers),
+        ]
 
     def _further(self, benchmarks: set[str], asked: Asked) -> list[Planned]:
         """The further size of these benchmarks, where it can be computed or the store has it."""
@@ -87,41 +105,17 @@ def further_size() -> list[Planned]:
     ]
 
 
-def further_records(results: Results) -> list[Record]:
-    """What is drawn of that size."""
-    records = []
-    for one in further_size():
-        percent = [100 * accuracy for accuracy in results.accuracies(one.benchmark, one.method).values()]
-        if percent:
-            base = resolve(get_benchmark(one.benchmark), one.method).base_name
-            gain = results.gain(one.benchmark, one.method, base) if base else None
-            marks = "*" if gain is not None and gain.p < 0.05 else ""
-            std = stdev(percent) if len(percent) > 1 else math.nan
-            records.append(record(one.benchmark, one.method, len(percent), fmean(percent), std, marks))
-    return records
-
-
-def records_of(table: Reproduction) -> list[Record]:
-    """What is drawn of a table of sizes of memory, a record for each cell."""
-    marks = {(c.benchmark, c.method): c.marks for c in table.comparisons}
-    return [
-        record(
-            row.cell.benchmark,
-            row.cell.method,
-            row.n,
-            row.mean,
-            row.std,
-            marks.get((row.cell.benchmark, row.cell.method), ""),
-            row.cell.published,
-        )
-        for row in table.rows
-    ]
-
-
 def record(
-    benchmark: str, method: str, n: int, mean: float, std: float, marks: str, published: Published | None = None
+    benchmark: str,
+    method: str,
+    n: int,
+    mean: float,
+    std: float,
+    comparisons: Mapping[tuple[str, str], Comparison],
+    published: Published | None = None,
 ) -> Record:
     """What is drawn of one method with one size of memory."""
+    beside = comparisons.get((benchmark, method))
     made, reach = resolve(get_benchmark(benchmark), method), 0.0 if math.isnan(std) else std
     return {
         "benchmark": benchmark,
@@ -131,7 +125,8 @@ def record(
         "mean": mean,
         "low": mean - reach,
         "high": mean + reach,
-        "marks": marks,
+        "marks": beside.marks if beside else "",
+        **gain_columns(beside),
         "published": published.mean if published else None,
         "published_std": published.std if published else None,
         "published_marks": published.marks if published else None,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,10 @@ import numpy as np
 from gmed.engine import get_benchmark, resolve
 from gmed.paper import published
 from gmed.plan import Planned, compute
+from gmed.reproduce import Comparison, compared
 from gmed.results import Results
 from gmed.results.tuning import GRIDS
-from gmed.results.wording import describe_gain
-from gmed.studies.charts import COLOURS, GREY, INK, Record, data, panel_title
+from gmed.studies.charts import COLOURS, GREY, INK, Record, data, gain_columns, panel_title
 from gmed.studies.figure import Figure
 from gmed.studies.study import Asked, Finding, Number
 
@@ -41,10 +42,12 @@ class Sensitivity(Figure):
                 theirs = published(benchmark, method)
                 beside = (theirs.mean, theirs.std, theirs.n) if theirs else ()
                 found.numbers.append(Number.of(benchmark, method, percent, *beside))
-                if method != "er" and (gain := results.gain(benchmark, method, "er")) is not None:
-                    found.notes.append(f"{benchmark}: {method} over er: {describe_gain(gain)}")
+        pairs = [(benchmark, method, "er") for benchmark, method, _ in chosen.planned if method != "er"]
+        found.comparisons = compared(results, pairs, levels=())
         found.notes.append("Final accuracy in %. The paper gives no numbers for its figure; beside ours is Table 1.")
-        return found, [record for benchmark in chosen.benchmarks for record in records_of(results, benchmark)]
+        return found, [
+            record for benchmark in chosen.benchmarks for record in records_of(results, benchmark, found.comparisons)
+        ]
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt
@@ -79,14 +82,15 @@ def grid(benchmark: str) -> list[tuple[str, float, str]]:
     ]
 
 
-def records_of(results: Results, benchmark: str) -> list[Record]:
+def records_of(results: Results, benchmark: str, comparisons: Iterable[Comparison] = ()) -> list[Record]:
     """What is drawn of one benchmark, a record for each point that has runs."""
     er, records = _percent(results, benchmark, "er"), []
+    compared_with_er = {c.method: c for c in comparisons if c.benchmark == benchmark}
     for parameter, value, method in grid(benchmark):
         if percent := _percent(results, benchmark, method):
             mean, reach = float(np.mean(percent)), float(np.std(percent, ddof=1)) if len(percent) > 1 else 0.0
             tuned = method == "er+gmed"
-            gain = results.gain(benchmark, method, "er") if er else None
+            beside = compared_with_er.get(method)
             theirs = published(benchmark, method) if tuned else None
             records.append(
                 {
@@ -99,10 +103,7 @@ def records_of(results: Results, benchmark: str) -> list[Record]:
                     "high": mean + reach,
                     "tuned": tuned,
                     "er": float(np.mean(er)) if er else None,
-                    "gain": gain.mean if gain else None,
-                    "gain_low": gain.low if gain else None,
-                    "gain_high": gain.high if gain else None,
-                    "gain_p": gain.p if gain else None,
+                    **gain_columns(beside),
                     "published": theirs.mean if theirs else None,
                 }
             )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gmed.experiment import Watcher, default_store
 from gmed.paper import quantities
 from gmed.plan import Chosen, Planned, choose
-from gmed.reproduce import Reproduction
+from gmed.reproduce import Comparison, Reproduction
 from gmed.results import Difference, Failure, difference
 from gmed.results.results import finite
 
@@ -102,6 +102,8 @@ class Finding:
         What was written.
     table
         The table of accuracies that a figure shows, if it is one.
+    comparisons
+        Methods that a figure compares besides, corrected for their number.
     missing
         Benchmarks, or methods, that were left out, and why.
     """
@@ -112,6 +114,7 @@ class Finding:
     notes: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     table: Reproduction | None = None
+    comparisons: list[Comparison] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
@@ -124,6 +127,9 @@ class Finding:
             "quick": self.quick,
             "missing": self.missing,
             "numbers": [finite(asdict(number)) for number in self.numbers],
+            "comparisons": [
+                finite(asdict(c)) for c in (*(self.table.comparisons if self.table else ()), *self.comparisons)
+            ],
             "notes": self.notes,
             "files": [str(path) for path in self.files],
             "failures": [asdict(failure) for failure in self.failures],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 
 from gmed.engine import RunSpec, get_benchmark
-from gmed.engine.bench import bench, seconds_to_predict
+from gmed.engine.bench import SHAPES, bench, seconds_to_predict
 from gmed.engine.group import MOST_TOGETHER
 from gmed.engine.methods import parse
 from gmed.engine.run import environment
@@ -24,8 +26,14 @@ from gmed.results import Store
 from gmed.results.store import Timing
 from gmed.studies.study import Study
 
-WARM_UP, STEPS = 5, 10
-"""Steps before and while the clock runs, where a speed is measured."""
+WARM_UP, STEPS, AT_MOST = 5, 10, 0.5
+"""Steps before and while the clock runs, where a speed is measured, and seconds after which it stops."""
+
+PATIENCE = 40.0
+"""Seconds after which no further speed is measured with images of one size."""
+
+SAME_SPEED = {"memory", "told", "write_back"}
+"""Parameters that do not change how long a step takes."""
 
 Clock = Callable[[str, str], float | None]
 """Seconds that a run of a method takes on a benchmark, if they are known."""
@@ -151,11 +159,12 @@ def family(method: str) -> str:
 
 
 def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Callable[[str, str], None]) -> Clock:
-    """The same clock where it knows; else some steps and predictions are timed, and multiplied.
+    """The same clock where it knows; else some steps and predictions are timed, and multiplied, while patience lasts.
 
-    Streams of the same data are learned from at the same speed, as are methods of one shape.
+    Streams of images of one size are learned from at the same speed, as are methods of one shape.
     """
-    timed: dict[tuple[str, str], tuple[float, float]] = {}
+    timed: dict[tuple[Any, str], tuple[float, float]] = {}
+    spent: dict[Any, float] = {}
     folder, sizes = Path(data_dir) if data_dir else None, dict[str, tuple[float, int]]()
 
     def clock(benchmark: str, method: str) -> float | None:
@@ -164,10 +173,15 @@ def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Call
         spec = RunSpec.make(benchmark, method, seed=0)
         if spec.method.base.name == TOO_SLOW:  # and most of its time goes into a few steps
             return None
-        shape = spec.benchmark.data, spec.method.shape
+        size = SHAPES.get(spec.benchmark.data, spec.benchmark.data)
+        shape = size, _work(spec)
         if shape not in timed:
+            if spent.get(size, 0.0) > PATIENCE:
+                return None
             tell(benchmark, method)
+            start = time.monotonic()
             timed[shape] = _seconds_each(spec, device)
+            spent[size] = spent.get(size, 0.0) + time.monotonic() - start
         if benchmark not in sizes:
             stream = spec.benchmark.make_stream(folder, 0)
             evaluated = (len(stream.evaluate_after) + 1) * sum(len(test.y) for test in stream.tests)
@@ -178,16 +192,28 @@ def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Call
     return clock
 
 
+def _work(spec: RunSpec) -> str:
+    """What a step of the method does, whatever its memory holds."""
+    parts = json.loads(spec.method.shape).items()
+    return json.dumps({kind: {k: v for k, v in part.items() if k not in SAME_SPEED} for kind, part in parts})
+
+
 def _seconds_each(spec: RunSpec, device: str) -> tuple[float, float]:
     """How long a step and a prediction take, computed as runs are: one thread each, or many seeds together."""
     name = spec.benchmark.name, spec.method.name
     together = pick_device(device).type == "cuda" and spec.can_be_decided_ahead()
-    how: dict[str, Any] = {"replicas": (MOST_TOGETHER,), "warm_up": 100, "steps": 200} if together else {"replicas": ()}
+    how: dict[str, Any] = (
+        {"replicas": (MOST_TOGETHER,), "warm_up": 100, "steps": 200}
+        if together
+        else {"replicas": (), "at_most": AT_MOST}
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         settings = {"device": device, "by_stage": False, "warm_up": WARM_UP, "steps": STEPS, **how}
         speeds = [bench(*name, **settings)[-1] for _ in range(2)]  # libraries set themselves up in the first
-        return min(speed.milliseconds for speed in speeds) / 1000, seconds_to_predict(*name, device=device)
+        return min(speed.milliseconds for speed in speeds) / 1000, seconds_to_predict(
+            *name, device=device, examples=100
+        )
     finally:
         torch.set_num_threads(threads)
