@@ -194,7 +194,8 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure how fast methods step here, alone in a plain loop and several together."""
-    counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in replicas.split(",")]
+    parts = [part.strip() for part in replicas.split(",")]
+    counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in parts]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     if model is not None:
