@@ -149,6 +149,27 @@ def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
     assert "junk.db" in said
 
 
+def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
+    with Store("gmed.db") as store:
+        for name, seed in (("er+gmed(alpha=0.5,beta=0.1)", 0), ("er+gmed(alpha=0.5,beta=0.1)", 1)):
+            made = replace(result(name, seed), benchmark="split-mnist-tuning")
+            store.add(RunSpec.make("split-mnist-tuning", name, seed), made)
+        store.add(RunSpec.make("split-mnist-tuning", "er+gmed(alpha=10.0,beta=0.1)", 0), "DivergedError: too large")
+    note = "runs of tuning are left out (3); to see them: gmed table split-mnist-tuning\n"
+    for words in (["table"], ["table", "--metrics"]):
+        said, code = gmed(*words)
+        assert code == 0
+        assert said.count("tuning") == note.count("tuning") and note in said
+        said, _ = gmed(*words, "split-mnist")
+        assert "tuning" not in said
+        said, _ = gmed(*words, "split-mnist-tuning")
+        assert "beta=0.1" in said and note not in said
+    said, _ = gmed("table", "split-mnist-tuning")
+    assert "alpha=10.0" in said  # the failed one
+    said, _ = gmed("export", "all.json")
+    assert "7 runs in" in said
+
+
 def finished(path):
     with Store(path) as store:
         return {(run.method, run.seed): run.final_accuracy for run in store.runs()}
