@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gmed
-from gmed.engine import BENCHMARKS, RunResult, RunSpec
-from gmed.errors import UsageError
+from gmed.engine import BENCHMARKS, RunResult
 from gmed.experiment import stored_results
 from gmed.results import Results, Store, markdown
+from gmed.results.document import Document
 
 HERE = Path(__file__).parent
 SLOW = {"agem", "gss", "gss+gmed", "bgd", "hal"}  # ten seeds where others have twenty: as many as the paper's
@@ -56,8 +56,7 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
     everything, _ = stored_results(chosen.store)
     everything.store = None
     chosen.out.mkdir(parents=True, exist_ok=True)
-    content = everything.to_dict() | {"keys": [_spec(run).key for run in everything.runs]}
-    (chosen.out / f"{name}.json").write_text(json.dumps(content) + "\n")
+    (chosen.out / f"{name}.json").write_text(json.dumps(everything.to_dict()) + "\n")
     (chosen.out / f"{name}.md").write_text(markdown(everything))
     print(markdown(everything))
     for failure in computed.failures:
@@ -68,24 +67,12 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
 
 def runs_in(file: Path) -> list[RunResult]:
     """The runs that a file of results holds, if there is one."""
-    runs = json.loads(file.read_text())["runs"] if file.exists() else []
-    return [RunResult(**{name: value for name, value in run.items() if name != "metrics"}) for run in runs]
+    return Document.read(file).runs if file.exists() else []
 
 
 def take_in(store: Path, file: Path) -> None:
     """Put the runs of a file of results into a store, as far as today's code would compute the same."""
-    keys = json.loads(file.read_text()).get("keys", []) if file.exists() else []
     with Store(store) as new:
-        new.add_all([(_spec(run), run) for run, key in zip(runs_in(file), keys, strict=False) if _key(run) == key])
-
-
-def _key(run: RunResult) -> str | None:
-    """What the run would be stored under today; none if there is no such method any more."""
-    try:
-        return _spec(run).key
-    except UsageError:
-        return None
-
-
-def _spec(run: RunResult) -> RunSpec:
-    return RunSpec.make(run.benchmark, run.method, run.seed)
+        if file.exists():
+            with Document.read(file).as_store() as kept:
+                new.merge(kept)

@@ -2,18 +2,22 @@
 
 import csv
 import json
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import jsonschema
 import pytest
 from pyarrow import parquet
 
 from gmed.cli import main
-from gmed.engine import RunResult, RunSpec
+from gmed.engine import RunResult, RunSpec, extensions
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.experiment import unfinished_folder
 from gmed.results import Store
+from gmed.results.document import Document
+from gmed.studies import get_study
 
 
 def result(method, seed, accuracy=0.5):
@@ -143,3 +147,137 @@ def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
     said, code = gmed("merge", "junk.db")
     assert code == 2
     assert "junk.db" in said
+
+
+def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
+    with Store("gmed.db") as store:
+        for name, seed in (("er+gmed(alpha=0.5,beta=0.1)", 0), ("er+gmed(alpha=0.5,beta=0.1)", 1)):
+            made = replace(result(name, seed), benchmark="split-mnist-tuning")
+            store.add(RunSpec.make("split-mnist-tuning", name, seed), made)
+        store.add(RunSpec.make("split-mnist-tuning", "er+gmed(alpha=10.0,beta=0.1)", 0), "DivergedError: too large")
+    note = "runs of tuning are left out (3); to see them: gmed table split-mnist-tuning\n"
+    for words in (["table"], ["table", "--metrics"]):
+        said, code = gmed(*words)
+        assert code == 0
+        assert said.count("tuning") == note.count("tuning") and note in said
+        said, _ = gmed(*words, "split-mnist")
+        assert "tuning" not in said
+        said, _ = gmed(*words, "split-mnist-tuning")
+        assert "beta=0.1" in said and note not in said
+    said, _ = gmed("table", "split-mnist-tuning")
+    assert "alpha=10.0" in said  # the failed one
+    said, _ = gmed("export", "all.json")
+    assert "7 runs in" in said
+
+
+def finished(path):
+    with Store(path) as store:
+        return {(run.method, run.seed): run.final_accuracy for run in store.runs()}
+
+
+def test_merge_takes_in_a_results_document(gmed, tmp_path):
+    gmed("export", "results.json")
+    assert gmed("merge", "results.json", "--store", "new.db") == ("3 added, 0 already here\n", 0)
+    assert finished("new.db") == finished("gmed.db")
+    (tmp_path / "printed.json").write_text(gmed("table", "--json")[0])
+    assert gmed("merge", "printed.json", "--store", "new.db") == ("0 added, 3 already here\n", 0)
+    fill("other.db", ("er", 1, 0.6), ("er", 5, 0.4))
+    said, code = gmed("merge", "results.json", "--store", "other.db")
+    assert (said, code) == (
+        "2 added, 0 already here\nanother result is here and was kept: split-mnist er seed 1\n", 1
+    )  # fmt: skip
+    assert finished("other.db")["er", 1] == 0.6
+
+
+def test_merge_leaves_out_what_today_would_compute_otherwise(gmed, tmp_path):
+    gmed("export", "results.json")
+    document = json.loads((tmp_path / "results.json").read_text())
+    document["keys"][0] = "of another version"
+    document["runs"][1]["method"] = "a method of another time"
+    (tmp_path / "results.json").write_text(json.dumps(document))
+    said, code = gmed("merge", "results.json", "--store", "new.db")
+    assert code == 0
+    assert "1 added, 0 already here\n2 left out: " in said
+    assert all(len(line) <= 80 for line in said.splitlines())
+    assert finished("new.db") == {("er+gmed", 0): 0.9}
+
+
+@pytest.fixture
+def only_for_this_test():
+    with suppress(KeyError), extensions._all_or_nothing():
+        yield
+        raise KeyError  # whatever was registered is taken back
+
+
+def test_merge_loads_what_computed_the_runs(gmed, tmp_path, only_for_this_test):
+    (tmp_path / "shift.py").write_text(
+        "from dataclasses import dataclass\nimport gmed\nfrom gmed.editing.edit import Edit\n"
+        "@gmed.register('shift')\n@dataclass(frozen=True)\nclass Shift(Edit):\n"
+        "    stride: float = 0.1\n    def edit(self, x_m, y_m, age, moment):\n        return x_m + self.stride\n"
+    )
+    gmed("runs", "--extension", "shift.py")
+    fill("own.db", ("er+shift", 0, 0.6))
+    gmed("export", "own.json", "--store", "own.db")
+    assert gmed("merge", "own.json", "--extension", "shift.py", "--store", "new.db")[0].startswith("1 added")
+
+
+def broken(document, change):
+    """The document with one thing of its first run another."""
+    first = document["runs"][0] | change
+    return document | {"runs": [first, *document["runs"][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda d: json.dumps(d)[:-10], "not JSON"),
+        (lambda d: json.dumps(d).replace("0.8", "NaN"), "NaN is no number"),
+        (lambda d: "[" * 100_000, "not JSON"),
+        (lambda d: json.dumps([]), "not a results document (gmed-results/1)"),
+        (lambda d: json.dumps(d | {"schema": "gmed-reproduction/1"}), "not a results document (gmed-results/1)"),
+        (lambda d: json.dumps(d | {"runs": {}}), "has no list 'runs'"),
+        (lambda d: json.dumps(d | {"runs": [1]}), "runs[0] is broken: it is not an object"),
+        (lambda d: json.dumps(broken(d, {"steps": "many"})), "runs[0] is broken: its 'steps' is 'many'"),
+        (lambda d: json.dumps(broken(d, {"steps": 10**30})), "runs[0] is broken: its 'steps'"),
+        (lambda d: json.dumps(broken(d, {"seed": -1})), "runs[0] is broken: its 'seed' is -1"),
+        (lambda d: json.dumps(broken(d, {"speed": 1})), "runs[0] is broken: nothing is known of 'speed'"),
+        (lambda d: json.dumps(broken(d, {"final_accuracy": 80})), "er seed 0 are not in 0 .. 1"),
+        (lambda d: json.dumps(broken(d, {"accuracy": [0.5]})), "runs[0] is not made as docs/json.md says"),
+        (lambda d: json.dumps(broken(d, {"accuracy": [[0.5], []]})), "another number of tasks"),
+        (lambda d: json.dumps(broken(d, {"accuracy": []})), "another number of tasks"),
+        (lambda d: json.dumps(broken(d, {"timings": {"train": "1"}})), "the timings of"),
+        (lambda d: json.dumps(broken(d, {"environment": {"torch": 2}})), "the environment of"),
+        (lambda d: json.dumps(broken(d, {"passes": {"forward": 1}})), "runs[0] is not made as docs/json.md says"),
+        (lambda d: json.dumps(d | {"runs": [{"seed": 0}, *d["runs"][1:]]}), "runs[0] is broken: it has no 'accuracy'"),
+        (lambda d: json.dumps(d | {"keys": d["keys"][1:]}), "'keys' is not a list of 3 different keys"),
+        (lambda d: json.dumps(d | {"keys": d["keys"][:1] * 3}), "'keys' is not a list of 3 different keys"),
+        (lambda d: json.dumps(d | {"keys": None}), "has no list 'keys'"),
+    ],
+)
+def test_of_a_broken_document_nothing_is_taken_in(gmed, tmp_path, damage, said):
+    gmed("export", "results.json")
+    document = json.loads((tmp_path / "results.json").read_text())
+    (tmp_path / "results.json").write_text(damage(document))
+    told, code = gmed("merge", "results.json", "--store", "new.db")
+    assert code == 2
+    assert told.startswith("gmed: results.json: ")
+    assert said in told
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_document_that_cannot_be_read_is_named(gmed, tmp_path):
+    (tmp_path / "folder.json").mkdir()
+    said, code = gmed("merge", "folder.json")
+    assert (code, said.startswith("gmed: folder.json: cannot be read")) == (2, True)
+    (tmp_path / "latin.json").write_bytes(b'{"schema": "\xe9"}')
+    said, code = gmed("merge", "latin.json")
+    assert (code, said.startswith("gmed: latin.json: not JSON")) == (2, True)
+
+
+def test_the_results_of_this_repository_fill_a_table_of_the_paper():
+    file = Path(__file__).parents[1] / "benchmarks" / "results" / "mnist.json"
+    with Document.read(file).as_store() as store:
+        kept = store.keys()
+    plan = [planned for planned in get_study("main").plan() if planned.benchmark == "split-mnist"]
+    needed = {spec.key for planned in plan for spec in planned.specs()}
+    assert needed and needed <= kept

@@ -182,7 +182,7 @@ def test_the_memory_figure_shows_its_table(tmp_path):
     study = get_study("memory-figure")
     some = [one._replace(seeds=4) for one in study.plan() if one.benchmark in ("split-mnist", "rotated-mnist")]
     store = fill(tmp_path / "r.db", some, somewhat)
-    words = ("memory-figure", "--seeds", 4, "--benchmarks", "split-mnist,rotated-mnist", "--store", store)
+    words = ("memory-figure", "--seeds", 4, "--benchmarks", "split-mnist, rotated-mnist", "--store", store)
     document = json.loads(reproduced(*words, "--out", tmp_path / "out", "--json"))
     check_files(tmp_path / "out", "memory-figure")
     everything = read(tmp_path / "out" / "memory-figure.csv")

@@ -112,6 +112,22 @@ def test_what_cannot_be_tuned_is_refused(tmp_path):
         gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=None)
 
 
+def test_what_is_tuned_and_on_what_is_said_by_names_that_work(tmp_path):
+    for benchmark, method, said in (
+        ("split-mnist", "er+gmed(tuned)", r"tune it by its name without \(tuned\), er\+gmed$"),
+        (
+            "split-mnist-tuning",
+            "er+gmed",
+            r"another benchmark is tuned on; tune that one: gmed tune split-mnist er\+gmed$",
+        ),
+        ("nosuch", "er+gmed", r"^unknown benchmark 'nosuch'; valid: (?!.*-tuning)"),
+        ("split-mnist-tunin", "er+gmed", r"did you mean (?!.*-tuning')"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            tune(benchmark, method, store=tmp_path / "r.db")
+    assert not (tmp_path / "r.db").exists()
+
+
 def test_what_is_given_is_not_tuned():
     assert len(candidates("split-mnist", "er+gmed(alpha=1.0)")) == 5
     assert candidates("split-mnist", "mir+gmed(steps=3)")[0.01, 1.0] == "mir+gmed(alpha=0.01,beta=1.0,steps=3)"

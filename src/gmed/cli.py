@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from contextlib import ExitStack
@@ -28,12 +29,13 @@ from gmed.cli_tune import add_tune
 from gmed.cli_watch import add_watch
 from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
-from gmed.engine.benchmarks import BENCHMARKS
+from gmed.engine.benchmarks import BENCHMARKS, TUNING
 from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, base_parameters, settable
 from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import read_installed
 from gmed.errors import GmedError, whole_number
 from gmed.experiment import Experiment, Watcher, default_store, left_out, stored_results
+from gmed.report.runs import without_tuning
 from gmed.results import Results
 from gmed.tensorboard import TensorBoardCurves
 from gmed.terminal import (
@@ -174,7 +176,11 @@ def table(
 ) -> None:
     """Show stored results beside the published ones."""
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
-    if note := left_out(store or default_store(), outdated):
+    notes = [left_out(store or default_store(), outdated)]
+    if benchmark is None or not benchmark.endswith(TUNING):
+        notes.append(_tuning_left_out(results))
+        results = without_tuning(results)
+    for note in filter(None, notes):
         make_console(stderr=True).print(note, soft_wrap=True)
     if metrics and not as_json:  # the JSON document holds the metrics of every run
         show_metrics(make_console(), results)
@@ -194,7 +200,8 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure how fast methods step here, alone in a plain loop and several together."""
-    counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in replicas.split(",")]
+    parts = [part.strip() for part in replicas.split(",")]
+    counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in parts]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     if model is not None:
@@ -254,6 +261,14 @@ def _pairs(settings: Any) -> str:
 
 def _defaults(parameters: dict[str, Parameter]) -> str:
     return ", ".join(k if p.default is p.empty else f"{k}={p.default}".lower() for k, p in parameters.items())
+
+
+def _tuning_left_out(results: Results) -> str:
+    """How many runs of tuning there are, and how to see them, in words; nothing where there are none."""
+    ended = [*(run.benchmark for run in results.runs), *(failure.benchmark for failure in results.failures)]
+    tried = [name for name in ended if name.endswith(TUNING)]
+    names = " or ".join(map(shlex.quote, dict.fromkeys(tried)))
+    return f"runs of tuning are left out ({len(tried)}); to see them: gmed table {names}" if tried else ""
 
 
 def _print(results: Results, as_json: bool) -> None:

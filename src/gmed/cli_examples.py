@@ -27,7 +27,7 @@ EXAMPLES = {
     "data remove": ["gmed data remove cifar10"],
     "runs": ["gmed runs", "gmed runs split-mnist --failed"],
     "export": ["gmed export runs.csv", "gmed export runs.parquet split-mnist"],
-    "merge": ["gmed merge server.db", "gmed merge server.db --store all.db"],
+    "merge": ["gmed merge server.db", "gmed merge results.json --store all.db"],
     "rm": ["gmed rm split-mnist 'er+gmed(alpha=1.0)'", "gmed rm split-mnist --failed"],
     "bench": ["gmed bench split-mnist er er+gmed", "gmed bench split-cifar10 er --replicas 1,20 --device cuda"],
     "doctor": ["gmed doctor", "gmed doctor --json"],

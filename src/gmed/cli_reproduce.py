@@ -45,7 +45,7 @@ def _reproduce(
         raise UsageError("--estimate and --no-estimate go with --list")
     given = {"device": device, "workers": workers, "data_dir": data_dir, "store": store or default_store()}
     how: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-    columns = [name for name in (benchmarks or "").split(",") if name]
+    columns = [name.strip() for name in (benchmarks or "").split(",") if name.strip()]
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
     study = get_study(target)

@@ -14,6 +14,7 @@ from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
 from gmed.results import Store
+from gmed.results.document import Document
 from gmed.results.export import export as write_export
 from gmed.terminal import DONE, RUN_FAILED, make_console
 
@@ -88,16 +89,22 @@ def export(
 
 
 def merge(
-    other: Annotated[str, typer.Argument(help="The store whose runs are taken in")],
+    other: Annotated[str, typer.Argument(help="Another store, or a results document: .json")],
+    extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """Take in the runs of another store. A run that is here with another result stays as it is."""
-    if not Path(other).exists():
+    """Take in the runs of another store or of a results document; what is here with another result stays."""
+    file = Path(other)
+    if not file.exists():
         raise UsageError(f"{other}: no such file")
-    with Store(other) as source, Store(store or default_store()) as target:
+    document = Document.read(file) if file.suffix == ".json" else None
+    with document.as_store() if document else Store(other) as source, Store(store or default_store()) as target:
+        left_out = len(document.runs) - len(source.keys()) if document else 0
         merged = target.merge(source)
     console = make_console()
     console.print(f"{merged.added} added, {merged.known} already here")
+    if left_out:
+        console.print(f"{left_out} left out: a part that computed them has changed or is not known here")
     for conflict in merged.conflicts:
         console.print(f"another result is here and was kept: {conflict}")
     raise typer.Exit(RUN_FAILED if merged.conflicts else DONE)

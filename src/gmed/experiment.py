@@ -457,13 +457,13 @@ def _place(run: RunResult) -> tuple[int, str, int, int, str, int]:
 def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
     """The seeds that a number, a text or a list means.
 
-    >>> seed_list(3), seed_list("3"), seed_list("3,7,11"), seed_list([5]), seed_list("7,")
+    >>> seed_list(3), seed_list("3"), seed_list("3, 7,11"), seed_list([5]), seed_list("7, ")
     ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5], [7])
     """
     found: list[int] = []
     try:
         if isinstance(seeds, str):
-            numbers = [int(part) for part in seeds.rstrip(",").split(",")]
+            numbers = [int(part) for part in seeds.rstrip(", ").split(",")]
             seeds = numbers if "," in seeds else numbers[0]
         if isinstance(seeds, int):
             found = list(range(whole_number("seeds", seeds))) if seeds <= MOST_SEEDS else []

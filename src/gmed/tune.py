@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, Watcher, default_store
 from gmed.results import Failure, Store
-from gmed.results.tuning import GRIDS, candidates, chosen, scores
+from gmed.results.tuning import GRIDS, TUNED, candidates, chosen, scores
+from gmed.results.wording import as_typed
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,14 @@ def tune(
     label, split, store, how
         As in :func:`gmed.run`; tuning needs a store.
     """
+    if method.endswith(TUNED):
+        raise UsageError(f"{method}: tune it by its name without {TUNED}, {method.removesuffix(TUNED)}")
     path = store or default_store()
     asked = Experiment(benchmark.removesuffix(FUZZY), [method], seeds, store=path, label=label, split=split, **how)
     benchmark = asked.benchmark_name
+    if benchmark.endswith(TUNING):
+        tuned = shlex.join(["gmed", "tune", *as_typed(benchmark.removesuffix(TUNING), method)])
+        raise UsageError(f"{benchmark}: what another benchmark is tuned on; tune that one: {tuned}")
     named = candidates(benchmark, method)
     beforehand = replace(
         asked, benchmark=benchmark + TUNING, data_dir=asked.data_folder, label=None, split=None, drop=()

@@ -246,7 +246,7 @@ def get_benchmark(name: str) -> Benchmark:
     ending = next((ending for ending in (FUZZY, TUNING) if name.endswith(ending)), "")
     own = OwnData.named(name.removesuffix(ending))
     if own is None:
-        raise unknown("benchmark", name, BENCHMARKS)
+        raise unknown("benchmark", name, (b.name for b in BENCHMARKS.values() if not b.tuning))
     return replace(_of_own(own), name=name, fuzzy=ending == FUZZY, tuning=ending == TUNING)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def find_contents(
     data_dir
         Where data of one's own are, which say what their classes are called.
     """
-    results = without_tuning(every)
+    results = replace(without_tuning(every), failures=every.failures)
     rows, runs = results.rows(), by_benchmark(results.runs)
     compared, best = comparisons(results, rows), best_methods(rows)
     known = dict.fromkeys([*runs, *tuned_benchmarks(by_benchmark(every.runs))])

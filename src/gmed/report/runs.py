@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gmed.engine import METHODS, TUNING, RunResult
 from gmed.engine.methods import parse
@@ -16,9 +17,10 @@ KNOWN_FIRST = ("er", "er+gmed", "mir", "mir+gmed")
 
 
 def without_tuning(results: Results) -> Results:
-    """The results but for the runs that hyper-parameters were chosen by."""
+    """The results but for the runs that hyper-parameters were chosen by, finished or failed."""
     runs = [run for run in results.runs if not run.benchmark.endswith(TUNING)]
-    return Results(runs, results.failures, results.store, results.published)
+    failures = [failure for failure in results.failures if not failure.benchmark.endswith(TUNING)]
+    return replace(results, runs=runs, failures=failures)
 
 
 def by_benchmark(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:

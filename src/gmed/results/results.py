@@ -155,13 +155,17 @@ class Results:
         return next((name for name in candidates if name != method and self.accuracies(benchmark, name)), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented machine-readable form; undefined numbers are ``None``."""
+        """The documented machine-readable form; undefined numbers are ``None``.
+
+        Its keys are those that runs have today, as runs just computed and those of a store have.
+        """
         return {
             "schema": SCHEMA,
             "store": self.store,
             "runs": [{**run.to_dict(), "metrics": finite(asdict(Metrics.of(run)))} for run in self.runs],
             "failures": [asdict(failure) for failure in self.failures],
             "summary": [finite(asdict(row)) for row in self.rows()],
+            "keys": [RunSpec.make(run.benchmark, run.method, run.seed).key for run in self.runs],
         }
 
 

@@ -483,29 +483,56 @@ def _result(row: sqlite3.Row) -> RunResult:
         memory=json.loads(measured.get("memory") or "null"),
         overhead=json.loads(measured.get("overhead") or "null"),
     )
-    shares = [result.final_accuracy, result.pooled_accuracy, *(share for points in result.accuracy for share in points)]
-    shares += [] if result.prequential is None else [result.prequential]
-    shares += [] if result.untrained is None else result.untrained
-    if not all(isinstance(share, (int, float)) and 0 <= share <= 1 for share in shares):
-        raise ValueError(f"the accuracies of {result.benchmark} {result.method} seed {result.seed} are not in 0 .. 1")
-    if not isinstance(result.steps, int) or not all(isinstance(d, dict) for d in (result.timings, result.environment)):
-        raise ValueError(f"the row of {result.benchmark} {result.method} seed {result.seed} is damaged")
-    if result.untrained is not None and len(result.untrained) != len(result.accuracy[-1]):
-        raise ValueError(f"{result.benchmark} {result.method} seed {result.seed} has another number of tasks untrained")
-    if result.passes is not None and not all(float(result.passes[way]) >= 0 for way in ("forward", "backward")):
-        raise ValueError(f"the passes of {result.benchmark} {result.method} seed {result.seed} are negative")
-    if result.memory is not None and not all(int(count) >= 0 for point in result.memory for count in point):
-        raise ValueError(f"the memory of {result.benchmark} {result.method} seed {result.seed} is damaged")
-    if result.overhead is not None and not all(float(result.overhead[unit]) >= 0 for unit in ("examples", "bytes")):
-        raise ValueError(f"the overhead of {result.benchmark} {result.method} seed {result.seed} is negative")
+    check_sound(result)
     return result
 
 
-def _spec(row: sqlite3.Row) -> RunSpec | None:
+def check_sound(run: RunResult) -> None:
+    """Refuse what no run can have found, whatever file it was read from.
+
+    >>> check_sound(RunResult("split-mnist", "er", 0, [[1.5]], 1.5, 1.5, 500, {}, {}))
+    Traceback (most recent call last):
+    ValueError: the accuracies of split-mnist er seed 0 are not in 0 .. 1
+    """
+    name = f"{run.benchmark} {run.method} seed {run.seed}"
+    shares = [run.final_accuracy, run.pooled_accuracy, *(share for points in run.accuracy for share in points)]
+    shares += [] if run.prequential is None else [run.prequential]
+    shares += [] if run.untrained is None else run.untrained
+    if not all(type(share) in (int, float) and 0 <= share <= 1 for share in shares):
+        raise ValueError(f"the accuracies of {name} are not in 0 .. 1")
+    if len({len(points) for points in run.accuracy}) != 1:
+        raise ValueError(f"{name} has another number of tasks at another point of evaluation, or no such point")
+    if not isinstance(run.steps, int) or not all(isinstance(d, dict) for d in (run.timings, run.environment)):
+        raise ValueError(f"the row of {name} is damaged")
+    if not all(isinstance(told, str) for told in run.environment.values()):
+        raise ValueError(f"the environment of {name} is not told in words")
+    if run.untrained is not None and len(run.untrained) != len(run.accuracy[-1]):
+        raise ValueError(f"{name} has another number of tasks untrained")
+    amounts = {
+        "timings": run.timings.values(),
+        "passes": () if run.passes is None else (run.passes["forward"], run.passes["backward"]),
+        "memory": () if run.memory is None else [count for point in run.memory for count in point],
+        "overhead": () if run.overhead is None else (run.overhead["examples"], run.overhead["bytes"]),
+    }
+    for what, found in amounts.items():
+        if not all(type(amount) in (int, float) and amount >= 0 for amount in found):
+            raise ValueError(f"the {what} of {name} are not numbers from 0 on")
+
+
+def spec_today(benchmark: str, method: str, seed: int) -> RunSpec | None:
+    """The run of these names; nothing where there is no such benchmark or method, or no longer.
+
+    >>> str(spec_today("split-mnist", "er(lr=0.05)", 0)), spec_today("split-mnist", "of-another-time", 0)
+    ('split-mnist er seed 0', None)
+    """
     try:
-        return RunSpec.make(row["benchmark"], row["method"], row["seed"])
-    except GmedError:  # a benchmark or method that does not exist, or no longer
+        return RunSpec.make(benchmark, method, seed)
+    except GmedError:
         return None
+
+
+def _spec(row: sqlite3.Row) -> RunSpec | None:
+    return spec_today(row["benchmark"], row["method"], row["seed"])
 
 
 def _current(row: sqlite3.Row) -> bool:

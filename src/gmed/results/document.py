@@ -1,0 +1,125 @@
+"""Results documents read back: the JSON that ``gmed run --json`` prints and ``gmed export`` writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any, NoReturn
+
+from gmed.engine import RunResult
+from gmed.errors import StoreError
+from gmed.results.results import SCHEMA
+from gmed.results.store import Store, check_sound, spec_today
+
+FIELDS = {field.name for field in fields(RunResult)}
+REQUIRED = {field.name for field in fields(RunResult) if field.default is MISSING}
+KINDS = {
+    "benchmark": str,
+    "method": str,
+    "seed": int,
+    "accuracy": list,
+    "steps": int,
+    "timings": dict,
+    "environment": dict,
+    "untrained": list | None,
+    "passes": dict | None,
+    "memory": list | None,
+    "overhead": dict | None,
+}
+"""What the fields of a run are made of, as far as :func:`check_sound` takes it for granted."""
+
+GREATEST = 2**63 - 1
+"""The greatest number that a store can hold."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """The finished runs of a results document.
+
+    Attributes
+    ----------
+    keys
+        What each run was stored under by the code that computed it; ``None`` in documents of older versions.
+
+    Examples
+    --------
+    >>> import gmed, tempfile
+    >>> from gmed.results.export import export
+    >>> results = gmed.run("split-mnist", ["finetune"], seeds=2, store=None, workers=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = export(results, Path(folder) / "results.json")
+    ...     document = Document.read(Path(folder) / "results.json")
+    >>> document.runs == results.runs
+    True
+    >>> with document.as_store() as store:
+    ...     store.runs() == results.runs
+    True
+    """
+
+    file: Path
+    runs: list[RunResult]
+    keys: list[str] | None
+
+    @classmethod
+    def read(cls, file: Path) -> Document:
+        """What a file holds, or the error that says what is wrong with it."""
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
+        except OSError as error:
+            raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{file}: not JSON ({error}); was it cut off, or edited?") from None
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise StoreError(f"{file}: not a results document ({SCHEMA}), as gmed run --json and gmed export write it")
+        if not isinstance(content.get("runs"), list):
+            raise StoreError(f"{file}: has no list 'runs'")
+        runs = []
+        for place, told in enumerate(content["runs"]):
+            try:
+                runs.append(_run(told))
+            except ValueError as error:
+                raise StoreError(f"{file}: runs[{place}] is broken: {error}") from None
+            except (TypeError, LookupError) as error:
+                raise StoreError(f"{file}: runs[{place}] is not made as docs/json.md says ({error})") from None
+        keys = content.get("keys")
+        if keys is not None and not (isinstance(keys, list) and len(set(map(str, keys))) == len(keys) == len(runs)):
+            raise StoreError(f"{file}: 'keys' is not a list of {len(runs)} different keys, one for each run")
+        return cls(file, runs, keys)
+
+    def as_store(self) -> Store:
+        """The runs that today's code would compute the same, in a store of their own, which is not written anywhere."""
+        if self.keys is None:
+            raise StoreError(
+                f"{self.file}: has no list 'keys', so that nothing tells which versions computed its runs. "
+                f"Where they are stored, write it anew: gmed export {self.file.name}"
+            )
+        specs = [spec_today(run.benchmark, run.method, run.seed) for run in self.runs]
+        told = zip(specs, self.runs, self.keys, strict=True)
+        store = Store(":memory:")
+        store.add_all([(spec, run) for spec, run, key in told if spec is not None and spec.key == key])
+        return store
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _run(told: Any) -> RunResult:
+    if not isinstance(told, dict):
+        raise ValueError("it is not an object")
+    found = {name: value for name, value in told.items() if name != "metrics"}
+    if lacking := sorted(REQUIRED - found.keys()):
+        raise ValueError(f"it has no {', '.join(map(repr, lacking))}")
+    if strange := sorted(found.keys() - FIELDS):
+        raise ValueError(f"nothing is known of {', '.join(map(repr, strange))}; was it written by a newer gmed?")
+    for name, kinds in KINDS.items():
+        if not isinstance(found.get(name), kinds):
+            raise ValueError(f"its {name!r} is {short(found.get(name))}")
+    for name, least in (("seed", 0), ("steps", 1)):
+        if isinstance(found[name], bool) or not least <= found[name] <= GREATEST:
+            raise ValueError(f"its {name!r} is {short(found[name])}, not a whole number of at least {least}")
+    run = RunResult(**found)
+    check_sound(run)
+    return run
