@@ -467,3 +467,5 @@ def test_every_study_is_whole():
         assert math.prod(one.seeds for one in study.plan()[:3]) > 0
     with pytest.raises(UsageError, match="did you mean 'cosine'"):
         get_study("cosin")
+    with pytest.raises(UsageError, match="did you mean 'training-time'"):
+        get_study("appendix,-training-time")

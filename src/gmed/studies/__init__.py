@@ -30,10 +30,11 @@ def get_study(name: str) -> Study:
     """
     if name in STUDIES:
         return STUDIES[name]
-    for study in STUDIES.values():
-        if _plain(study.where) == _plain(name):
+    numbered = {study.where: study for study in STUDIES.values() if study.where.startswith(("Table", "Figure"))}
+    for where, study in numbered.items():
+        if _plain(where) == _plain(name):
             return study
-    raise unknown("target", name, [*STUDIES, *(study.where.lower().replace(" ", "-") for study in STUDIES.values())])
+    raise unknown("target", name, [*STUDIES, *(where.lower().replace(" ", "-") for where in numbered)])
 
 
 def _plain(name: str) -> str:
