@@ -113,6 +113,10 @@ IN_WORDS: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
     "HAL is not as good as ER": ([("er", "hal")], ("split-mnist",)),
     "GEM is good": ([("gem", "er")], ("split-mnist", "rotated-mnist")),
     "ER does about as well as CN-DPM": ([("er(memory={size})", "cn-dpm")], ("split-mnist-full", "split-cifar10")),
+    "GMED beats adversarial edits also with a stride tuned here": (
+        [("er+gmed(alpha=10.0)", "er+adv-edit"), ("er+gmed(alpha=0.5,beta=0.1)", "er+adv-edit")],
+        ("split-mnist", "rotated-mnist"),
+    ),
     "editing helps MIR more than further replay": ([("mir+gmed", "mir(extra_batches=2)")], ("rotated-mnist",)),
 }
 """Claims of the text or of a figure without a number: pairs of methods, and where the paper says it."""

@@ -5,6 +5,7 @@ and one store for all of them. A block that is not run says so in its first line
 commands are still checked to exist, with their options; so are those of the overview in README.md.
 """
 
+import csv
 import importlib
 import re
 import shlex
@@ -254,7 +255,27 @@ def test_pages_count_the_evidence_as_it_is():
     assert f"Of {claims} claims {yes} are replicated, {no} are not, {open_} are undecided." in evidence
     assert f"{yes} of {claims} are replicated" in PAGES["README.md"]
     assert f"{claims} claims; {yes} replicated, {no} not, {open_} undecided" in PAGES["docs/reproducing.md"]
-    assert f"All {claims} comparisons" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert f"one rule for all {claims} and" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+
+
+@needs_benchmarks
+def test_gains_told_in_words_are_those_stored():
+    page, results = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8"), ROOT / "benchmarks" / "results"
+    number = r"([+-]?\d+\.\d\d)"
+    stored = re.findall(rf"{number} \[{number}, {number}\]", PAGES["docs/evidence.md"])
+    for name in ("mnist.md", "mnist_again.md"):
+        table = (results / name).read_text(encoding="utf-8")
+        stored += re.findall(rf"\| {number} \| {number} to {number} \|", table)
+    with (results / "sensitivity-split-mnist.csv").open(encoding="utf-8", newline="") as file:
+        points = [[float(row[name]) for name in ("gain", "gain_low", "gain_high")] for row in csv.DictReader(file)]
+    known = {tuple(round(float(end), 2) for end in gain) for gain in (*stored, *points)}
+    known |= {(-mean, -high, -low) for mean, low, high in known}
+    told = re.findall(
+        rf"{number}(?: \(|, ){number}\s+to\s+{number}", page.partition("## What was found about editing")[2]
+    )
+    assert len(told) > 10
+    for gain in told:
+        assert tuple(map(float, gain)) in known, gain
 
 
 @needs_benchmarks
