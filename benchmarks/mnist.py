@@ -51,7 +51,6 @@ STILL_UNDECIDED = {  # of those, what 60 seeds left open and more could decide: 
     ],
     "split-mnist-fuzzy": ["mir", "mir+gmed"],
     "rotated-mnist-fuzzy": ["er", "er+gmed"],
-    "rotated-mnist": ["er+gmed", "er+gmed(extra=3)"],
 }
 PLAN = {  # in the order they are worth waiting for
     "basics": dict.fromkeys(("split-mnist", "permuted-mnist", "rotated-mnist"), BASICS)

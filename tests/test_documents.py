@@ -253,7 +253,9 @@ def test_pages_count_the_evidence_as_it_is():
         *(verdicts.count(v) for v in ("**replicated", "not replicated", "undecided")),
     )
     assert f"Of {claims} claims {yes} are replicated, {no} are not, {open_} are undecided." in evidence
-    assert f"{yes} of {claims} are replicated" in PAGES["README.md"]
+    stated, of_those = re.search(r"(\d+) claims are left, of which (\d+) are replicated", evidence).groups()
+    counted = f"{yes} of {claims} are replicated; of the {stated} that the paper's text makes too, {of_those}."
+    assert counted in PAGES["README.md"]
     assert f"{claims} claims; {yes} replicated, {no} not, {open_} undecided" in PAGES["docs/reproducing.md"]
     assert f"one rule for all {claims} and" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
 

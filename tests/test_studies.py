@@ -276,6 +276,21 @@ def test_stored_runs_need_no_data(tmp_path, monkeypatch):
         reproduced(*words, "--seeds", 3)
 
 
+def test_of_data_that_are_not_here_what_is_stored_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path))
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    stored = [Planned("split-cifar10", name) for name in ("er", "er+gmed", "mir")]
+    store = fill(tmp_path / "r.db", [*stored, Planned("split-cifar10", "mir+gmed", 19)], somewhat)
+    words = ("main", "--benchmarks", "split-cifar10", "--store", store)
+    found = json.loads(reproduced(*words, "--json"))
+    assert [(row["cell"]["method"], row["n"]) for row in found["rows"]] == [(one.method, 20) for one in stored]
+    assert [(c["method"], c["rival"]) for c in found["comparisons"]] == [("er+gmed", "er")]
+    ((left_out, why),) = found["missing"].items()
+    assert left_out.startswith("split-cifar10 finetune, ") and "mir+gmed" in left_out and "cifar10" in why
+    shown = reproduced(*words)
+    assert "left out: split-cifar10 finetune" in shown and max(map(len, shown.splitlines())) <= 80
+
+
 def test_what_is_tuned_beside_the_paper(tmp_path):
     """Everything is in the store but one candidate at one seed, which is computed."""
     best = {"er+gmed": (0.5, 0.1), "er-aug+gmed": (10.0, 0.0)}

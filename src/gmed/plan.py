@@ -71,7 +71,8 @@ def choose(
 ) -> Chosen:
     """Of a plan, the benchmarks that are wanted and can be computed, at as many seeds as are asked for.
 
-    A benchmark can be computed if its data are here, or if the store has all runs of it, or what was ``observed``.
+    A benchmark can be computed if its data are here; else those of its methods of which the store has all runs, or what
+    was ``observed`` of them, are shown.
 
     >>> plan = [Planned("split-mnist", "er"), Planned("rotated-mnist", "er", 10)]
     >>> choose(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
@@ -88,11 +89,16 @@ def choose(
     folder = Path(data_dir) if data_dir else None
     wanted = [name for name in columns if name in benchmarks or not benchmarks]
     missing = {name: why for name in wanted if (why := BENCHMARKS[name].data_problem(folder))}
-    for name in _all_stored(plan, list(missing), store, observed):
-        del missing[name]
-    if benchmarks and missing:
-        raise UsageError(next(iter(missing.values())))
-    here = [name for name in wanted if name not in missing]
+    stored = _stored([one for one in plan if one.benchmark in missing], store, observed)
+    if benchmarks and (nothing := missing.keys() - {one.benchmark for one in stored}):
+        raise UsageError(missing[min(nothing)])
+    lacking = [one for one in plan if one.benchmark in missing and one not in stored]
+    plan = [one for one in plan if one not in lacking]
+    for name in dict.fromkeys(one.benchmark for one in stored):
+        why, methods = missing.pop(name), [one.method for one in lacking if one.benchmark == name]
+        if methods:
+            missing[f"{name} {', '.join(methods)}"] = why
+    here = [name for name in wanted if any(one.benchmark == name for one in plan)]
     if not here:
         raise UsageError(f"{where}: the data of none of its columns are here; gmed data says how to get them")
     if quick and not benchmarks:
@@ -104,18 +110,13 @@ def choose(
     return Chosen(chosen, missing)
 
 
-def _all_stored(
-    plan: Sequence[Planned], benchmarks: Sequence[str], store: str | Path | None, observed: str
-) -> list[str]:
-    """Those of the benchmarks whose planned runs are all in the store."""
-    if not benchmarks or store is None or not Path(store).exists():
+def _stored(plan: Sequence[Planned], store: str | Path | None, observed: str) -> list[Planned]:
+    """Those of which the store has all runs."""
+    if not plan or store is None or not Path(store).exists():
         return []
     with Store(store) as opened:
         kept = opened.keys(observed)
-    lacking = {
-        one.benchmark for one in plan if one.benchmark in benchmarks and not {spec.key for spec in one.specs()} <= kept
-    }
-    return [name for name in benchmarks if name not in lacking]
+    return [one for one in plan if {spec.key for spec in one.specs()} <= kept]
 
 
 def compute(planned: Iterable[Planned], watcher: Callable[[], Watcher] = Watcher, **how: Any) -> Results:
