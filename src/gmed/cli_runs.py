@@ -102,7 +102,8 @@ def merge(
         left_out = len(document.runs) - len(source.keys()) if document else 0
         merged = target.merge(source)
     console = make_console()
-    console.print(f"{merged.added} added, {merged.known} already here")
+    watched = f", and {merged.observed} of what was observed of runs" if merged.observed else ""
+    console.print(f"{merged.added} added, {merged.known} already here{watched}")
     if left_out:
         console.print(f"{left_out} left out: a part that computed them has changed or is not known here")
     for conflict in merged.conflicts:

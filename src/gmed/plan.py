@@ -68,11 +68,12 @@ def choose(
     data_dir: str | Path | None = None,
     store: str | Path | None = None,
     observed: str = "",
+    whole: bool = False,
 ) -> Chosen:
     """Of a plan, the benchmarks that are wanted and can be computed, at as many seeds as are asked for.
 
     A benchmark can be computed if its data are here; else those of its methods of which the store has all runs, or what
-    was ``observed`` of them, are shown.
+    was ``observed`` of them, are shown, or with ``whole`` all of its methods or none.
 
     >>> plan = [Planned("split-mnist", "er"), Planned("rotated-mnist", "er", 10)]
     >>> choose(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
@@ -90,6 +91,9 @@ def choose(
     wanted = [name for name in columns if name in benchmarks or not benchmarks]
     missing = {name: why for name in wanted if (why := BENCHMARKS[name].data_problem(folder))}
     stored = _stored([one for one in plan if one.benchmark in missing], store, observed)
+    if whole:
+        partly = {one.benchmark for one in plan if one.benchmark in missing and one not in stored}
+        stored = [one for one in stored if one.benchmark not in partly]
     if benchmarks and (nothing := missing.keys() - {one.benchmark for one in stored}):
         raise UsageError(missing[min(nothing)])
     lacking = [one for one in plan if one.benchmark in missing and one not in stored]
@@ -102,7 +106,8 @@ def choose(
     if not here:
         raise UsageError(f"{where}: the data of none of its columns are here; gmed data says how to get them")
     if quick and not benchmarks:
-        here, missing = [next((name for name in QUICK_BENCHMARKS if name in here), here[0])], {}
+        here = [next((name for name in QUICK_BENCHMARKS if name in here), here[0])]
+        missing = {name: why for name, why in missing.items() if name.startswith(f"{here[0]} ")}
     chosen = [one for one in plan if one.benchmark in here]
     if quick and any(one.method == TOO_SLOW for one in chosen):
         chosen = [one for one in chosen if one.method != TOO_SLOW]
@@ -111,7 +116,7 @@ def choose(
 
 
 def _stored(plan: Sequence[Planned], store: str | Path | None, observed: str) -> list[Planned]:
-    """Those of which the store has all runs."""
+    """Those of which the store has all runs, or what was observed of all."""
     if not plan or store is None or not Path(store).exists():
         return []
     with Store(store) as opened:

@@ -41,7 +41,8 @@ class Comparison:
     permutation
         P of the permutation test of the same question.
     corrected
-        P of the paper's test, corrected for all comparisons of the table (Holm).
+        P of the paper's test, corrected for all comparisons shown together (Holm): those of a table, or those that a
+        figure adds to it.
     marks
         What the paper would have printed: an asterisk for every one of its levels that the uncorrected p is below;
         none in a small version.
@@ -173,8 +174,7 @@ def assemble(
     quick: bool = False,
 ) -> Reproduction:
     """The table and its comparisons, from results that are there."""
-    if quick:
-        target = replace(target, levels=())
+    marking = replace(target, levels=()) if quick else target
     rows: list[Ours] = []
     pairs: dict[tuple[str, str, str], str | None] = {}
     best: list[Comparison] = []
@@ -187,16 +187,14 @@ def assemble(
                 if rival and _percent(results, benchmark, rival):
                     pairs[benchmark, cell.method, rival] = cell.published.marks
         if target.best:
-            best += _best(target, benchmark, cells, results)
+            best += _best(marking, benchmark, cells, results)
         for method, rival in _besides(target, [cell for cell in cells if _percent(results, benchmark, cell.method)]):
             pairs.setdefault((benchmark, method, rival), None)
-    comparisons = [c for pair, marks in pairs.items() if (c := _compare(target, results, *pair, marks)) is not None]
+    comparisons = [c for pair, marks in pairs.items() if (c := _compare(marking, results, *pair, marks)) is not None]
     return Reproduction(target, rows, _corrected(comparisons), results, missing or {}, quick, _corrected(best))
 
 
-def compared(
-    results: Results, pairs: Iterable[tuple[str, str, str]], levels: Sequence[float] = (0.05,)
-) -> list[Comparison]:
+def compared(results: Results, pairs: Iterable[tuple[str, str, str]], levels: Sequence[float]) -> list[Comparison]:
     """On each benchmark a method against its rival, where both were run, corrected for their number."""
     run = [(b, method, rival) for b, method, rival in pairs if all(_percent(results, b, m) for m in (method, rival))]
     return _corrected([c for pair in run if (c := _paired(results, *pair, levels)) is not None])

@@ -289,13 +289,13 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
     for c in found.comparisons:
         _show_comparison(console, c, len(found.comparisons))
     levels = ", ".join(f"{'*' * (place + 1)} p < {level:g}" for place, level in enumerate(target.levels))
-    if found.comparisons and levels:
+    if found.comparisons and not found.quick:
         console.print(f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {levels})")
     for c in found.best:
         console.print(f"The best edited method against the previous best, by {c.chosen}:")
         _show_comparison(console, c, len(found.best))
     if found.best:
-        level = f"† p < {max(target.levels):g}; " if target.levels else ""
+        level = "" if found.quick else f"† p < {max(target.levels):g}; "
         console.print(f"({level}where our means choose, the difference is flattered by the choice)")
     for benchmark, why in found.missing.items():
         console.print(f"left out: {benchmark}: {why}")

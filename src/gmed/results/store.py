@@ -96,6 +96,11 @@ MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD, _OBSERVED_ALONE]
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
+WITH_OBSERVED = 4
+"""The schema from which on there is a table of what was observed."""
+
+OBSERVED = "key, what, content, recorded, benchmark, method"
+
 MEASURED = ("untrained", "passes", "prequential", "memory", "overhead")
 """Columns that may be empty in a finished run, and are missing in stores of older schemas that cannot be written."""
 
@@ -112,11 +117,14 @@ class Merged(NamedTuple):
         How many were new here, and how many were here already.
     conflicts
         Those that are here with another result, which was kept.
+    observed
+        How many things were new here that had been observed of runs.
     """
 
     added: int
     known: int
     conflicts: list[str]
+    observed: int = 0
 
 
 class Timing(NamedTuple):
@@ -214,6 +222,11 @@ class Store:
             self.database.execute("ROLLBACK")
             raise
         self.database.execute("COMMIT")
+
+    def require_writable(self) -> None:
+        """Refuse to begin what could not be kept in the end."""
+        if not _writable(self.path):
+            raise StoreError(f"{self.path}: cannot be written. Check its permissions, or choose another --store.")
 
     def find(self, spec: RunSpec) -> RunResult | None:
         """The finished run of this specification, if there is one."""
@@ -321,7 +334,7 @@ class Store:
         ...     store.observed(spec, "edits")
         {'changed': 3}
         """
-        if self._schema() < SCHEMA_VERSION:  # it cannot be written, and has no such table
+        if self._schema() < WITH_OBSERVED:  # it cannot be written, and has no such table
             return None
         with self.explained("cannot be read"):
             query = "SELECT content FROM observed WHERE key = ? AND what = ?"
@@ -332,7 +345,7 @@ class Store:
         """Keep what was observed of a run, whether its result is here or not."""
         with self.explained("could not be written"), self.transaction():
             row = (spec.key, what, json.dumps(content), _now(), spec.benchmark.name, spec.method.name)
-            self.database.execute("INSERT OR REPLACE INTO observed VALUES (?, ?, ?, ?, ?, ?)", row)
+            self.database.execute(f"INSERT OR REPLACE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def keys(self, observed: str = "") -> set[str]:
         """The keys of all finished runs, or of the runs of which this was observed.
@@ -342,7 +355,7 @@ class Store:
         ...     len(store.keys()), len(store.keys("edits")), len(store.keys("something else"))
         (0, 1, 0)
         """
-        if observed and self._schema() < SCHEMA_VERSION:  # it cannot be written, and has no such table
+        if observed and self._schema() < WITH_OBSERVED:  # it cannot be written, and has no such table
             return set()
         found = "observed WHERE what = ?" if observed else "runs WHERE status = 'finished'"
         with self.explained("cannot be read"):
@@ -367,9 +380,7 @@ class Store:
         """Take in the runs of another store. One that is here with another result stays as it is."""
         with other.explained("cannot be read"):
             rows = [dict(row) for row in other.database.execute("SELECT * FROM runs ORDER BY rowid")]
-            observed = (
-                other.database.execute("SELECT * FROM observed").fetchall() if other._schema() == SCHEMA_VERSION else []
-            )
+            observed = other._everything_observed()
         added, known, conflicts = 0, 0, []
         with self.explained("could not be changed"), self.transaction():
             for row in rows:
@@ -386,8 +397,18 @@ class Store:
                         self.database.execute(f"UPDATE runs SET {filled} WHERE key = :key", found)
                 else:
                     conflicts.append(f"{row['benchmark']} {row['method']} seed {row['seed']}")
-            self.database.executemany("INSERT OR IGNORE INTO observed VALUES (?, ?, ?, ?, ?, ?)", observed)
-        return Merged(added, known, conflicts)
+            before = self.database.total_changes
+            self.database.executemany(
+                f"INSERT OR IGNORE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)", observed
+            )
+            return Merged(added, known, conflicts, self.database.total_changes - before)
+
+    def _everything_observed(self) -> list[sqlite3.Row]:
+        if self._schema() < WITH_OBSERVED:
+            return []
+        found = "observed" if self._schema() == SCHEMA_VERSION else "observed JOIN runs USING (key)"
+        columns = OBSERVED.replace("recorded", "observed.recorded")
+        return self.database.execute(f"SELECT {columns} FROM {found}").fetchall()
 
     def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
         query = "SELECT * FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"

@@ -23,7 +23,7 @@ class Cosine(Figure):
     name = "cosine"
     title = "similarity of edits to the optimal edit"
     where = "Figure 3"
-    observes: ClassVar[str] = SIMILARITY
+    observes: ClassVar[str] = "similarity-1"
     costs_like: ClassVar[str | None] = "er+optimal-edit"
 
     def plan(self) -> list[Planned]:

@@ -9,7 +9,7 @@ from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.paper.targets import get_target
-from gmed.plan import QUICK_SEEDS, Planned, choose, compute
+from gmed.plan import QUICK_SEEDS, Chosen, Planned, choose, compute
 from gmed.reproduce import Comparison, compared, planned, reproduce
 from gmed.results import Published
 from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, gain_columns, panel_title
@@ -41,7 +41,9 @@ class MemoryFigure(Figure):
             **asked.how,
         )
         drawn = {row.cell.benchmark for row in table.rows}
-        further = compute(self._further(drawn, asked), asked.watcher, **asked.how)
+        besides = self._further(drawn, asked)
+        further = compute(besides.planned, asked.watcher, **asked.how)
+        table.missing |= besides.missing
         failures = [*table.failures, *further.failures]
         found = Finding(self, asked.quick, table=table, missing=table.missing, failures=failures)
         pairs = [
@@ -49,7 +51,7 @@ class MemoryFigure(Figure):
             for one in further_size()
             if (base := resolve(get_benchmark(one.benchmark), one.method).base_name)
         ]
-        found.comparisons = compared(further, pairs, levels=table.target.levels)
+        found.comparisons = compared(further, pairs, levels=() if asked.quick else table.target.levels)
         found.numbers = [
             Number.of(one.benchmark, one.method, percent)
             for one in further_size()
@@ -65,14 +67,14 @@ class MemoryFigure(Figure):
             *(record(one.benchmark, one.quantity, one.n, one.mean, one.std, beside) for one in found.numbers),
         ]
 
-    def _further(self, benchmarks: set[str], asked: Asked) -> list[Planned]:
+    def _further(self, benchmarks: set[str], asked: Asked) -> Chosen:
         """The further size of these benchmarks, where it can be computed or the store has it."""
         plan = [one for one in further_size() if one.benchmark in benchmarks]
         seeds = asked.seeds or (QUICK_SEEDS if asked.quick else None)
         how = {"data_dir": asked.how.get("data_dir"), "store": asked.how.get("store", default_store())}
         with suppress(UsageError):  # the data are not here
-            return choose(plan, self.where, seeds=seeds, **how).planned
-        return []
+            return choose(plan, self.where, seeds=seeds, **how)
+        return Chosen([], {})
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt

@@ -17,7 +17,7 @@ class PredictionChange(Study):
     name = "prediction-change"
     title = "predictions that the edits change"
     where = "Table 16"
-    observes: ClassVar[str] = "prediction change"
+    observes: ClassVar[str] = "prediction-change-1"
 
     def plan(self) -> list[Planned]:
         return [Planned(benchmark, "er+gmed") for benchmark in BENCHMARKS]

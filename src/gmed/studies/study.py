@@ -148,7 +148,9 @@ class Study(ABC):
     stored
         Whether its runs, or what it observes of them, are kept in the store; what is not is run anew.
     observes
-        What it watches its runs for; the store keeps that, and not their results.
+        What it watches its runs for, and the version of that; the store keeps it, and not their results.
+    whole
+        Whether a benchmark of it is of use only with all its methods.
     costs_like
         A method that a run of it costs as much as, if not the one it runs.
     """
@@ -158,6 +160,7 @@ class Study(ABC):
     where: str
     stored: ClassVar[bool] = True
     observes: ClassVar[str] = ""
+    whole: ClassVar[bool] = False
     costs_like: ClassVar[str | None] = None
 
     @abstractmethod
@@ -179,6 +182,7 @@ class Study(ABC):
             data_dir=asked.how.get("data_dir"),
             store=asked.how.get("store", default_store()) if self.stored else None,
             observed=self.observes,
+            whole=self.whole,
         )
 
     def published(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from gmed.engine import RunResult
 from gmed.paper import quantities
@@ -16,6 +17,7 @@ class TrainingTime(Study):
     name = "training-time"
     title = "seconds of training, with and without GMED"
     where = "Appendix, training time"
+    whole: ClassVar[bool] = True
 
     def plan(self) -> list[Planned]:
         return [Planned(benchmark, method) for benchmark in SIX for method in ROWS]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from gmed.engine import TUNING
 from gmed.errors import UsageError, unknown
@@ -26,6 +26,7 @@ class Tuned(Figure):
     name = "tuned"
     title = "alpha and beta that gmed tune chooses"
     where = "Table 6"
+    whole: ClassVar[bool] = True
 
     def plan(self) -> list[Planned]:
         return [

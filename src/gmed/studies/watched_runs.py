@@ -61,6 +61,8 @@ def watched(analysis: Analysis[T], planned: Planned, asked: Asked, keep_as: str 
         opened = stack.enter_context(Store(store)) if store else None
         seen = {spec: kept for spec in specs if opened and (kept := opened.observed(spec, keep_as)) is not None}
         left = [spec for spec in specs if spec not in seen]
+        if left and opened:
+            opened.require_writable()
         watcher.start(left, len(seen))
         for spec, result in zip(left, _spread(look, left, workers), strict=True):
             watcher.watched(spec)
