@@ -8,6 +8,7 @@ documented form of ``gmed run --json``) and cifar.md (the tables) to benchmarks/
 
 from __future__ import annotations
 
+from gmed.studies.sensitivity import grid
 from kept import main
 
 COLUMNS = ("split-cifar10", "split-cifar100")
@@ -44,6 +45,7 @@ PLAN = {
     },
     "sizes": {"split-cifar10": sizes(100, 200), "split-cifar100": sizes(2000, 5000)},
     "others": dict.fromkeys(COLUMNS, OTHERS),
+    "sensitivity": {"split-cifar10": list(dict.fromkeys(method for _, _, method in grid("split-cifar10")))},
 }
 
 if __name__ == "__main__":

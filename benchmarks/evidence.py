@@ -166,8 +166,8 @@ either does not say or contradicts, {5} claims are left, of which {6} are replic
 The rule takes a published difference as exact, though it is itself of some 20 runs: of two equally precise studies of
 one effect, in one of six the interval of one excludes what the other found. Of the {2} claims that are not replicated,
 {9} differ from the paper's by more than the noise of both, if its standard deviations are taken as those of runs that
-are not paired. As the paper tests pairs, whose noise is less, that allows for too much: the other {10} may be chance, or
-not.
+are not paired. As the paper tests pairs, whose noise is less, that allows for too much: the other {10} may be chance,
+or not.
 """
 NOT_MEASURED = """
 ## Not measured yet
