@@ -174,7 +174,7 @@ NOT_MEASURED = """
 
 On CIFAR-10 and CIFAR-100 random and optimal edits, MIR's adversarial edit and further replay, ER+T, GEM, GSS, several
 steps, decay, write-back, further edited examples, ranges of α and β and most other sizes of memory; changed predictions
-on CIFAR-10 with more than three seeds; on CIFAR-100 fuzzy boundaries; all of mini-ImageNet. CompCL on CIFAR-10 and
+on CIFAR-10 with as many seeds; on CIFAR-100 fuzzy boundaries; all of mini-ImageNet. CompCL on CIFAR-10 and
 CN-DPM, Prog. NN and CompCL on CIFAR-100 ran with two to five seeds, too few for a verdict (`benchmarks/README.md` has
 their accuracies).
 """
