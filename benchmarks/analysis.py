@@ -1,7 +1,7 @@
 """What edits do besides accuracy: Figure 3 and Table 16 of the paper.
 
     python benchmarks/analysis.py [--parts similarity change] [--seeds 20] [--benchmarks split-mnist rotated-mnist]
-    GMED_DATA=FOLDER python benchmarks/analysis.py --parts change --benchmarks split-cifar10 --seeds 3
+    GMED_DATA=FOLDER python benchmarks/analysis.py --parts change --benchmarks split-cifar10 --seeds 7
 
 Cosine similarity of GMED's edits to the optimal ones, mean over training, and the share of stored examples whose
 predicted class differs from their originals', on a CPU. Writes results/analysis.json after every seed, and goes on from
