@@ -119,7 +119,7 @@ IN_WORDS: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
     ),
     "editing helps MIR more than further replay": ([("mir+gmed", "mir(extra_batches=2)")], ("rotated-mnist",)),
 }
-"""Claims of the text or of a figure without a number: pairs of methods, and where the paper says it."""
+"""Claims of the text or of a figure without a number, and one of ours: pairs of methods, and where they are judged."""
 
 OTHER_READINGS = [
     ("er-expanded(memory={size})+gmed", "er-expanded(memory={size})"),
@@ -387,10 +387,9 @@ def in_words(results: Results, analysis: Mapping[str, Any]) -> Iterator[str]:
     yield from section(
         "Claims without a number",
         "Of the text or a figure, some found by a check of this page after its verdicts, and one of our own, with a",
-        "stride tuned here; not counted above. Where the",
-        "paper has both methods, its difference stands here, from two tables where no one has both; p is one-tailed,",
-        "of the first being better, and not corrected. The ranges of α and β in which editing helps are in",
-        "`benchmarks/results/sensitivity-split-mnist.csv`.",
+        "stride tuned here; not counted above. Where the paper has both methods, its difference stands here, from two",
+        "tables where no one has both; p is one-tailed, of the first being better, and not corrected. The ranges of α",
+        "and β in which editing helps are in `benchmarks/results/sensitivity-split-mnist.csv`.",
         columns="| | | | paper | here [95 %] | p | n |",
         sides="|---|---|---|---:|---|---:|---:|",
     )

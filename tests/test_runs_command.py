@@ -2,7 +2,7 @@
 
 import csv
 import json
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -204,23 +204,26 @@ def test_merge_leaves_out_what_today_would_compute_otherwise(gmed, tmp_path):
     assert finished("new.db") == {("er+gmed", 0): 0.9}
 
 
-@pytest.fixture
-def only_for_this_test():
+@contextmanager
+def registered_only_here():
     with suppress(KeyError), extensions._all_or_nothing():
         yield
         raise KeyError  # whatever was registered is taken back
 
 
-def test_merge_loads_what_computed_the_runs(gmed, tmp_path, only_for_this_test):
+def test_merge_loads_what_computed_the_runs(gmed, tmp_path):
     (tmp_path / "shift.py").write_text(
         "from dataclasses import dataclass\nimport gmed\nfrom gmed.editing.edit import Edit\n"
         "@gmed.register('shift')\n@dataclass(frozen=True)\nclass Shift(Edit):\n"
         "    stride: float = 0.1\n    def edit(self, x_m, y_m, age, moment):\n        return x_m + self.stride\n"
     )
-    gmed("runs", "--extension", "shift.py")
-    fill("own.db", ("er+shift", 0, 0.6))
-    gmed("export", "own.json", "--store", "own.db")
-    assert gmed("merge", "own.json", "--extension", "shift.py", "--store", "new.db")[0].startswith("1 added")
+    with registered_only_here():
+        gmed("runs", "--extension", "shift.py")
+        fill("own.db", ("er+shift", 0, 0.6))
+        gmed("export", "own.json", "--store", "own.db")
+    assert "1 left out" in gmed("merge", "own.json", "--store", "new.db")[0]
+    with registered_only_here():
+        assert gmed("merge", "own.json", "--extension", "shift.py", "--store", "new.db")[0].startswith("1 added")
 
 
 def broken(document, change):

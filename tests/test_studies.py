@@ -237,7 +237,7 @@ def test_the_sensitivity_figure(tmp_path):
         assert float(row["gain_p"]) <= float(row["gain_p_corrected"]) and float(row["gain_p_permutation"]) >= 0.125
         assert (row["published"] == "82.67") == (row["tuned"] == "True")
     assert sum(row["tuned"] == "True" for row in rows) == 2
-    records = sensitivity.records_of(get_results(store), "split-mnist")
+    records = sensitivity.records_of(get_results(store), "split-mnist", [])
     drawn = drawn_values(get_study("sensitivity").draw(records))
     assert {(one["parameter"], one["value"], one["mean"]) for one in drawn} == {
         (record["parameter"], record["value"], record["mean"]) for record in records

@@ -46,12 +46,8 @@ class MemoryFigure(Figure):
         table.missing |= besides.missing
         failures = [*table.failures, *further.failures]
         found = Finding(self, asked.quick, table=table, missing=table.missing, failures=failures)
-        pairs = [
-            (one.benchmark, one.method, base)
-            for one in further_size()
-            if (base := resolve(get_benchmark(one.benchmark), one.method).base_name)
-        ]
-        found.comparisons = compared(further, pairs, levels=() if asked.quick else table.target.levels)
+        levels = () if asked.quick else table.target.levels
+        found.comparisons = compared(further, further_pairs(), levels)
         found.numbers = [
             Number.of(one.benchmark, one.method, percent)
             for one in further_size()
@@ -87,11 +83,10 @@ class MemoryFigure(Figure):
 
     def legend(self, records: list[Record]) -> list[str]:
         seeds = sorted({record["n"] for record in records})
-        starred = any(record["marks"] for record in records)
-        return [
-            f"points: mean ± standard deviation, n = {' or '.join(map(str, seeds))} seeds; black lines: published",
-            *(["* gain over the unedited method with p < 0.05, one-tailed paired t-test, uncorrected"] * starred),
-        ]
+        lines = [f"points: mean ± standard deviation, n = {' or '.join(map(str, seeds))} seeds; black lines: published"]
+        if any(record["marks"] for record in records):
+            lines.append("* gain over the unedited method with p < 0.05, one-tailed paired t-test, uncorrected")
+        return lines
 
 
 def further_size() -> list[Planned]:
@@ -106,6 +101,16 @@ def further_size() -> list[Planned]:
         for base in ("er", "mir")
         for edit in ("", "+gmed")
     ]
+
+
+def further_pairs() -> list[tuple[str, str, str]]:
+    """Of that size, the edited methods on their benchmarks, and what each is compared with.
+
+    >>> further_pairs()[0]
+    ('split-mnist', 'er(memory=1000)+gmed', 'er(memory=1000)')
+    """
+    made = [(one.benchmark, resolve(get_benchmark(one.benchmark), one.method)) for one in further_size()]
+    return [(benchmark, method.name, method.base_name) for benchmark, method in made if method.base_name]
 
 
 def record(

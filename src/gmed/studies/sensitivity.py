@@ -82,7 +82,7 @@ def grid(benchmark: str) -> list[tuple[str, float, str]]:
     ]
 
 
-def records_of(results: Results, benchmark: str, comparisons: Iterable[Comparison] = ()) -> list[Record]:
+def records_of(results: Results, benchmark: str, comparisons: Iterable[Comparison]) -> list[Record]:
     """What is drawn of one benchmark, a record for each point that has runs."""
     er, records = _percent(results, benchmark, "er"), []
     compared_with_er = {c.method: c for c in comparisons if c.benchmark == benchmark}

@@ -212,8 +212,7 @@ def _seconds_each(spec: RunSpec, device: str) -> tuple[float, float]:
     try:
         settings = {"device": device, "by_stage": False, "warm_up": WARM_UP, "steps": STEPS, **how}
         speeds = [bench(*name, **settings)[-1] for _ in range(2)]  # libraries set themselves up in the first
-        return min(speed.milliseconds for speed in speeds) / 1000, seconds_to_predict(
-            *name, device=device, examples=100
-        )
+        step = min(speed.milliseconds for speed in speeds) / 1000
+        return step, seconds_to_predict(*name, device=device, examples=100)
     finally:
         torch.set_num_threads(threads)
