@@ -17,6 +17,7 @@ from gmed.data.progress import Progress
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
 from gmed.experiment import default_store, left_out, stored_results
+from gmed.io.files import write_bytes
 from gmed.report import find_contents, html, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.report.runs import without_tuning
@@ -82,14 +83,7 @@ def _report(
         name, write = TABLES[form]
         text = write(without_tuning(results))
     file = folder / name
-    temporary = file.with_name(f".{name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written ({error.strerror}); choose another --out") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_bytes(file, text.encode())
     console.print(f"wrote {file.resolve()} ({len(text.encode()) / 1000:,.0f} kB)", soft_wrap=True)
     if show and not webbrowser.open(file.resolve().as_uri()):
         console.print("no browser could be opened here; open the file by hand")

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gmed.engine.spec import RunSpec
 from gmed.errors import UsageError
-from gmed.learners.state import read_labels, read_state, write_bytes, write_state
+from gmed.io.files import write_bytes
+from gmed.learners.state import read_labels, read_state, write_state
 
 
 @dataclass(frozen=True)

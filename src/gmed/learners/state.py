@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from gmed.errors import UsageError
+from gmed.io.files import write_bytes
 
 FORMAT = "gmed-state/1"
 
@@ -35,22 +35,6 @@ def checksum(state: Mapping[str, Tensor], labels: Mapping[str, str]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write to a temporary name beside ``path``, sync, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def read_labels(path: Path) -> dict[str, str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.errors import InputError, UsageError
+from gmed.io.files import write_bytes
 
 TOLERANCE = 1e-4
 """The largest difference of logits that passes, measured by the largest of them: the order of sums may differ."""
@@ -53,10 +54,7 @@ def export_onnx(model: nn.Module, path: str | Path, x: Tensor) -> float:
     apart = float((ours - theirs).abs().max())
     if not apart <= TOLERANCE * max(1.0, float(ours.abs().max())):
         raise UsageError(f"{path}: not written: onnxruntime's logits differ from the model's by up to {apart:g}")
-    try:
-        Path(path).write_bytes(written)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
+    write_bytes(Path(path), written)
     return apart
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gmed.errors import UsageError
+from gmed.io.files import atomic_write, write_csv
 from gmed.results.metrics import Metrics
 from gmed.results.results import Results, finite
 
@@ -28,14 +28,8 @@ def export(results: Results, path: Path) -> int:
     """
     if path.suffix not in WRITERS:
         raise UsageError(f"{path}: the name must end in {', '.join(WRITERS)}")
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        WRITERS[path.suffix](results, temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_write(path) as file:
+        WRITERS[path.suffix](results, file)
     return len(results.runs) + len(results.failures)
 
 
@@ -55,26 +49,23 @@ def rows(results: Results) -> list[dict[str, Any]]:
     return [{name: row.get(name) for name in COLUMNS} for row in (*finished, *failed)]
 
 
-def _write_csv(results: Results, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows(results))
+def _write_csv(results: Results, file: BinaryIO) -> None:
+    write_csv(file, COLUMNS, rows(results))
 
 
-def _write_json(results: Results, path: Path) -> None:
-    path.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
+def _write_json(results: Results, file: BinaryIO) -> None:
+    file.write((json.dumps(results.to_dict(), indent=2) + "\n").encode())
 
 
-def _write_parquet(results: Results, path: Path) -> None:
+def _write_parquet(results: Results, file: BinaryIO) -> None:
     try:
         from pyarrow import Table, parquet
     except ImportError:
         raise UsageError("writing Parquet needs pyarrow (pip install 'gmed[parquet]'), or use .csv") from None
-    parquet.write_table(Table.from_pylist(rows(results)), path)
+    parquet.write_table(Table.from_pylist(rows(results)), file)
 
 
-WRITERS: dict[str, Callable[[Results, Path], None]] = {
+WRITERS: dict[str, Callable[[Results, BinaryIO], None]] = {
     ".csv": _write_csv,
     ".json": _write_json,
     ".parquet": _write_parquet,

@@ -5,13 +5,14 @@ What draws is an extra of the package, imported when something is drawn.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gmed.errors import UsageError
+from gmed.io.files import atomic_write, write_csv
 
 if TYPE_CHECKING:
     import altair as alt
@@ -123,23 +124,16 @@ def write(chart: Any, records: Sequence[Record], folder: Path, name: str) -> lis
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for ending in ("svg", "png", "pdf", "csv"):
-            path, temporary = folder / f"{name}.{ending}", folder / f".{name}.{ending}"
-            try:
+            path = folder / f"{name}.{ending}"
+            with atomic_write(path) as file:
                 if ending == "csv":
-                    _write_csv(records, temporary)
+                    write_csv(file, list(records[0]), records)
                 else:
-                    chart.save(temporary, format=ending, **({"ppi": PIXELS_PER_INCH} if ending == "png" else {}))
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+                    drawn = StringIO() if ending == "svg" else BytesIO()
+                    chart.save(drawn, format=ending, **({"ppi": PIXELS_PER_INCH} if ending == "png" else {}))
+                    content = drawn.getvalue()
+                    file.write(content.encode() if isinstance(content, str) else content)
             written.append(path)
     except OSError as error:
         raise _unwritable(folder, error) from None
     return written
-
-
-def _write_csv(records: Sequence[Record], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, records[0])
-        writer.writeheader()
-        writer.writerows(records)

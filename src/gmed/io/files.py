@@ -1,0 +1,182 @@
+"""Write files atomically: a reader sees the old file or the new one, and a killed writer leaves nothing for long."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gmed.errors import UsageError
+
+if sys.platform != "win32":
+    import fcntl
+
+STALE_SECONDS = 3600.0
+"""How old a temporary file must be before it is removed where locks cannot tell whether its writer lives."""
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_MAX_NAME = 200  # of the target's name, in bytes, so that the temporary one fits into 255
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Yield a binary file that becomes ``path`` when the block ends, or vanishes if it fails.
+
+    The temporary file has a name of its own, beside ``path``, is created exclusively and never through a link. It is
+    locked while it is written, so that those of killed writers can be told from others and are removed on the way.
+
+    Raises
+    ------
+    UsageError
+        If the file system refuses.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "result.txt"
+    ...     with atomic_write(path) as file:
+    ...         _ = file.write(b"all of it")
+    ...     path.read_bytes(), len(list(Path(folder).iterdir()))
+    (b'all of it', 1)
+    """
+    with wrap_os_errors(path):
+        check_output_path(path)
+        if path.exists() and not path.is_file():  # /dev/stdout, a named pipe: nothing that could be replaced
+            with path.open("wb") as device:
+                yield device
+            return
+        remove_stale_files(path.parent, path.name)
+        temporary, file = _create_temporary(path)
+        try:
+            with file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                temporary.replace(path)  # while it is still locked: nobody takes it for a dead writer's
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a whole file atomically."""
+    with atomic_write(path) as file:
+        file.write(data)
+
+
+def write_csv(file: BinaryIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV into an open file; the file stays open."""
+    text = TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writerow({name: csv_cell(name) for name in columns})
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
+    text.detach()  # flushes
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a value as it may stand in a CSV file: text that a spreadsheet would run as a formula gets a quote.
+
+    >>> csv_cell("=HYPERLINK(A1)"), csv_cell("-1.5"), csv_cell("er+gmed"), csv_cell(-2)
+    ("'=HYPERLINK(A1)", '-1.5', 'er+gmed', -2)
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULA_STARTS):
+        return value
+    with suppress(ValueError):
+        float(value)
+        return value
+    return f"'{value}"
+
+
+def check_output_path(path: Path) -> None:
+    """Refuse a path that cannot become a file, before any work is done for it."""
+    if path.is_dir():
+        raise UsageError(f"{path}: cannot be written: this is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: cannot be written: the folder {path.parent} does not exist; create it first")
+
+
+@contextmanager
+def wrap_os_errors(path: Path | str) -> Iterator[None]:
+    """Turn what the file system refuses into an error that names the file and says what to do."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is not None and Path(error.filename).parent != Path(path).parent:
+            raise  # of another file, which whoever writes this one reads
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error}){_hint(error)}") from None
+
+
+def _hint(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ". Free disk space or choose another place."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ". Fix the permissions or choose another place."
+    return ""
+
+
+def remove_stale_files(folder: Path, name: str | None = None) -> int:
+    """Remove temporary files that killed writers left in a folder (of one target only, if named); return how many."""
+    target = ".+" if name is None else re.escape(_stem(name))
+    pattern = re.compile(rf"\.{target}\.(?P<token>[0-9a-f]{{16}}|[0-9]+)\.tmp")
+    removed = 0
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = pattern.fullmatch(entry.name)
+            if found and entry.is_file(follow_symlinks=False) and _is_stale(entry, locked=len(found["token"]) == 16):
+                with suppress(OSError):
+                    Path(entry.path).unlink()
+                    removed += 1
+    return removed
+
+
+def _is_stale(entry: os.DirEntry[str], *, locked: bool) -> bool:
+    """Whether the writer of a temporary file is gone."""
+    if not locked or sys.platform == "win32":  # names of earlier versions end in a process id, and are not locked
+        with suppress(OSError):
+            return time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_SECONDS
+        return False
+    try:
+        handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False  # somebody is writing
+    finally:
+        os.close(handle)
+    return True
+
+
+def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
+    """Create and lock a new file beside ``path``."""
+    while True:
+        temporary = path.with_name(f".{_stem(path.name)}.{secrets.token_hex(8)}.tmp")
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        handle = os.open(temporary, flags, 0o666)
+        if sys.platform == "win32" or _lock(handle):
+            return temporary, os.fdopen(handle, "wb")
+        os.close(handle)  # it was taken for a dead writer's between its creation and its lock
+
+
+def _lock(handle: int) -> bool:
+    """Lock a file that was just created; False if another process has removed it in between."""
+    with suppress(OSError):  # some network file systems know no locks; they are told by age alone there
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return os.fstat(handle).st_nlink > 0
+
+
+def _stem(name: str) -> str:
+    return os.fsdecode(os.fsencode(name)[:_MAX_NAME])
