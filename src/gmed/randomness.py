@@ -10,6 +10,7 @@ Purposes in use: ``weights``, ``data``, ``order``, ``permutation``, ``rotation``
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -32,6 +33,8 @@ class _Key(ISeedSequence):
         return self.words.astype(dtype)
 
 
+_torch_generators = threading.RLock()  # they belong to the whole process
+
 _key = lru_cache(maxsize=4096)(_Key)
 
 
@@ -51,8 +54,8 @@ def generator(seed: int, purpose: str, step: int = 0) -> np.random.Generator:
 def torch_seeded(seed: int, purpose: str, step: int = 0) -> Iterator[None]:
     """Inside, torch's own generators start from (seed, purpose, step); outside, they are as they were.
 
-    For code that draws from torch's global state: layer initialisation and dropout.
+    For code that draws from torch's global state: layer initialisation and dropout. Threads take turns.
     """
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with _torch_generators, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(int(generator(seed, purpose, step).integers(2**63 - 1)))
         yield

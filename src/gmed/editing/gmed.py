@@ -186,8 +186,20 @@ def edit_examples(
             raise InputError(f"x_{name} and y_{name} must hold the same number of examples, not none: {shapes}")
     if age is None:
         age = torch.zeros(len(x_mem), dtype=torch.int64, device=x_mem.device)
-    elif age.shape != (len(x_mem),) or (age < 0).any():
-        raise InputError(f"age must hold one number from 0 on per example: {tuple(age.shape)} for {len(x_mem)}")
+    elif not isinstance(age, Tensor) or age.shape != (len(x_mem),) or (age < 0).any():
+        given = tuple(age.shape) if isinstance(age, Tensor) else type(age).__name__
+        raise InputError(f"age must be a tensor of one number from 0 on per example: {given} for {len(x_mem)}")
     size = len(x_mem) if batch_size is None else whole_number("batch_size", batch_size)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     ahead = LookAhead(model, x_stream.detach(), y_stream, lr=finite_number("lr", lr, above=0), loss=loss)
-    return editing.edit(x_mem.detach(), y_mem, age, Moment(ahead, size))
+    try:
+        return editing.edit(x_mem.detach(), y_mem, age, Moment(ahead, size))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the model and loss cannot compute an edit of x_mem {tuple(x_mem.shape)}, y_mem {y_mem.dtype} "
+            f"{tuple(y_mem.shape)} for x_stream {tuple(x_stream.shape)}, y_stream {y_stream.dtype} "
+            f"{tuple(y_stream.shape)}: {error}"
+        ) from error

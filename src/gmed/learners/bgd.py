@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.errors import finite_number, whole_number
 from gmed.learners.learner import Learner
-from gmed.models import forward, gradient, trainable
+from gmed.models import forward, gradient, replaced_tensors, trainable
 
 
 class BGD(Learner):
@@ -78,7 +78,8 @@ class BGD(Learner):
         return cross_entropy(output, y, reduction="sum")
 
     def _forward_updating_buffers(self, theta: dict[str, Tensor], x: Tensor) -> Tensor:
-        output: Tensor = torch.func.functional_call(self.model, theta, (x,))
+        with replaced_tensors(self.model, theta):
+            output: Tensor = self.model(x)
         return output
 
     def own_state(self) -> dict[str, Tensor]:

@@ -20,10 +20,12 @@ def as_tensor(name: str, given: Any) -> Tensor:
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         raise InputError(f"{name} has masked values; fill them in or drop their examples first")
     try:
+        if hasattr(given, "to_numpy"):  # a frame or a series, of pandas or Polars
+            given = given.to_numpy()
         if isinstance(given, np.ndarray):
             given = np.ascontiguousarray(given)
         tensor: Tensor = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, LookupError, OverflowError) as error:
         raise InputError(f"{name} cannot be read as a tensor: {error}") from error
     if tensor.is_meta:
         raise InputError(f"{name} is on the meta device, without values; give a tensor that holds some")

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
 from gmed.learners.decisions import AsTheyCome, Decide, Decisions, all_finite
+from gmed.learners.exclusive import Lock, exclusive, waits_for_changes
 from gmed.learners.forgetting import Kept, asked_for
 from gmed.learners.given import as_tensor
 from gmed.learners.snapshot import Snapshot
@@ -25,10 +26,13 @@ from gmed.models import (
     LookAhead,
     Passes,
     evaluating,
+    forward,
     gradient,
     grow_outputs,
+    keeps_its_inputs,
     leaves_nothing_to_chance,
     running_statistics,
+    same_chance,
     trainable,
     treats_examples_independently,
 )
@@ -41,6 +45,10 @@ class Learner(ABC):
     """A model that learns from a stream, one batch at a time, and can predict at any moment.
 
     A learner is its :meth:`step`; everything else here is what all of them share.
+
+    A call that fails changes nothing, and Ctrl-C waits for the end of the step. One thread may learn while others
+    predict, save or forget through the same learner: each call sees the learner before a step or after it, never
+    within. That holds for calls of the learner, not for those of its ``model``.
 
     Parameters
     ----------
@@ -100,6 +108,8 @@ class Learner(ABC):
         self._sums_exactly = treats_examples_independently(model)
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
+        self._leaves_inputs_alone = keeps_its_inputs(model)
+        self._lock = Lock()
 
     # ------------------------------------------------------------------ what a method is
 
@@ -240,6 +250,7 @@ class Learner(ABC):
         """
         self._learn(x, y)
 
+    @exclusive
     def _learn(self, x: Any, y: Any, *task: int) -> None:
         if torch.is_inference_mode_enabled():
             raise InputError("learning needs gradients, which torch.inference_mode() rules out; leave it first")
@@ -261,11 +272,16 @@ class Learner(ABC):
         """The class of each input, with the model in evaluation mode. Nothing is changed."""
         return self.logits(x).argmax(1)
 
+    @waits_for_changes
     @torch.no_grad()
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
-        return self._evaluated(self._inputs(x))
+        x = self._inputs(x)
+        if not self._leaves_inputs_alone:
+            self._refuse_to_change_inputs(x[:1], self._evaluated)
+        return self._evaluated(x)
 
+    @exclusive
     def forget(
         self,
         *,
@@ -325,6 +341,7 @@ class Learner(ABC):
         """How many classes the model tells apart; 0 as long as nothing was observed."""
         return self._classes
 
+    @exclusive
     def grow(self, classes: int) -> None:
         """Have the model tell so many classes apart, the new ones behind the others.
 
@@ -344,6 +361,7 @@ class Learner(ABC):
 
     # ------------------------------------------------------------------ state is data
 
+    @waits_for_changes
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the learner is, as named tensors: load it into a learner built alike to go on exactly."""
         counters = {"steps": self.steps, "seed": self.seed, "classes": self._classes}
@@ -355,6 +373,7 @@ class Learner(ABC):
         state |= {f"own.{name}": t for name, t in self.own_state().items()}
         return {name: t.clone() for name, t in state.items()}
 
+    @exclusive
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the learner whose state this is, its seed included. A state that does not fit changes nothing."""
         self._check_fits(state)
@@ -459,13 +478,13 @@ class Learner(ABC):
         return x
 
     def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor, int]:
-        x = self._inputs(x)
+        x = self._inputs(x).clone()  # what the caller does with theirs later is none of our business
         y = as_tensor("y", y)
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputError(f"y holds {y.dtype}, integer class labels are needed")
         if y.ndim != 1 or len(y) != len(x):
             raise InputError(f"y must hold one label per example: shape {tuple(y.shape)} for {len(x)} examples")
-        y = y.detach().to(device=x.device, dtype=torch.int64)
+        y = y.detach().to(device=x.device, dtype=torch.int64, copy=True)
         classes = self._classes if self._shape is not None else self._count_classes(x)
         if int(y.min()) < 0 or int(y.max()) >= classes:
             raise InputError(
@@ -476,10 +495,31 @@ class Learner(ABC):
 
     def _count_classes(self, x: Tensor) -> int:
         """Try the model on the first batch: do inputs of this shape fit, and how many classes come out?"""
-        output = self._evaluated(x[:1])
+        output = self._evaluated(x[:1].clone())
         if not output.requires_grad:
             raise InputError("the model's output does not depend on any parameter it could learn; is it detached?")
+        if not self._leaves_inputs_alone:
+            self._refuse_to_change_inputs(x[:1], self._evaluated)
+            if self.model.training:
+                self._refuse_to_change_inputs(x, self._tried)
         return int(output.shape[1])
+
+    @torch.no_grad()
+    def _tried(self, x: Tensor) -> Tensor:
+        """The model's output in the mode it is in; nothing of the model or of torch's generators changes."""
+        with same_chance():
+            return forward(self.model, trainable(self.model), x)
+
+    def _refuse_to_change_inputs(self, x: Tensor, compute: Callable[[Tensor], Tensor]) -> None:
+        """Refuse a model that writes into its input, which is the caller's data or what memory is to store."""
+        copy = x.clone()
+        version = copy._version
+        compute(copy)
+        if copy._version != version or not torch.equal(copy, x):
+            raise InputError(
+                "the model changes its input in place, and with it your data and what memory stores. Have it work on "
+                "a copy: x = x.clone() at the start of forward, or inplace=False in its first layer."
+            )
 
     def _evaluated(self, x: Tensor) -> Tensor:
         """The model's output in evaluation mode, or the error that says why it is of no use."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from gmed.errors import InputError, finite_number
 from gmed.learners.adam import Adam
+from gmed.learners.exclusive import waits_for_changes
 from gmed.learners.expanding import Expanding, sized
 from gmed.learners.task_aware import TaskAware
 from gmed.models import Columns, Compositions, evaluating
@@ -60,6 +61,7 @@ class TasksApart(Expanding, TaskAware):
         """The class of each input, with the model in evaluation mode; a task that is known chooses the part."""
         return self.logits(x, task).argmax(1)
 
+    @waits_for_changes
     @torch.no_grad()
     def logits(self, x: Any, task: int | None = None) -> Tensor:
         """The model's output for each input; that of the latest part for a task that has not come yet."""

@@ -2,13 +2,13 @@
 
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
-from gmed.models.functional import forward, gradient, trainable
+from gmed.models.functional import forward, gradient, replaced_tensors, trainable
 from gmed.models.growth import grow_outputs, output_layer
-from gmed.models.known_layers import leaves_nothing_to_chance, treats_examples_independently
+from gmed.models.known_layers import keeps_its_inputs, leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mixture import Mixture
 from gmed.models.mlp import MLP
-from gmed.models.modes import evaluating, running_statistics
+from gmed.models.modes import evaluating, running_statistics, same_chance
 from gmed.models.onnx_export import export_onnx
 from gmed.models.passes import Passes
 from gmed.models.resnet import ResNet18
@@ -27,9 +27,12 @@ __all__ = [
     "forward",
     "gradient",
     "grow_outputs",
+    "keeps_its_inputs",
     "leaves_nothing_to_chance",
     "output_layer",
+    "replaced_tensors",
     "running_statistics",
+    "same_chance",
     "trainable",
     "treats_examples_independently",
 ]

@@ -1,18 +1,19 @@
 """A model as a function of its parameters.
 
-Parameters are plain values here (a dictionary of tensors): a model is evaluated at other parameters without
-ever being overwritten and restored.
+Parameters are plain values here (a dictionary of tensors): a model is evaluated at other parameters, and afterwards
+holds its own again, the same objects under every name they have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from gmed.interrupts import hold_interrupts
 from gmed.models.modes import still_statistics
 
 Parameters = dict[str, Tensor]
@@ -34,8 +35,39 @@ def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Te
         return own
     with still_statistics(model) if buffers else nullcontext(set[str]()) as still:
         copies = {name: buffer.clone() for name, buffer in buffers.items() if name not in still}
-        output: Tensor = functional_call(model, {**parameters, **copies}, (x,))
+        with replaced_tensors(model, {**parameters, **copies}):
+            output: Tensor = model(x)
     return output
+
+
+@contextmanager
+def replaced_tensors(model: nn.Module, replacements: Mapping[str, Tensor]) -> Iterator[None]:
+    """Put other tensors in the place of parameters and buffers, wherever a module holds them; put them back after.
+
+    A tensor is found by what it is, not by its name: a layer with two names and a weight shared by two layers are
+    replaced everywhere and restored exactly. (``torch.func.functional_call`` restores a wrong tensor for a module that
+    has two names.)
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> own = model.weight
+    >>> with replaced_tensors(model, {"weight": torch.tensor([[2.0]])}):
+    ...     model(torch.tensor([[3.0]])).item()
+    6.0
+    >>> model.weight is own
+    True
+    """
+    originals = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    by_id = {id(originals[name]): tensor for name, tensor in replacements.items()}
+    tables: list[dict[str, Any]] = [table for m in model.modules() for table in (m._parameters, m._buffers)]
+    held = [(table, name, tensor) for table in tables for name, tensor in table.items() if id(tensor) in by_id]
+    with hold_interrupts():
+        try:
+            for table, name, tensor in held:
+                table[name] = by_id[id(tensor)]
+            yield
+        finally:
+            for table, name, tensor in held:
+                table[name] = tensor
 
 
 def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from gmed.errors import UsageError
 from gmed.models.resnet import ResNet18
@@ -25,7 +26,19 @@ def output_layer(model: nn.Module) -> nn.Linear:
             f"a {type(model).__name__} cannot be given more outputs: only a chain of layers (nn.Sequential) that ends "
             "in a linear one can. Give it an output for every class from the start."
         )
+    if is_parametrized(layer) or _used_elsewhere(layer, model):
+        raise UsageError(
+            f"a {type(model).__name__} whose last layer is shared or parametrized cannot be given more outputs. "
+            "Give it an output for every class from the start."
+        )
     return layer
+
+
+def _used_elsewhere(layer: nn.Linear, model: nn.Module) -> bool:
+    """Whether another place in the model computes with this layer or with its weight."""
+    in_chains = sum(part is layer for m in model.modules() if isinstance(m, nn.Sequential) for part in m)
+    holders = sum(p is layer.weight for m in model.modules() for p in m._parameters.values())
+    return in_chains > 1 or holders > 1
 
 
 @torch.no_grad()

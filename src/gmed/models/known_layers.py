@@ -101,6 +101,17 @@ def leaves_nothing_to_chance(model: nn.Module) -> bool:
     return all(as_built(m) and _forward(m) in _WITHOUT_CHANCE for m in model.modules())
 
 
+def keeps_its_inputs(model: nn.Module) -> bool:
+    """Whether the model is known not to write into the tensor it is given.
+
+    >>> keeps_its_inputs(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
+    True
+    >>> keeps_its_inputs(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)))
+    False
+    """
+    return leaves_nothing_to_chance(model) and not any(getattr(m, "inplace", False) for m in model.modules())
+
+
 def _forward(module: nn.Module) -> object:
     return type(module).forward
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from gmed.interrupts import hold_interrupts
 from gmed.models.batch_norm import BatchNorm
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm)
@@ -17,12 +18,18 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Inside, the model is in evaluation mode; outside, every part of it is in the mode it was in."""
     modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with hold_interrupts() as hold:  # a prediction may be interrupted, the change of modes may not
+        try:
+            try:
+                model.eval()
+                hold.deferring = False
+                yield
+            finally:
+                hold.deferring = True
+        finally:
+            hold.deferring = True
+            for module, training in modes.items():
+                module.training = training
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:

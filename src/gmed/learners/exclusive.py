@@ -1,0 +1,68 @@
+"""One call at a time: what changes a learner is neither interrupted nor seen half done by another thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from gmed.interrupts import hold_interrupts
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Lock:
+    """A re-entrant lock. What has one can be copied and pickled: the copy gets a lock of its own.
+
+    >>> import copy
+    >>> lock = Lock()
+    >>> with lock:
+    ...     copy.deepcopy(lock) is lock
+    False
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+class Locked(Protocol):
+    """Something with a lock."""
+
+    _lock: Lock
+
+
+S = TypeVar("S", bound=Locked)
+
+
+def exclusive(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Have a method run alone: other exclusive calls wait, and so does Ctrl-C."""
+
+    @wraps(method)
+    def run_alone(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with hold_interrupts(), self._lock:
+            return method(self, *args, **kwargs)
+
+    return run_alone
+
+
+def waits_for_changes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Have a method that only reads wait for exclusive calls of other threads; Ctrl-C may end it."""
+
+    @wraps(method)
+    def run_between_changes(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return run_between_changes
