@@ -23,7 +23,7 @@ def as_tensor(name: str, given: Any) -> Tensor:
         if hasattr(given, "to_numpy"):  # a frame or a series, of pandas or Polars
             given = given.to_numpy()
         if isinstance(given, np.ndarray):
-            given = np.ascontiguousarray(given)
+            given = np.ascontiguousarray(given if given.flags.writeable else given.copy())
         tensor: Tensor = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError, LookupError, OverflowError) as error:
         raise InputError(f"{name} cannot be read as a tensor: {error}") from error
