@@ -277,9 +277,7 @@ class Learner(ABC):
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         x = self._inputs(x)
-        if not self._leaves_inputs_alone:
-            self._refuse_to_change_inputs(x[:1], self._evaluated)
-        return self._evaluated(x)
+        return self._evaluated(x) if self._leaves_inputs_alone else self._without_changing_inputs(x, self._evaluated)
 
     @exclusive
     def forget(
@@ -499,9 +497,9 @@ class Learner(ABC):
         if not output.requires_grad:
             raise InputError("the model's output does not depend on any parameter it could learn; is it detached?")
         if not self._leaves_inputs_alone:
-            self._refuse_to_change_inputs(x[:1], self._evaluated)
+            self._without_changing_inputs(x[:1], self._evaluated)
             if self.model.training:
-                self._refuse_to_change_inputs(x, self._tried)
+                self._without_changing_inputs(x, self._tried)
         return int(output.shape[1])
 
     @torch.no_grad()
@@ -510,16 +508,18 @@ class Learner(ABC):
         with same_chance():
             return forward(self.model, trainable(self.model), x)
 
-    def _refuse_to_change_inputs(self, x: Tensor, compute: Callable[[Tensor], Tensor]) -> None:
-        """Refuse a model that writes into its input, which is the caller's data or what memory is to store."""
+    def _without_changing_inputs(self, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Compute with a copy, and refuse a model that writes into it: ``x`` is the caller's data or what memory is to
+        store."""
         copy = x.clone()
         version = copy._version
-        compute(copy)
+        output = compute(copy)
         if copy._version != version or not torch.equal(copy, x):
             raise InputError(
                 "the model changes its input in place, and with it your data and what memory stores. Have it work on "
                 "a copy: x = x.clone() at the start of forward, or inplace=False in its first layer."
             )
+        return output
 
     def _evaluated(self, x: Tensor) -> Tensor:
         """The model's output in evaluation mode, or the error that says why it is of no use."""
