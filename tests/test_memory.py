@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gmed.errors import UsageError
+from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.randomness import generator
 from gmed.retrieval import uniform
@@ -111,3 +112,109 @@ def test_a_copy_is_a_memory_of_its_own(copied):
     memory.insert(x, x[:, 0].long(), generator(1, "reservoir"))
     memory.replace(torch.tensor([0]), torch.tensor([[7.0]]))
     assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in memory.state_dict().items())
+
+
+class Tagging(ER):
+    """Stores logits and a number with every example, and replays towards the logits."""
+
+    def step(self, x, y):
+        ahead = self.look_ahead(x, y)
+        slots = self.draw()
+        self.descend(ahead, self.memory.x[slots], self.memory.y[slots])
+        self.remember(x, y, logits=self.model(x), tag=torch.full_like(y, self.steps, dtype=torch.int32))
+
+
+def tagging(seed=0):
+    torch.manual_seed(3)
+    return Tagging(torch.nn.Linear(4, 3), lr=0.1, memory=Reservoir(12), seed=seed)
+
+
+def batch(seed):
+    g = torch.Generator().manual_seed(seed)
+    return torch.rand(5, 4, generator=g), torch.randint(3, (5,), generator=g)
+
+
+def test_columns_appear_when_they_are_first_stored():
+    learner = tagging()
+    for seed in range(6):
+        learner.observe(*batch(seed))
+    memory = learner.memory
+    assert memory.logits.shape == (12, 3)
+    assert memory.tag.dtype == torch.int32
+    assert torch.equal(memory.tag.long(), memory.origin // 5)
+    assert not memory.logits.requires_grad
+
+
+@pytest.mark.parametrize("way", ["state", "copy", "pickle", "file"])
+def test_columns_go_wherever_the_memory_goes(way, tmp_path):
+    learner = tagging()
+    for seed in range(4):
+        learner.observe(*batch(seed))
+    if way == "state":
+        other = tagging(seed=7)
+        other.load_state_dict(learner.state_dict())
+    elif way == "file":
+        learner.save(tmp_path / "state")
+        other = tagging(seed=7)
+        other.load(tmp_path / "state")
+    else:
+        other = copy.deepcopy(learner) if way == "copy" else pickle.loads(pickle.dumps(learner))
+    for seed in range(4, 8):
+        learner.observe(*batch(seed))
+        other.observe(*batch(seed))
+    left, right = learner.state_dict(), other.state_dict()
+    assert {"memory.logits", "memory.tag"} <= left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_columns_are_undone_with_a_step_that_fails(before):
+    class Fails(Tagging):
+        def remember(self, x, y, **columns):
+            super().remember(x, y, **(columns if self.steps < before - 1 or before == 0 else {**columns, "late": x}))
+            if self.steps == before:
+                raise ZeroDivisionError
+
+    torch.manual_seed(3)
+    learner = Fails(torch.nn.Linear(4, 3), lr=0.1, memory=Reservoir(12), updates_per_batch=2)
+    for seed in range(before):
+        learner.observe(*batch(seed))
+    if before:
+        learner.memory._drop("late")
+    state = learner.state_dict()
+    with pytest.raises(ZeroDivisionError):
+        learner.observe(*batch(9))
+    assert learner.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in learner.state_dict().items())
+    assert not hasattr(learner.memory, "late")
+
+
+def test_columns_are_emptied_on_request_and_follow_the_type_of_examples():
+    learner = tagging()
+    for seed in range(4):
+        learner.observe(*batch(seed))
+    gone = learner.memory.filled()[:2]
+    learner.forget(origin=learner.memory.origin[gone].tolist())
+    assert not learner.memory.logits[gone].any()
+    learner.model.double()
+    learner.observe(*batch(5))
+    assert learner.memory.x.dtype == torch.float64
+    assert learner.memory.tag.dtype == torch.int32
+
+
+@pytest.mark.parametrize("name", ["insert", "capacity", "seen", "no name", "_rows", "class_counts"])
+def test_a_column_takes_no_name_that_is_taken(name):
+    memory = filled(4, [3])
+    with pytest.raises(UsageError, match="cannot be called"):
+        memory.insert(torch.rand(2, 1), torch.tensor([0, 1]), generator(0, "reservoir", 5), **{name: torch.ones(2)})
+    state = {**memory.state_dict(), name: torch.ones(4)}
+    if name != "seen":
+        with pytest.raises(UsageError, match="cannot be called"):
+            memory.load_state_dict(state)
+
+
+def test_a_column_keeps_its_shape():
+    memory = filled(4, [3])
+    memory.insert(torch.rand(2, 1), torch.tensor([0, 1]), generator(0, "reservoir", 5), logits=torch.ones(2, 3))
+    with pytest.raises(UsageError, match=r"'logits' in memory has the shape \(3,\) for each example, not \(4,\)"):
+        memory.insert(torch.rand(2, 1), torch.tensor([0, 1]), generator(0, "reservoir", 6), logits=torch.ones(2, 4))

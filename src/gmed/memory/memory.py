@@ -13,6 +13,8 @@ from torch import Tensor
 from gmed.errors import UsageError, whole_number
 from gmed.memory.host import belongs_on_host, seen_by_gpu
 
+_INTEGERS = ("y", "age", "origin")
+
 REMOVED = -2
 """The origin of a slot whose example was removed on request; -1 is that of one that never held any."""
 
@@ -20,7 +22,9 @@ REMOVED = -2
 class Memory(ABC):
     """A fixed number of slots, kept as tensors that can be edited in place.
 
-    A subclass decides who enters (:meth:`admit`). The tensors are laid out by the first batch.
+    A subclass decides who enters (:meth:`admit`). The tensors are laid out by the first batch. Whatever else is stored
+    with examples (``insert(x, y, rng, logits=...)``) becomes a column too, an attribute of its name: saved, restored, moved
+    and undone with the others.
 
     Attributes
     ----------
@@ -38,7 +42,7 @@ class Memory(ABC):
 
     version = 1
     foreseeable: ClassVar[bool] = False
-    columns: ClassVar[tuple[str, ...]] = ("x", "y", "age", "origin")
+    columns: ClassVar[tuple[str, ...]] = ("x", "y", "age", "origin")  # those that there are from the first batch on
     x: Tensor
     y: Tensor
     age: Tensor
@@ -103,7 +107,8 @@ class Memory(ABC):
     def add_column(
         self, name: str, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...] = (), fill: float = 0
     ) -> None:
-        """Keep something more of every example."""
+        """Keep something more of every example, as an attribute of this name."""
+        self._check_name(name)
         try:
             self._hold(name, torch.full((self.capacity + 1, *shape), fill, dtype=dtype), device)
         except (RuntimeError, TypeError, MemoryError) as error:  # how torch says that there is not so much room
@@ -111,6 +116,12 @@ class Memory(ABC):
                 f"there is no room for a memory of {self.capacity} examples of shape {shape} on {device}; "
                 "choose a smaller one"
             ) from error
+
+    def _check_name(self, name: str) -> None:
+        """Refuse a column whose name is taken by something else."""
+        taken = hasattr(type(self), name) or (name in vars(self) and name not in self._rows)
+        if name not in self.columns and (taken or not name.isidentifier()):
+            raise UsageError(f"a column of memory cannot be called {name!r}; choose another name")
 
     def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> None:
         """Offer a batch of examples, with what else the memory keeps of them. One that enters has age 0."""
@@ -143,12 +154,17 @@ class Memory(ABC):
         self.write(slots, x=keep_finite(x, self.x[slots]), age=self.age[slots] + 1)
 
     def write(self, slots: Tensor, **columns: Tensor) -> None:
-        """Overwrite some columns of some slots, in place."""
+        """Overwrite some columns of some slots, in place. A column that is new is zero elsewhere."""
         for name, values in columns.items():
+            if name not in self._rows:
+                self.add_column(name, values.dtype, self.y.device, values.shape[1:])
             held = self._rows[name]
+            if values.shape[1:] != held.shape[1:]:
+                shapes = f"{tuple(held.shape[1:])} for each example, not {tuple(values.shape[1:])}"
+                raise UsageError(f"{name!r} in memory has the shape {shapes}")
             if self._overwritten is not None:
                 self._overwritten.append((name, slots, held[slots]))
-            held[slots] = values
+            held[slots] = values.detach().to(held.dtype)
 
     def remove(self, slots: NDArray[np.int64]) -> None:
         """Empty some of the filled slots: what they hold is overwritten, in every column.
@@ -180,11 +196,14 @@ class Memory(ABC):
     def transaction(self) -> Iterator[None]:
         """Whatever is written inside is undone if something fails there."""
         seen, holes, self._overwritten = self.seen, self._holes, []
+        names = set(self._rows)
         try:
             yield
         except BaseException:
             for name, slots, values in reversed(self._overwritten):
                 self._rows[name][slots] = values
+            for name in self._rows.keys() - names:
+                self._drop(name)
             self.seen, self._holes = seen, holes
             raise
         finally:
@@ -194,7 +213,7 @@ class Memory(ABC):
         """Everything the memory is, as named tensors."""
         state = {"seen": torch.tensor(self.seen)}
         if self.ready:
-            state |= {name: self._values(name) for name in self.columns}
+            state |= {name: self._values(name) for name in self._rows}
         return state
 
     def _values(self, name: str) -> Tensor:
@@ -207,19 +226,21 @@ class Memory(ABC):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the memory whose state this is; it must have the same number of slots."""
-        held = {name: state[name] for name in self.columns if name in state}
+        held = {name: tensor for name, tensor in state.items() if name != "seen"}
         seen = int(state["seen"])
         if (held or seen) and (missing := [name for name in self.columns if name not in state]):
             raise UsageError(f"the state's memory has no {missing[0]}: it is damaged, or of another kind of memory")
         for name, tensor in held.items():
+            self._check_name(name)
             slots = len(tensor) if tensor.ndim else 0
             if slots != self.capacity:
                 raise UsageError(f"the state's memory has {slots} slots ({name}), this one {self.capacity}")
-            if (tensor.dtype == torch.int64) != (name in ("y", "age", "origin")) or (name != "x" and tensor.ndim != 1):
+            is_integer = tensor.dtype == torch.int64
+            if name in self.columns and (is_integer != (name in _INTEGERS) or (name != "x" and tensor.ndim != 1)):
                 raise UsageError(f"{name} of the state's memory is {tensor.dtype} {tuple(tensor.shape)}: it is damaged")
         if held and bool((held["age"] < 0).any() | (held["origin"] < REMOVED).any() | (held["origin"] >= seen).any()):
             raise UsageError("the state's memory counts what never was: it is damaged")
-        before = self._rows, self._on_host, self.seen, self._holes
+        before = dict(self._rows), dict(self._on_host), self.seen, self._holes
         self.clear()
         for name, tensor in held.items():
             self._hold(name, torch.cat([tensor, torch.zeros_like(tensor[-1:])]), tensor.device)
@@ -236,7 +257,7 @@ class Memory(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle is made of: the rows, not the columns that are views of them."""
-        return {name: value for name, value in vars(self).items() if name not in self.columns} | {"_on_host": {}}
+        return {name: value for name, value in vars(self).items() if name not in self._rows} | {"_on_host": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -245,11 +266,16 @@ class Memory(ABC):
 
     def clear(self) -> None:
         """Forget everything, and the shape of examples too."""
-        for name in self.columns:
-            vars(self).pop(name, None)
-        self._rows, self._on_host = {}, {}
+        for name in tuple(self._rows):
+            self._drop(name)
         self._holes = np.zeros(0, dtype=np.int64)
         self.seen = 0
+
+    def _drop(self, name: str) -> None:
+        """Keep a column no longer."""
+        self._on_host.pop(name, None)
+        del self._rows[name]
+        delattr(self, name)
 
     def claim(self) -> None:
         """Belong to a learner; no other may have it."""
