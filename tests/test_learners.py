@@ -111,7 +111,7 @@ def test_one_stream_gradient_per_step(monkeypatch):
 def test_draws_precede_insertion():
     learner = er(mlp())
     seen = []
-    learner.descend = lambda ahead, x_m=None, y_m=None: seen.append((ahead.x, x_m))
+    learner.descend = lambda ahead, x_m=None, y_m=None, slots=None: seen.append((ahead.x, x_m))
     for x, y in stream(10):
         learner.observe(x, y)
     assert len(seen[0][1]) == 0  # nothing stored yet: stream only

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from inspect import Parameter, isabstract, signature
+from inspect import Parameter, isabstract
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gmed.editing import Edit
-from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, Recipe
+from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, Recipe, constructor_parameters
 from gmed.engine.sources import Source, file_source, have, run, source_of
 from gmed.errors import UsageError
 from gmed.learners import Learner
@@ -160,7 +160,7 @@ def _kind(name: str, part: Any) -> type:
 
 def _check_constructor(name: str, part: type, given: set[str]) -> None:
     try:
-        parameters = signature(part, eval_str=True).parameters
+        parameters = constructor_parameters(part)
     except (NameError, TypeError, ValueError, AttributeError, SyntaxError) as error:
         raise UsageError(f"{name}: the constructor of {part.__name__} cannot be understood: {error}") from error
     for parameter in parameters.values():
@@ -184,7 +184,7 @@ def _check_free(name: str, part: type, source: Source) -> None:
 
 
 def _recipe(name: str, learner: type[Learner], memory: type[Memory] | None) -> Recipe:
-    parameter = signature(learner).parameters.get("memory")
+    parameter = constructor_parameters(learner).get("memory")
     if parameter is not None and parameter.default is Parameter.empty and memory is None:
         raise UsageError(f"{name}: {learner.__name__} takes a memory; say which: register({name!r}, memory=Reservoir)")
     if parameter is None and memory is not None:

@@ -61,12 +61,12 @@ class Recipe:
 
     @property
     def editable(self) -> bool:
-        return "editing" in signature(self.learner).parameters
+        return "editing" in constructor_parameters(self.learner)
 
     @property
     def retrieves(self) -> bool:
         """Whether what it replays can be chosen otherwise."""
-        return "retrieval" in signature(self.learner).parameters
+        return "retrieval" in constructor_parameters(self.learner)
 
 
 METHODS = {
@@ -331,13 +331,25 @@ def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
 
 def settable(part: Callable[..., Any]) -> dict[str, Parameter]:
     """The arguments of a part that are settings, not other parts."""
-    parts = {"model", "memory", "capacity", "editing", "retrieval", "stream", "seed"}
-    return {k: p for k, p in _parameters(part).items() if k not in parts}
+    parts = {"model", "memory", "capacity", "editing", "retrieval", "criterion", "optimizer", "stream", "seed"}
+    return {k: p for k, p in constructor_parameters(part).items() if k not in parts}
 
 
 @lru_cache(maxsize=256)
-def _parameters(part: Callable[..., Any]) -> Mapping[str, Parameter]:
-    return signature(part, eval_str=True).parameters
+def constructor_parameters(part: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """What a part takes; of a class whose constructor passes the rest on (``**replay``), what its base takes too.
+
+    >>> from gmed.learners import ER
+    >>> list(constructor_parameters(ER))[:3]
+    ['model', 'lr', 'memory']
+    """
+    own = dict(signature(part, eval_str=True).parameters)
+    rest = next((name for name, p in own.items() if p.kind is Parameter.VAR_KEYWORD), None)
+    lineage = [kind for kind in getattr(part, "__mro__", ())[:-1] if "__init__" in vars(kind)]
+    if rest is None or len(lineage) < 2:
+        return own
+    del own[rest]
+    return {**constructor_parameters(lineage[1]), **own}
 
 
 def _given_to(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Learners: ``observe(x, y)`` one batch at a time, ``predict(x)`` at any time."""
 
 from gmed.learners.agem import AGEM
+from gmed.learners.batch import Batch
 from gmed.learners.bgd import BGD
 from gmed.learners.cn_dpm import CNDPM
 from gmed.learners.comp_cl import CompCL
@@ -15,7 +16,7 @@ from gmed.learners.hal import HAL
 from gmed.learners.learner import Learner
 from gmed.learners.mir import MIR
 from gmed.learners.prog_nn import ProgNN
-from gmed.learners.replay import Replay
+from gmed.learners.replay import Replay, ReplayOptions
 from gmed.learners.task_aware import TaskAware
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "GSS",
     "HAL",
     "MIR",
+    "Batch",
     "CompCL",
     "ERAdam",
     "ERAug",
@@ -35,5 +37,6 @@ __all__ = [
     "Learner",
     "ProgNN",
     "Replay",
+    "ReplayOptions",
     "TaskAware",
 ]

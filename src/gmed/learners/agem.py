@@ -5,9 +5,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import UsageError, whole_number
+from gmed.learners.batch import Batch
 from gmed.learners.learner import Learner
+from gmed.learners.optimizer import MakeOptimizer
 from gmed.memory import Memory
-from gmed.models import gradient, trainable
+from gmed.models import Loss, gradient, trainable
 
 
 class AGEM(Learner):
@@ -18,7 +20,7 @@ class AGEM(Learner):
 
     Parameters
     ----------
-    model, lr, memory, seed
+    model, lr, memory, criterion, optimizer, seed
         As in :class:`~gmed.learners.Learner`.
     references
         How many stored examples g_ref is computed on.
@@ -32,15 +34,25 @@ class AGEM(Learner):
 
     memory: Memory
 
-    def __init__(self, model: nn.Module, *, lr: float, memory: Memory, references: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        memory: Memory,
+        references: int = 256,
+        criterion: Loss = cross_entropy,
+        optimizer: MakeOptimizer | None = None,
+        seed: int = 0,
+    ) -> None:
         if memory is None:
             raise UsageError("A-GEM needs a memory, such as gmed.memory.Reservoir(500)")
-        super().__init__(model, lr=lr, memory=memory, seed=seed)
+        super().__init__(model, lr=lr, memory=memory, criterion=criterion, optimizer=optimizer, seed=seed)
         self.references = whole_number("references", references)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         parameters = trainable(self.model)
-        loss = cross_entropy(self.model(x), y)
+        loss = self.loss(Batch(x, y, self.model(x)), None)
         slope = gradient(loss, parameters)
         drawn = self.sample(self.references, "references")
         if len(drawn):

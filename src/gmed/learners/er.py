@@ -1,20 +1,19 @@
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Unpack
 
-from gmed.editing import Edit
+from torch import nn
+
 from gmed.errors import whole_number
-from gmed.learners.replay import Replay
-from gmed.memory import Memory
-from gmed.retrieval import Retrieval
+from gmed.learners.replay import Replay, ReplayOptions
 
 
 class ER(Replay):
-    """Experience replay, and with ``editing`` Algorithm 1 of the paper (ER+GMED).
+    """Experience replay, and with ``editing`` Algorithm 1 of the paper (ER+GMED): :meth:`Replay.step`.
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, retrieval, seed
+    model, lr, memory, editing, replay_size, retrieval, criterion, optimizer, seed
         As in :class:`~gmed.learners.replay.Replay`.
     updates_per_batch
         Updates made on each incoming batch; the replayed examples are drawn anew for each, and edited for the
@@ -39,34 +38,6 @@ class ER(Replay):
 
     foreseeable = True
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        lr: float,
-        memory: Memory,
-        editing: Edit | None = None,
-        replay_size: int = 10,
-        retrieval: Retrieval | None = None,
-        updates_per_batch: int = 1,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, retrieval=retrieval, seed=seed
-        )
+    def __init__(self, model: nn.Module, *, updates_per_batch: int = 1, **replay: Unpack[ReplayOptions]) -> None:
+        super().__init__(model, **replay)
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
-
-    def step(self, x: Tensor, y: Tensor) -> None:
-        ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), once somebody asks for it
-        drawn = self.retrieved(ahead)  # (x_m, y_m) ~ M
-        edited = self.edit(drawn, ahead)  # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
-        x_m, y_m = edited.x[: len(drawn)], self.memory.y[drawn]
-
-        self.descend(ahead, x_m, y_m)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
-        self.write_back(edited)  # replace (x_m, y_m) in M
-
-        for again in range(1, self.updates_per_batch):
-            ahead = self.look_ahead(x, y)
-            drawn = self.retrieved(ahead, f"replay {again}")
-            self.descend(ahead, self.memory.x[drawn], self.memory.y[drawn])
-        self.remember(x, y)  # reservoir_update(x, y, M)

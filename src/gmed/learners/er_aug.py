@@ -1,13 +1,12 @@
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
-from gmed.editing import Edit
-from gmed.learners.replay import Replay
-from gmed.memory import Memory
+from gmed.learners.replay import Replay, ReplayOptions
 from gmed.replay import Augmentation
-from gmed.retrieval import Retrieval
 
 
 class ERAug(Replay):
@@ -17,7 +16,7 @@ class ERAug(Replay):
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, retrieval, seed
+    model, lr, memory, editing, replay_size, retrieval, criterion, optimizer, seed
         As in :class:`~gmed.learners.replay.Replay`.
     rotation, scaling, crop, flip
         As in :class:`~gmed.replay.Augmentation`.
@@ -34,20 +33,13 @@ class ERAug(Replay):
         self,
         model: nn.Module,
         *,
-        lr: float,
-        memory: Memory,
-        editing: Edit | None = None,
-        replay_size: int = 10,
-        retrieval: Retrieval | None = None,
         rotation: float = 0.0,
         scaling: float = 0.0,
         crop: int = 0,
         flip: bool = False,
-        seed: int = 0,
+        **replay: Unpack[ReplayOptions],
     ) -> None:
-        super().__init__(
-            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, retrieval=retrieval, seed=seed
-        )
+        super().__init__(model, **replay)
         self.augment = Augmentation(rotation, scaling, crop, flip)
 
     def augmented(self, x: Tensor) -> Tensor:
@@ -61,6 +53,7 @@ class ERAug(Replay):
         x_a, y_m = self.augmented(self.memory.x[drawn]), self.memory.y[drawn]
         edited = self.edit(drawn, ahead)
 
-        self.descend(ahead, torch.cat([edited.x[: len(drawn)], x_a]), torch.cat([y_m, y_m]))
+        x_m, slots = torch.cat([edited.x[: len(drawn)], x_a]), torch.cat([drawn, drawn])
+        self.descend(ahead, x_m, torch.cat([y_m, y_m]), slots)
         self.write_back(edited)
         self.remember(x, y)

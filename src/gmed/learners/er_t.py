@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.editing import Edit
 from gmed.errors import UsageError, finite_number
 from gmed.learners.er_aug import ERAug
+from gmed.learners.replay import ReplayOptions
 from gmed.memory import LossAwareReservoir
-from gmed.retrieval import Retrieval
 
 
 class ERTricks(ERAug):
@@ -17,7 +18,7 @@ class ERTricks(ERAug):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, retrieval, rotation, scaling, crop, flip, seed
+    model, lr, editing, replay_size, retrieval, rotation, scaling, crop, flip, criterion, optimizer, seed
         As in :class:`~gmed.learners.er_aug.ERAug`.
     memory
         A :class:`~gmed.memory.LossAwareReservoir`.
@@ -36,24 +37,16 @@ class ERTricks(ERAug):
         self,
         model: nn.Module,
         *,
-        lr: float,
-        memory: LossAwareReservoir,
-        editing: Edit | None = None,
-        replay_size: int = 10,
-        retrieval: Retrieval | None = None,
         rotation: float = 0.0,
         scaling: float = 0.0,
         crop: int = 0,
         flip: bool = False,
         lr_decay: float = 1.0,
-        seed: int = 0,
+        **replay: Unpack[ReplayOptions],
     ) -> None:
-        if not isinstance(memory, LossAwareReservoir):
-            raise UsageError(f"ER with tricks needs a LossAwareReservoir, not {memory!r}")
-        super().__init__(
-            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, retrieval=retrieval,
-            rotation=rotation, scaling=scaling, crop=crop, flip=flip, seed=seed,
-        )  # fmt: skip
+        if not isinstance(replay.get("memory"), LossAwareReservoir):
+            raise UsageError(f"ER with tricks needs a LossAwareReservoir, not {replay.get('memory')!r}")
+        super().__init__(model, rotation=rotation, scaling=scaling, crop=crop, flip=flip, **replay)
         if finite_number("lr_decay", lr_decay, above=0) > 1:
             raise UsageError(f"lr_decay must be above 0 and at most 1, not {lr_decay!r}")
         self.lr_decay = lr_decay
@@ -71,7 +64,7 @@ class ERTricks(ERAug):
         with torch.no_grad():
             loss = cross_entropy(ahead.output_before(torch.cat([x, x_m])), torch.cat([y, y_m]), reduction="none")
 
-        self.descend(ahead, torch.cat([x_m, x_a]), torch.cat([y_m, y_m]))
+        self.descend(ahead, torch.cat([x_m, x_a]), torch.cat([y_m, y_m]), torch.cat([drawn, drawn]))
         self.write_back(edited)
         self.memory.write(drawn, loss=loss[len(y) :])
         self.remember(x, y, loss=loss[: len(y)])

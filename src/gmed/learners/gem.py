@@ -11,10 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from gmed.editing import Edit
 from gmed.errors import DivergedError, UsageError, finite_number
+from gmed.learners.batch import Batch
+from gmed.learners.optimizer import MakeOptimizer
 from gmed.learners.replay import Replay
 from gmed.learners.task_aware import TaskAware
 from gmed.memory import TaskRing
-from gmed.models import gradient, trainable
+from gmed.models import Loss, gradient, trainable
 
 
 class GEM(Replay, TaskAware):
@@ -25,7 +27,7 @@ class GEM(Replay, TaskAware):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, seed
+    model, lr, editing, replay_size, criterion, optimizer, seed
         As in :class:`~gmed.learners.replay.Replay`; ``replay_size`` examples are edited per step, independently of
         the constraints, which are computed on the full memory afterwards.
     memory
@@ -49,11 +51,22 @@ class GEM(Replay, TaskAware):
         editing: Edit | None = None,
         replay_size: int = 10,
         memory_strength: float = 0.5,
+        criterion: Loss = cross_entropy,
+        optimizer: MakeOptimizer | None = None,
         seed: int = 0,
     ) -> None:
         if not isinstance(memory, TaskRing):
             raise UsageError(f"GEM needs a TaskRing memory, not {memory!r}")
-        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        super().__init__(
+            model,
+            lr=lr,
+            memory=memory,
+            editing=editing,
+            replay_size=replay_size,
+            criterion=criterion,
+            optimizer=optimizer,
+            seed=seed,
+        )
         if finite_number("memory_strength", memory_strength) < 0:
             raise UsageError(f"memory_strength must not be negative, not {memory_strength!r}")
         self.memory_strength = memory_strength
@@ -64,7 +77,7 @@ class GEM(Replay, TaskAware):
         self.write_back(self.edit(self.draw("edited"), ahead))
 
         parameters = trainable(self.model)
-        loss = cross_entropy(self.model(x), y)
+        loss = self.loss(Batch(x, y, self.model(x)), None)
         g = _flat(gradient(loss, parameters))
         held = [torch.from_numpy(self.memory.of_task(earlier)).to(y.device) for earlier in range(task)]
         constraints = [self.look_ahead(self.memory.x[k], self.memory.y[k]).stream_gradient for k in held if len(k)]

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from gmed.editing import Edit
 from gmed.errors import UsageError, whole_number
 from gmed.learners.er import ER
+from gmed.learners.replay import ReplayOptions
 from gmed.memory import GSSGreedy
 from gmed.models import evaluating, gradient, trainable
-from gmed.retrieval import Retrieval
 
 
 class GSS(ER):
@@ -21,7 +22,7 @@ class GSS(ER):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, retrieval, seed
+    model, lr, editing, replay_size, retrieval, criterion, optimizer, seed
         As in :class:`~gmed.learners.ER`.
     updates_per_batch
         As in :class:`~gmed.learners.ER`; three, as its authors run it on MNIST.
@@ -40,30 +41,11 @@ class GSS(ER):
     memory: GSSGreedy
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        lr: float,
-        memory: GSSGreedy,
-        editing: Edit | None = None,
-        replay_size: int = 10,
-        retrieval: Retrieval | None = None,
-        updates_per_batch: int = 3,
-        compared: int = 10,
-        seed: int = 0,
+        self, model: nn.Module, *, updates_per_batch: int = 3, compared: int = 10, **replay: Unpack[ReplayOptions]
     ) -> None:
-        if not isinstance(memory, GSSGreedy):
-            raise UsageError(f"GSS needs a GSSGreedy memory, not {memory!r}")
-        super().__init__(
-            model,
-            lr=lr,
-            memory=memory,
-            editing=editing,
-            replay_size=replay_size,
-            retrieval=retrieval,
-            updates_per_batch=updates_per_batch,
-            seed=seed,
-        )
+        if not isinstance(replay.get("memory"), GSSGreedy):
+            raise UsageError(f"GSS needs a GSSGreedy memory, not {replay.get('memory')!r}")
+        super().__init__(model, updates_per_batch=updates_per_batch, **replay)
         self.compared = whole_number("compared", compared)
 
     def remember(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:

@@ -4,12 +4,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import DivergedError, UsageError, finite_number, whole_number
+from gmed.errors import DivergedError, finite_number, whole_number
 from gmed.learners.decisions import all_finite
+from gmed.learners.optimizer import MakeOptimizer
 from gmed.learners.replay import Replay
 from gmed.learners.task_aware import TaskAware
 from gmed.memory import Memory
-from gmed.models import forward, gradient, trainable
+from gmed.models import Loss, features, forward, gradient, trainable
 
 
 class HAL(Replay, TaskAware):
@@ -25,7 +26,7 @@ class HAL(Replay, TaskAware):
 
     Parameters
     ----------
-    model, lr, memory, replay_size, seed
+    model, lr, memory, replay_size, criterion, optimizer, seed
         As in :class:`~gmed.learners.replay.Replay`. The embedding φ is the input of the model's last linear layer.
     anchor_weight
         λ.
@@ -57,9 +58,13 @@ class HAL(Replay, TaskAware):
         anchor_lr: float = 0.001,
         anchor_steps: int = 100,
         memory_epochs: int = 50,
+        criterion: Loss = cross_entropy,
+        optimizer: MakeOptimizer | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, lr=lr, memory=memory, replay_size=replay_size, seed=seed)
+        super().__init__(
+            model, lr=lr, memory=memory, replay_size=replay_size, criterion=criterion, optimizer=optimizer, seed=seed
+        )
         self.anchor_weight = finite_number("anchor_weight", anchor_weight)
         self.embedding_weight = finite_number("embedding_weight", embedding_weight)
         self.embedding_decay = finite_number("embedding_decay", embedding_decay)
@@ -75,9 +80,10 @@ class HAL(Replay, TaskAware):
         if task != self.task and embeddings:
             anchors, embeddings = anchors + self.make_anchors(), {}
         drawn = self.draw()
-        everything = torch.cat([x, self.memory.x[drawn]]), torch.cat([y, self.memory.y[drawn]])
         parameters = trainable(self.model)
-        loss = self.loss(self.model(everything[0]), everything[1], len(y))
+        ahead = self.look_ahead(x, y)
+        stream, replay = self._stream_and_replay(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
+        loss = self.loss(stream, replay if len(drawn) else None)
         slope = gradient(loss, parameters)
         if anchors:
             e = torch.stack([anchor for anchor, _ in anchors])
@@ -97,16 +103,10 @@ class HAL(Replay, TaskAware):
         self.remember(x, y)
         self.task, self.anchors, self.embeddings = task, anchors, embeddings
 
-    @staticmethod
-    def loss(output: Tensor, y: Tensor, incoming: int) -> Tensor:
-        """Mean over the stream batch + mean over the replayed examples."""
-        total = cross_entropy(output[:incoming], y[:incoming])
-        return total + cross_entropy(output[incoming:], y[incoming:]) if len(y) > incoming else total
-
     @torch.no_grad()
     def updated(self, embeddings: dict[int, Tensor], x: Tensor, y: Tensor) -> dict[int, Tensor]:
         """The running mean embedding of each class, with this batch."""
-        embedding = embed(self.model, {n: p.detach() for n, p in trainable(self.model).items()}, x)
+        embedding = features(self.model, x, {n: p.detach() for n, p in trainable(self.model).items()})
         means = dict(embeddings)
         for label in sorted(set(y.tolist())):
             mean = embedding[y == label].mean(0)
@@ -127,7 +127,7 @@ class HAL(Replay, TaskAware):
             e = e.detach().requires_grad_()
             forgotten = cross_entropy(forward(self.model, hindsight, e), y, reduction="sum")
             forgotten = forgotten - cross_entropy(forward(self.model, theta, e), y, reduction="sum")
-            away = ((embed(self.model, theta, e) - target) ** 2).sum()
+            away = ((features(self.model, e, theta) - target) ** 2).sum()
             (rise,) = torch.autograd.grad(forgotten - self.embedding_weight * away, e)
             e = e.detach() + self.anchor_lr * rise
         return [(anchor, label) for anchor, label in zip(e.detach(), labels, strict=True)]
@@ -160,17 +160,3 @@ class HAL(Replay, TaskAware):
         self.embeddings = {
             int(name.removeprefix("embedding.")): mean for name, mean in state.items() if name.startswith("embedding.")
         }
-
-
-def embed(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-    """The input of the model's last linear layer."""
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not linear:
-        raise UsageError("hindsight anchors need a model with a linear layer, whose input is the embedding")
-    caught: list[Tensor] = []
-    handle = linear[-1].register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
-    try:
-        forward(model, parameters, x)
-    finally:
-        handle.remove()
-    return caught[-1].flatten(1)

@@ -15,17 +15,22 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
+from gmed.learners.batch import Batch
 from gmed.learners.decisions import AsTheyCome, Decide, Decisions, all_finite
 from gmed.learners.exclusive import Lock, exclusive, waits_for_changes
+from gmed.learners.extras import Extras
 from gmed.learners.forgetting import Kept, asked_for
 from gmed.learners.given import as_tensor
+from gmed.learners.optimizer import MakeOptimizer, OptimizerStep
 from gmed.learners.snapshot import Snapshot
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
 from gmed.models import (
     LookAhead,
+    Loss,
     Passes,
     evaluating,
+    features,
     forward,
     gradient,
     grow_outputs,
@@ -37,7 +42,7 @@ from gmed.models import (
     treats_examples_independently,
     unchanged_inputs,
 )
-from gmed.models.factored import Slope, descend, sum_of, witnesses
+from gmed.models.factored import descend, sum_of, witnesses
 from gmed.randomness import generator, torch_seeded
 from gmed.retrieval import uniform
 
@@ -60,6 +65,11 @@ class Learner(ABC):
         Learning rate of plain SGD.
     memory
         What the learner remembers, if anything.
+    criterion
+        Mean loss of a batch from ``(logits, labels)``.
+    optimizer
+        What makes the updates, by default plain SGD: a class of ``torch.optim``, or a ``functools.partial`` of one with
+        its options. A look-ahead is a step of plain SGD at ``lr`` all the same.
     seed
         Every random choice the learner makes follows from it and from the number of the step.
 
@@ -71,6 +81,8 @@ class Learner(ABC):
         Where examples that ``observe`` sends through the model are counted, if they are.
     task_aware
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
+    restores_parameters
+        Whether a step that fails puts parameters back: to be declared where something can fail after its first update.
     told
         Whether ``predict`` is to be told the task of a test, where a method has a use for it.
     foreseeable
@@ -82,9 +94,19 @@ class Learner(ABC):
     task_aware: ClassVar[bool] = False
     foreseeable: ClassVar[bool] = False
     updates_per_batch: int = 1
+    restores_parameters: bool = False
     told: bool = False
 
-    def __init__(self, model: nn.Module, *, lr: float, memory: Memory | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        memory: Memory | None = None,
+        criterion: Loss = cross_entropy,
+        optimizer: MakeOptimizer | None = None,
+        seed: int = 0,
+    ) -> None:
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
             raise UsageError(f"the model must be a module with parameters to train, not {type(model).__name__}")
         if memory is not None:
@@ -102,6 +124,10 @@ class Learner(ABC):
         self.seed = whole_number("seed", seed, least=0)
         if self.seed >= 2**63:
             raise UsageError(f"seed must be below 2**63, not {seed!r}")
+        if not callable(criterion):
+            raise UsageError(f"criterion must be a function of logits and labels, not {criterion!r}")
+        self.criterion = criterion
+        self.optimizer = None if optimizer is None else OptimizerStep(optimizer, trainable(model).values(), self.lr)
         self.steps = 0
         self.decisions: Decisions = AsTheyCome()
         self.passes: Passes | None = None
@@ -111,12 +137,43 @@ class Learner(ABC):
         self._classes = 0
         self._leaves_inputs_alone = keeps_its_inputs(model)
         self._lock = Lock()
+        self._extras = Extras(self)
+        self._to_store: dict[str, Tensor] = {}  # of the incoming batch, by the name of a column of memory
 
     # ------------------------------------------------------------------ what a method is
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> None:
         """Learn from one checked batch."""
+
+    def loss(self, stream: Batch, replay: Batch | None) -> Tensor:
+        """Return what an update minimizes: the mean loss of the incoming batch plus that of the replayed examples.
+
+        A method that learns from another loss overrides this. Edits look ahead by the same loss of the stream alone.
+
+        Parameters
+        ----------
+        stream
+            The incoming batch. ``stream.store(logits=stream.output)`` keeps more of it in memory.
+        replay
+            The replayed examples, with ``replay["logits"]``; ``None`` while memory is empty, and where the loss of the
+            stream alone is asked for.
+        """
+        total = self.criterion(stream.output, stream.y)
+        return total if replay is None else total + self.criterion(replay.output, replay.y)
+
+    def register_extra(self, name: str, value: Tensor | nn.Module) -> None:
+        """Keep a tensor or a module as an attribute, as a part of the learner.
+
+        It is saved, loaded, undone when a step fails and moved with the model; a module of the model's class, such as
+        an averaged copy, is given more outputs when the model is.
+        """
+        self._extras.register(name, value)
+
+    @property
+    def prediction_model(self) -> nn.Module:
+        """The network that predictions are made with: the model, unless a method overrides this."""
+        return self.model
 
     def random(self, purpose: str) -> np.random.Generator:
         """This step's random numbers for one purpose; no purpose disturbs another."""
@@ -148,7 +205,7 @@ class Learner(ABC):
 
     def offer(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         """Offer a batch to memory, with what else it keeps of examples."""
-        memory = self._own_memory()
+        memory, columns = self._own_memory(), {**self._to_store, **columns}
         if memory.foreseeable:
             places = self.planned("reservoir", lambda: memory.places(memory.admit(y, self.random("reservoir"))))
             origin = self.planned("origin", lambda: memory.next_origins(len(y)))
@@ -164,7 +221,8 @@ class Learner(ABC):
             if part is not None
         ]
         declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
-        return declared and leaves_nothing_to_chance(self.model)
+        usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
+        return declared and usual and leaves_nothing_to_chance(self.model)
 
     def steady(self) -> bool:
         """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""
@@ -189,32 +247,67 @@ class Learner(ABC):
         return self.lr
 
     def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
-        return LookAhead(self.model, x, y, lr=self.step_size)
+        """One step of plain SGD on the loss of an incoming batch, taken on paper only."""
+        own = None if self._has_usual_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
+        return LookAhead(self.model, x, y, lr=self.step_size, loss=self.criterion, stream_loss=own)
 
-    def descend(self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None) -> None:
-        """One SGD step on mean loss(stream) + mean loss(replay), the stream batch being that of ``ahead``.
+    @property
+    def _has_usual_loss(self) -> bool:
+        """Whether the loss of stream and replay is the sum of their own."""
+        return type(self).loss is Learner.loss
+
+    def descend(
+        self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
+    ) -> None:
+        """Take one step on the loss of stream and replay, the stream batch being that of ``ahead``.
 
         One forward over both together, so that batch-norm sees them together. Where examples do not influence
         each other and the look-ahead was taken, its stream gradient is used again: the same sum.
+
+        Parameters
+        ----------
+        slots
+            Where the replayed examples are stored, for a loss that asks for what was stored with them.
         """
-        slope: Slope
-        if x_m is None or y_m is None or not len(y_m):
-            loss = cross_entropy(self.model(ahead.x), ahead.y)
-            slope = gradient(loss, ahead.current)
-        elif ahead.taken and self._sums_exactly:
+        replays = x_m is not None and y_m is not None and len(y_m) > 0
+        if replays and ahead.taken and self._sums_exactly and self._has_usual_loss:
+            assert x_m is not None and y_m is not None
             replay_loss, replay_slope = ahead.loss_and_gradient(x_m, y_m)
-            loss, slope = ahead.stream_loss + replay_loss, sum_of(replay_slope, ahead.stream_gradient)
-        else:
-            stream, replayed = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
-            loss = cross_entropy(stream, ahead.y) + cross_entropy(replayed, y_m)
-            slope = gradient(loss, ahead.current)
-        self.move(slope, loss)
+            self.move(sum_of(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
+            return
+        stream, replay = self._stream_and_replay(ahead, x_m, y_m, slots) if replays else self._stream_and_replay(ahead)
+        loss = self.loss(stream, replay)
+        self._to_store = stream.to_store
+        self.move(gradient(loss, ahead.current), loss)
+
+    def _stream_and_replay(
+        self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
+    ) -> tuple[Batch, Batch | None]:
+        """Stream and replay with what the model gives for them."""
+        if x_m is None or y_m is None:
+            return Batch(ahead.x, ahead.y, self.model(ahead.x)), None
+        ours, theirs = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
+        return Batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
+
+    def _stored(self, slots: Tensor | None, name: str) -> Tensor:
+        """What memory keeps of examples under a name."""
+        memory = self._own_memory()
+        if slots is None or not memory.has_column(name):
+            raise UsageError(
+                f"nothing called {name!r} is stored with the replayed examples; store it first: "
+                f"stream.store({name}=...)"
+            )
+        values: Tensor = getattr(memory, name)[slots]
+        return values
 
     @torch.no_grad()
     def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
-        """θ ← θ - τ slope, unless loss or slope is not finite."""
+        """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
         self.check_finite(loss, slope)
-        descend(trainable(self.model), slope, self.step_size)
+        if self.optimizer is None:
+            descend(trainable(self.model), slope, self.step_size)
+        else:
+            self.optimizer([slope.get(name) for name in trainable(self.model)], self.step_size / self.lr)
 
     @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
@@ -258,6 +351,8 @@ class Learner(ABC):
         if not any(p.requires_grad for p in self.model.parameters()):
             raise InputError("every parameter of the model is frozen; set requires_grad of those it shall learn")
         x, y, classes = self._checked(x, y)
+        self._extras.to(x)
+        self._to_store = {}
         try:
             with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness(), self._counting():
                 self.step(x, y, *task)
@@ -279,9 +374,23 @@ class Learner(ABC):
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         x = self._inputs(x)
         if self._leaves_inputs_alone:
-            return self._evaluated(x)
+            return self._evaluated(x, self.prediction_model)
         with unchanged_inputs(x) as (copy,):
-            return self._evaluated(copy)
+            return self._evaluated(copy, self.prediction_model)
+
+    @waits_for_changes
+    @torch.no_grad()
+    def features(self, x: Any) -> Tensor:
+        """The input of the last linear layer for each input, with the model in evaluation mode. Nothing is changed.
+
+        >>> import gmed
+        >>> learner = gmed.learners.FineTune(gmed.models.MLP(4, 8, classes=2), lr=0.1)
+        >>> learner.features(torch.rand(3, 4)).shape
+        torch.Size([3, 8])
+        """
+        model, x = self.prediction_model, self._inputs(x)
+        with evaluating(model), unchanged_inputs(x) as (copy,):
+            return features(model, copy)
 
     @exclusive
     def forget(
@@ -358,6 +467,10 @@ class Learner(ABC):
         """
         with torch_seeded(self.seed, "new outputs", self.steps):
             grow_outputs(self.model, whole_number("classes", classes))
+        with torch_seeded(self.seed, "new outputs", self.steps):
+            self._extras.grow(self.model, classes)
+        if self.optimizer is not None:
+            self.optimizer.follow(trainable(self.model).values())
         if self._shape is not None:
             self._classes = classes
 
@@ -373,6 +486,9 @@ class Learner(ABC):
         if self.memory is not None:
             state |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
         state |= {f"own.{name}": t for name, t in self.own_state().items()}
+        state |= {f"extra.{name}": t for name, t in self._extras.state_dict().items()}
+        if self.optimizer is not None:
+            state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
         return {name: t.clone() for name, t in state.items()}
 
     @exclusive
@@ -422,6 +538,11 @@ class Learner(ABC):
         self.steps, self.seed, self._classes = (int(state[name]) for name in ("steps", "seed", "classes"))
         self._shape = tuple(state["shape"].tolist()) or None
         self.load_own_state(part("own."))
+        self._extras.load_state_dict(part("extra."))
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(part("optimizer."))
+        elif part("optimizer."):
+            raise UsageError("this state is of a learner with another optimizer; build this one with it")
         if self._shape is not None:
             self._check_stream(like.new_empty((1, *self._shape)))
 
@@ -513,11 +634,12 @@ class Learner(ABC):
         with same_chance():
             return forward(self.model, trainable(self.model), x)
 
-    def _evaluated(self, x: Tensor) -> Tensor:
+    def _evaluated(self, x: Tensor, model: nn.Module | None = None) -> Tensor:
         """The model's output in evaluation mode, or the error that says why it is of no use."""
+        model = self.model if model is None else model
         try:
-            with evaluating(self.model):
-                output = self.model(x)
+            with evaluating(model):
+                output = model(x)
         except (RuntimeError, ValueError, TypeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -534,13 +656,17 @@ class Learner(ABC):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A step that fails leaves no trace: neither in batch-norm statistics nor, where it made several updates, in
-        the parameters."""
-        parameters = self.model.parameters() if self.updates_per_batch > 1 else ()
-        before = Snapshot([*self.model.buffers(), *parameters])
+        """A step that fails leaves no trace: neither in batch-norm statistics and what the method keeps nor, where
+        something can fail after its first update, in the parameters."""
+        tensors = [*self.model.buffers(), *self._extras.tensors()]
+        if self.restores_parameters or self.updates_per_batch > 1:
+            tensors += [*self.model.parameters(), *(self.optimizer.tensors() if self.optimizer is not None else ())]
+        before, held = Snapshot(tensors), self._extras.items()
         try:
             yield
         except BaseException:
+            for name, value in held:
+                setattr(self, name, value)
             before.restore()
             raise
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from gmed.editing import Edit
 from gmed.errors import whole_number
+from gmed.learners.optimizer import MakeOptimizer
 from gmed.learners.replay import Replay
 from gmed.memory import Memory
-from gmed.models import LookAhead
+from gmed.models import LookAhead, Loss
 from gmed.retrieval import most_interfered
 
 
@@ -19,7 +21,7 @@ class MIR(Replay):
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, seed
+    model, lr, memory, editing, replay_size, criterion, optimizer, seed
         As in :class:`~gmed.learners.replay.Replay`.
     candidates
         How many stored examples are scored to find those to replay.
@@ -43,9 +45,20 @@ class MIR(Replay):
         replay_size: int = 10,
         candidates: int = 50,
         extra_batches: int = 0,
+        criterion: Loss = cross_entropy,
+        optimizer: MakeOptimizer | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        super().__init__(
+            model,
+            lr=lr,
+            memory=memory,
+            editing=editing,
+            replay_size=replay_size,
+            criterion=criterion,
+            optimizer=optimizer,
+            seed=seed,
+        )
         self.candidates = whole_number("candidates", candidates)
         self.extra_batches = whole_number("extra_batches", extra_batches, least=0)
 
@@ -55,7 +68,7 @@ class MIR(Replay):
         retrieved = torch.cat([self.retrieve(ahead, batch) for batch in range(1 + self.extra_batches)])
         x_m, y_m = self.memory.x[retrieved], self.memory.y[retrieved]
 
-        self.descend(ahead, x_m, y_m)
+        self.descend(ahead, x_m, y_m, retrieved)
         self.write_back(edited)
         self.remember(x, y)
 

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Required, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from gmed.editing import Edit, History, Moment
 from gmed.errors import UsageError, whole_number
+from gmed.learners.batch import Batch
 from gmed.learners.forgetting import Kept
 from gmed.learners.learner import Learner
+from gmed.learners.optimizer import MakeOptimizer
 from gmed.memory import Memory
-from gmed.models import LookAhead
+from gmed.models import LookAhead, Loss
 from gmed.retrieval import Retrieval
 
 
@@ -23,12 +27,27 @@ class Edited(NamedTuple):
     x: Tensor
 
 
+class ReplayOptions(TypedDict, total=False):
+    """What every learner with a memory takes, for constructors that pass it on: ``**replay: Unpack[ReplayOptions]``."""
+
+    lr: Required[float]
+    memory: Required[Any]
+    editing: Edit | None
+    replay_size: int
+    retrieval: Retrieval | None
+    criterion: Loss
+    optimizer: MakeOptimizer | None
+    seed: int
+
+
 class Replay(Learner):
-    """What learners with a memory share: drawing from it, editing what was drawn, writing it back.
+    """Learn from the incoming batch and from stored examples, edited first if there is an edit.
+
+    A method is a subclass. Most override :meth:`loss` alone; one whose step has other parts overrides :meth:`step`.
 
     Parameters
     ----------
-    model, lr, seed
+    model, lr, criterion, optimizer, seed
         As in :class:`~gmed.learners.Learner`.
     memory
         Where examples are kept, such as ``gmed.memory.Reservoir(500)``. It belongs to this learner.
@@ -51,6 +70,8 @@ class Replay(Learner):
         editing: Edit | None = None,
         replay_size: int = 10,
         retrieval: Retrieval | None = None,
+        criterion: Loss = cross_entropy,
+        optimizer: MakeOptimizer | None = None,
         seed: int = 0,
     ) -> None:
         if memory is None:
@@ -59,11 +80,38 @@ class Replay(Learner):
             raise UsageError(f"editing must be an edit such as GMED(alpha=5.0, beta=0.01), not {editing!r}")
         if retrieval is not None and not isinstance(retrieval, Retrieval):
             raise UsageError(f"retrieval must be a gmed.retrieval.Retrieval, not {retrieval!r}")
-        super().__init__(model, lr=lr, memory=memory, seed=seed)
+        super().__init__(model, lr=lr, memory=memory, criterion=criterion, optimizer=optimizer, seed=seed)
         self.editing = editing
         self.retrieval = retrieval
         self.replay_size = whole_number("replay_size", replay_size)
         self._history: list[History] = []  # kept for edits that declare an oracle, and for them alone
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """Algorithm 1 of the paper; without an edit, plain experience replay."""
+        ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), once somebody asks for it
+        drawn = self.retrieved(ahead)  # (x_m, y_m) ~ M
+        edited = self.edit(drawn, ahead)  # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
+        x_m, y_m = edited.x[: len(drawn)], self.memory.y[drawn]
+
+        self.descend(ahead, x_m, y_m, drawn)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
+        self.write_back(edited)  # replace (x_m, y_m) in M
+
+        for again in range(1, self.updates_per_batch):
+            ahead = self.look_ahead(x, y)
+            drawn = self.retrieved(ahead, f"replay {again}")
+            self.descend(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
+        self.remember(x, y)  # reservoir_update(x, y, M)
+
+    def replayed(self, purpose: str) -> Batch | None:
+        """Another batch drawn from memory, for a loss of several; ``None`` while memory is empty.
+
+        It is drawn independently of what the step replays, and goes through the model by itself.
+        """
+        drawn = self.draw(purpose)
+        if not len(drawn):
+            return None
+        x = self.memory.x[drawn]
+        return Batch(x, self.memory.y[drawn], self.model(x), partial(self._stored, drawn))
 
     def draw(self, purpose: str = "replay") -> Tensor:
         """The slots of a batch to replay or edit."""

@@ -23,8 +23,8 @@ class Memory(ABC):
     """A fixed number of slots, kept as tensors that can be edited in place.
 
     A subclass decides who enters (:meth:`admit`). The tensors are laid out by the first batch. Whatever else is stored
-    with examples (``insert(x, y, rng, logits=...)``) becomes a column too, an attribute of its name: saved, restored, moved
-    and undone with the others.
+    with examples (``insert(x, y, rng, logits=...)``) becomes a column too, an attribute of its name: saved, restored,
+    moved and undone with the others.
 
     Attributes
     ----------
@@ -116,6 +116,10 @@ class Memory(ABC):
                 f"there is no room for a memory of {self.capacity} examples of shape {shape} on {device}; "
                 "choose a smaller one"
             ) from error
+
+    def has_column(self, name: str) -> bool:
+        """Whether something is stored with examples under this name."""
+        return name in self._rows
 
     def _check_name(self, name: str) -> None:
         """Refuse a column whose name is taken by something else."""

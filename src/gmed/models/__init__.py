@@ -2,7 +2,7 @@
 
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
-from gmed.models.functional import forward, gradient, replaced_tensors, trainable, unchanged_inputs
+from gmed.models.functional import features, forward, gradient, replaced_tensors, trainable, unchanged_inputs
 from gmed.models.growth import grow_outputs, output_layer
 from gmed.models.known_layers import keeps_its_inputs, leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
@@ -24,6 +24,7 @@ __all__ = [
     "ResNet18",
     "evaluating",
     "export_onnx",
+    "features",
     "forward",
     "gradient",
     "grow_outputs",

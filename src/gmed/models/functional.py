@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gmed.errors import InputError
+from gmed.errors import InputError, UsageError
 from gmed.interrupts import hold_interrupts
 from gmed.models.modes import still_statistics
 
@@ -99,3 +99,25 @@ def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:
     return {
         name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), grads, strict=True)
     }
+
+
+def features(model: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The input of the model's last linear layer, a row for each example; gradients flow through.
+
+    At other ``parameters``, if they are given.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> x = torch.rand(4, 2)
+    >>> torch.equal(features(model, x), model[1](model[0](x)))
+    True
+    """
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise UsageError(f"a {type(model).__name__} has no linear layer, whose input would be its features")
+    caught: list[Tensor] = []
+    handle = linear[-1].register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
+    try:
+        model(x) if parameters is None else forward(model, parameters, x)
+    finally:
+        handle.remove()
+    return caught[-1].flatten(1)

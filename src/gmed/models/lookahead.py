@@ -35,6 +35,8 @@ class LookAhead:
         τ.
     loss
         Mean loss of a batch.
+    stream_loss
+        The loss that the step on the incoming batch is taken on, where it is another one.
 
     Examples
     --------
@@ -50,11 +52,21 @@ class LookAhead:
     1.0
     """
 
-    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, *, lr: float, loss: Loss = cross_entropy):
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        *,
+        lr: float,
+        loss: Loss = cross_entropy,
+        stream_loss: Loss | None = None,
+    ) -> None:
         self.model = model
         self.x, self.y = x, y
         self.lr = lr
         self.loss = loss
+        self._stream_loss = stream_loss
 
     @cached_property
     def current(self) -> Parameters:
@@ -73,7 +85,11 @@ class LookAhead:
 
     @cached_property
     def _stream(self) -> tuple[Tensor, Slope]:
-        return self.loss_and_gradient(self.x, self.y)
+        if self._stream_loss is None:
+            return self.loss_and_gradient(self.x, self.y)
+        with torch.enable_grad():
+            loss = self._stream_loss(self.output_before(self.x), self.y)
+            return loss.detach(), gradient(loss, self.current)
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -133,7 +149,8 @@ class LookAhead:
     @cached_property
     def _chain(self) -> Chain | None:
         """The model's layers, if gradients are better kept in factors and the loss is known to ask for no more."""
-        chain = Chain.of(self.model) if self.loss is cross_entropy else None
+        known = self.loss is cross_entropy and self._stream_loss is None
+        chain = Chain.of(self.model) if known else None
         return chain if chain is not None and chain.suits(self.x) else None
 
     @cached_property
