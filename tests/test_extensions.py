@@ -386,6 +386,16 @@ def test_the_tutorials_parts_keep_what_is_promised(tmp_path):
     assert not resolve(SPLIT, "er+hardest").make_learner(gmed.models.MLP(), 0).can_be_decided_ahead()
 
 
+@pytest.mark.parametrize("name", ["my-er-ace", "my-derpp", "my-cls-er"])
+def test_the_tutorials_methods_keep_what_is_promised(tmp_path, name):
+    path = _block("my_methods.py", tmp_path)
+    assert all(len(part.splitlines()) < 50 for part in path.read_text().split("@gmed.register"))
+    gmed.load_extension(path)
+    for check in CHECKS:
+        check(name)
+        check(f"{name}+gmed")
+
+
 # ---------------------------------------------------------------------- the command line and other processes
 
 

@@ -186,7 +186,7 @@ def examples_are_forgotten_on_request(text: str) -> None:
     after = learner.state_dict()
     _owed(count == len(gone) and memory.filled().tolist() == stays.tolist(), f"{text}: others than asked for are gone")
     for name in before:
-        if name.removeprefix("memory.") in memory.columns and name != "memory.origin":
+        if memory.has_column(name.removeprefix("memory.")) and name != "memory.origin":
             left = before[name].clone()
             left[torch.from_numpy(gone)] = 0
             _owed(torch.equal(left, after[name]), f"{text}: {name} does not show that examples were removed")
