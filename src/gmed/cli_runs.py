@@ -16,6 +16,7 @@ from gmed.experiment import default_store, extensions_to_load, stored_results, u
 from gmed.results import Store
 from gmed.results.document import Document
 from gmed.results.export import export as write_export
+from gmed.results.wording import first_line
 from gmed.terminal import DONE, RUN_FAILED, make_console
 
 
@@ -38,7 +39,7 @@ def runs(
     if failed:
         for failure in results.failures:
             console.print(f"{failure.benchmark} {failure.method} seed {failure.seed}:")
-            console.print(f"  {failure.error.splitlines()[0]}")
+            console.print(f"  {first_line(failure.error)}")
         console.print(f"{len(results.failures)} failed")
         return
     half = unfinished_runs(path)
@@ -108,7 +109,9 @@ def merge(
         console.print(f"{left_out} left out: a part that computed them has changed or is not known here")
     for conflict in merged.conflicts:
         console.print(f"another result is here and was kept: {conflict}")
-    raise typer.Exit(RUN_FAILED if merged.conflicts else DONE)
+    if merged.damaged:
+        console.print(f"{len(merged.damaged)} damaged, left out: {'; '.join(merged.damaged)}", soft_wrap=True)
+    raise typer.Exit(RUN_FAILED if merged.conflicts or merged.damaged else DONE)
 
 
 def _existing(store: str | None) -> str:

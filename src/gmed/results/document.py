@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 from gmed.engine import RunResult
 from gmed.errors import StoreError
 from gmed.results.results import SCHEMA
-from gmed.results.store import Store, check_sound, spec_today
+from gmed.results.soundness import GREATEST, check_sound
+from gmed.results.store import Store, spec_today
 
 FIELDS = {field.name for field in fields(RunResult)}
 REQUIRED = {field.name for field in fields(RunResult) if field.default is MISSING}
@@ -29,9 +30,6 @@ KINDS = {
     "overhead": dict | None,
 }
 """What the fields of a run are made of, as far as :func:`check_sound` takes it for granted."""
-
-GREATEST = 2**63 - 1
-"""The greatest number that a store can hold."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,277 @@
+"""What a store or a results document holds that no run can have found is named and left out; all else is shown."""
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from gmed.cli import main
+from gmed.doctor import PROBLEM, SOUND, examine
+from gmed.engine import RunResult, RunSpec
+from gmed.errors import StoreError
+from gmed.results import Store, Sweep
+from gmed.results.document import Document
+from gmed.results.store import DamagedRunWarning
+from gmed.results.sweep import GIVEN_UP, alive
+
+FILES = Path(__file__).parent / "files"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+SPEC, OTHER = RunSpec.make("split-mnist", "er+gmed", 3), RunSpec.make("split-mnist", "er", 3)
+MORE = os.environ.get("GMED_FUZZ")
+
+
+def fuzzed(examples):
+    return settings(
+        max_examples=int(MORE or examples),
+        derandomize=MORE is None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+def result(spec=SPEC, accuracy=0.5):
+    return RunResult(
+        "split-mnist", spec.method.name, spec.seed, [[accuracy, 0.1], [accuracy, accuracy]], accuracy, accuracy, 7,
+        {"train": 1.5}, {"device": "cpu", "torch": "2"}, [0.1, 0.1], {"forward": 2.0, "backward": 1.5}, 0.5,
+        [[3, 0], [2, 1]], {"examples": 500.0, "bytes": 1580008},
+    )  # fmt: skip
+
+
+def fill(path):
+    with Store(path) as store:
+        store.add_all([(SPEC, result()), (OTHER, result(OTHER, 0.4))])
+    return path
+
+
+def change(path, what, *, unsealed=True):
+    """Change a row as somebody with an editor would; without its checksum, as if it had been written so."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE runs SET {what} WHERE method = 'er+gmed'")
+        if unsealed:
+            database.execute("UPDATE runs SET checksum = NULL")
+
+
+@pytest.fixture
+def gmed(tmp_path, monkeypatch, capsys):
+    """The command in a folder of its own: what it printed, its complaints and its exit code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def command(*words):
+        monkeypatch.setattr("sys.argv", ["gmed", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return captured.out, captured.err, ended.value.code or 0
+
+    return command
+
+
+def of_store(path):
+    return [(sign.state, sign.text) for sign in examine(path) if sign.about == "store"]
+
+
+# ---------------------------------------------------------------------- damaged rows
+
+DAMAGE = {
+    "accuracy = NULL": "the JSON object must be str",
+    "accuracy = '" + "[" * 100_000 + "'": "nested too deeply",
+    "accuracy = '[0.5]'": "not iterable",
+    "accuracy = '[[2.5]]'": "not in 0 .. 1",
+    "accuracy = '[[NaN, 0.5]]'": "not in 0 .. 1",
+    "accuracy = '[[\"high\"]]'": "not in 0 .. 1",
+    "accuracy = '[[]]'": "another number of tasks",
+    "accuracy = '[[0.5, 0.1], [0.5]]'": "another number of tasks",
+    "accuracy = '{}', timings = '[]'": "another number of tasks",
+    "accuracy = '[[0.5, 0.1], [0.5, 0.9]]'": "not the mean of its last accuracies",
+    "final_accuracy = 0.9": "not the mean of its last accuracies",
+    "final_accuracy = NULL": "not in 0 .. 1",
+    "pooled_accuracy = 0.9": "outside its last accuracies",
+    "pooled_accuracy = 1e300": "not in 0 .. 1",
+    "steps = NULL": "damaged",
+    "steps = -5": "not a whole number from 1 on",
+    "environment = '7'": "damaged",
+    'environment = \'{"device": "\\ud800"}\'': "not Unicode",
+    "environment = cast(X'7b22ff223a2231227d' AS TEXT)": "not Unicode",
+    "timings = '{\"train\": 1e999}'": "timings",
+    "timings = '{\"train\": Infinity}'": "timings",
+    "untrained = '7'": "not iterable",
+    "untrained = '[0.5]'": "another number of tasks untrained",
+    "untrained = '[1.5, 0.1]'": "not in 0 .. 1",
+    "passes = '{}'": "forward",
+    "passes = '[1, 1]'": "indices",
+    'passes = \'{"forward": 1.0, "backward": -1.0}\'': "passes",
+    "memory = '[[1, 2], [3]]'": "memory",
+    "memory = '[[1, 2]]'": "memory",
+    f"memory = '[[1, 2], [3, {10**40}]]'": "memory",
+    "prequential = 1.5": "not in 0 .. 1",
+    "seed = -1": "seed",
+    "config = '7'": "config",
+    "versions = '{\"engine\": [1]}'": "versions",
+    "recorded = 'yesterday'": "yesterday",
+    "status = 'failed'": "text",
+}
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGE.items(), ids=range(len(DAMAGE)))
+def test_a_damaged_run_is_named_and_left_out_and_all_others_are_shown(tmp_path, gmed, damage, why):
+    change(fill("gmed.db"), damage)
+    told = of_store("gmed.db")
+    assert told[0][0] == PROBLEM and "holds 1 damaged run;" in told[0][1]
+    assert told[1][1].startswith("split-mnist er+gmed seed ") and why in told[1][1]
+    for words in (["table"], ["runs"], ["export", "a.csv"], ["table", "--metrics"], ["report", "--format", "markdown"]):
+        _, complaint, code = gmed(*words)
+        assert code == 0, (words, complaint)
+        if not damage.startswith("seed"):  # it is no run of today's then, as any that others computed
+            assert complaint.count("damaged run") == 1 and "gmed.db: 1 damaged run is left out" in complaint
+            assert "split-mnist er+gmed seed 3 (" in complaint and "gmed doctor --store gmed.db" in complaint
+            assert why in complaint
+    assert (
+        "er+gmed" not in (tmp_path / "a.csv").read_text()
+        and "split-mnist,er,3,finished" in (tmp_path / "a.csv").read_text()
+    )
+    assert gmed("doctor")[2] == 2
+
+
+def test_a_damaged_run_is_computed_again_and_replaced(tmp_path):
+    change(fill(tmp_path / "a.db"), "passes = '[[['")
+    with Store(tmp_path / "a.db") as store:
+        with pytest.warns(DamagedRunWarning, match=r"split-mnist er\+gmed seed 3"):
+            assert store.find(SPEC) is None
+        assert store.keys() == {OTHER.key}
+        plain = replace(result(), passes=None, memory=None)
+        store.add(SPEC, plain)
+        assert store.find(SPEC) == plain  # nothing of the damaged row
+    assert of_store(tmp_path / "a.db")[0][0] == SOUND
+
+
+def test_a_failure_replaces_a_damaged_run_and_no_sound_one(tmp_path):
+    change(fill(tmp_path / "a.db"), "steps = 0")
+    with Store(tmp_path / "a.db") as store:
+        store.add_all([(SPEC, "DivergedError: no"), (OTHER, "DivergedError: no")])
+        assert [failure.method for failure in store.failures()] == ["er+gmed"]
+        assert [run.method for run in store.runs()] == ["er"]
+
+
+def test_numbers_that_were_changed_are_noticed(tmp_path):
+    """Also those that could have been found."""
+    for changed in ("timings = '{\"train\": 9.0}'", "untrained = '[0.2, 0.2]'", "seed = 4", "steps = 8"):
+        path = tmp_path / "a.db"
+        path.unlink(missing_ok=True)
+        change(fill(path), changed, unsealed=False)
+        (_, _), (state, text) = of_store(path)
+        assert state == PROBLEM and "changed after it was written" in text
+
+
+def test_what_is_filled_in_by_a_merge_is_no_damage(tmp_path):
+    fill(tmp_path / "b.db")
+    with Store(tmp_path / "a.db") as store, Store(tmp_path / "b.db") as other:
+        store.add(SPEC, replace(result(), passes=None))
+        assert store.merge(other) == (1, 1, [], 0, [])
+        assert store.find(SPEC) == result()
+    assert of_store(tmp_path / "a.db")[0][0] == SOUND
+
+
+def test_a_run_that_goes_by_the_key_of_another_is_not_taken_for_it(tmp_path):
+    change(fill(tmp_path / "a.db"), f"key = '{RunSpec.make('split-mnist', 'mir', 0).key}'")
+    with Store(tmp_path / "a.db") as store:
+        assert store.find(RunSpec.make("split-mnist", "mir", 0)) is None
+        assert [run.method for run in store.runs()] == ["er"]
+
+
+@pytest.mark.parametrize("schema", range(1, 7))
+def test_stores_of_older_schemas_are_sound(tmp_path, schema):
+    path = tmp_path / "old.db"
+    path.write_bytes((FILES / f"store-schema-{schema}.db").read_bytes())
+    before = path.read_bytes()
+    state, text = of_store(path)[0]
+    assert state == SOUND and f"of schema {schema}" in text and path.read_bytes() == before
+    with Store(path) as store:
+        runs = store.runs()
+        assert len(runs) == 2 if schema > 1 else runs is not None
+    assert of_store(path)[0][0] == SOUND
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")
+def test_every_kept_result_is_sound():
+    documents = [file for file in sorted(RESULTS.glob("*.json")) if b'"gmed-results/1"' in file.read_bytes()]
+    assert sum(len(Document.read(file).runs) for file in documents) > 9000
+
+
+# ---------------------------------------------------------------------- merging
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGE.items(), ids=range(len(DAMAGE)))
+def test_merge_leaves_out_what_no_run_can_have_found(tmp_path, gmed, damage, why):
+    change(fill("other.db"), damage)
+    said, _, code = gmed("merge", "other.db")
+    assert code == 1 and said.startswith("1 added, 0 already here\n1 damaged, left out: split-mnist er+gmed seed ")
+    assert why in said
+    assert of_store("gmed.db")[0][0] == SOUND
+
+
+def test_merge_replaces_a_damaged_run_of_ones_own(tmp_path):
+    change(fill(tmp_path / "a.db"), "accuracy = '[['")
+    fill(tmp_path / "b.db")
+    with Store(tmp_path / "a.db") as store, Store(tmp_path / "b.db") as other:
+        assert store.merge(other) == (1, 1, [], 0, [])
+        assert store.find(SPEC) == result()
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000, '{"total": NaN}', '"\ud800"'], ids=range(4))
+def test_merge_leaves_out_what_cannot_have_been_observed(tmp_path, content):
+    fill(tmp_path / "b.db")
+    with Store(tmp_path / "a.db") as store, Store(tmp_path / "b.db") as other:
+        other.keep_observed(SPEC, "edits-1", {})
+        raw = content.encode("utf-8", "surrogatepass")
+        other.database.execute("UPDATE observed SET content = CAST(? AS TEXT)", (raw,))
+        with pytest.warns(DamagedRunWarning, match=r"edits-1 of split-mnist er\+gmed seed 3"):
+            assert other.observed(SPEC, "edits-1") is None
+        merged = store.merge(other)
+        assert merged.added == 2 and merged.observed == 0 and "edits-1" in merged.damaged[0]
+        assert store.observed(SPEC, "edits-1") is None
+
+
+def test_a_store_with_a_schema_of_its_own_is_refused(tmp_path):
+    """Columns of other names are not taken over, and no view or trigger is run."""
+    path = fill(tmp_path / "more.db")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute('ALTER TABLE runs ADD COLUMN "x) VALUES (1); --" TEXT')
+    with Store(tmp_path / "a.db") as store, Store(path) as other:
+        assert store.merge(other).added == 2
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    for made in (f"CREATE VIEW more AS {endless}", "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM runs; END"):
+        path = fill(tmp_path / f"{len(made)}.db")
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(made)
+        with pytest.raises(StoreError, match="views or triggers"):
+            Store(path)
+
+
+def test_an_error_text_may_be_anything(tmp_path, gmed):
+    with Store("gmed.db") as store:
+        store.add_all([(SPEC, ""), (OTHER, "a file called \udcff\n|there|")])
+        store.add(RunSpec.make("split-mnist", "mir", 3), "\n\n  \x1b[31mred\n")
+    said, _, code = gmed("runs", "--failed")
+    assert code == 0 and "  no reason was given\n" in said and "a file called \\udcff" in said and "\x1b" not in said
+    for words in (["table"], ["report"], ["export", "a.csv"], ["export", "a.parquet"]):
+        assert gmed(*words)[2] == 0
+
+
+# ---------------------------------------------------------------------- claims
+
+
+def test_a_claim_from_the_future_is_not_waited_for_for_ever(tmp_path):
+    now = __import__("time").time()
+    assert alive("elsewhere", "1 ", now + GIVEN_UP / 2)
+    assert not alive("elsewhere", "1 ", now + 2 * GIVEN_UP)
+    assert not alive("elsewhere", "1 ", 1e300)
+    with Store(tmp_path / "a.db") as store, Sweep(store) as sweep, Sweep(store) as other:
+        other.claim([SPEC])
+        store.database.execute(
+            "UPDATE sweeps SET host = 'elsewhere', seen = ? WHERE process = ?", (now + 1e6, other.process)
+        )
+        assert sweep.claim([SPEC]) == [SPEC]
