@@ -1,20 +1,29 @@
 """What a store or a results document holds that no run can have found is named and left out; all else is shown."""
 
+import json
 import os
 import sqlite3
+import time
+import warnings
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gmed.cli import main
 from gmed.doctor import PROBLEM, SOUND, examine
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
+from gmed.experiment import stored_results
+from gmed.report.chart import inline_json
+from gmed.report.contents import find_contents
+from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store, Sweep
 from gmed.results.document import Document
+from gmed.results.export import export
 from gmed.results.store import DamagedRunWarning
 from gmed.results.sweep import GIVEN_UP, alive
 
@@ -265,7 +274,7 @@ def test_an_error_text_may_be_anything(tmp_path, gmed):
 
 
 def test_a_claim_from_the_future_is_not_waited_for_for_ever(tmp_path):
-    now = __import__("time").time()
+    now = time.time()
     assert alive("elsewhere", "1 ", now + GIVEN_UP / 2)
     assert not alive("elsewhere", "1 ", now + 2 * GIVEN_UP)
     assert not alive("elsewhere", "1 ", 1e300)
@@ -275,3 +284,143 @@ def test_a_claim_from_the_future_is_not_waited_for_for_ever(tmp_path):
             "UPDATE sweeps SET host = 'elsewhere', seen = ? WHERE process = ?", (now + 1e6, other.process)
         )
         assert sweep.claim([SPEC]) == [SPEC]
+
+
+# ---------------------------------------------------------------------- whatever is in a document or a store
+
+NAMES = ["er", "er+gmed", "er(lr=0.05)", "er+", "", "split-mnist", "er+gmed(alpha=nan)", "a|b", "=1+1", "\ud800"]
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, -1, 2**63, 10**400, 1e308, float("nan"), float("inf"), -0.0, 1e-320, 0.5]),
+    st.sampled_from([*NAMES, "\x00", "\x1b[31m", "</script>", "x" * 100_000]),
+    st.integers(),
+    st.floats(),
+    st.text(st.characters(), max_size=8),
+)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+DEEP = st.integers(1, 200_000).map(lambda depth: "[" * depth + "]" * depth)
+
+
+def places(value, here=()):
+    """The way to everything in a document."""
+    yield here
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in inner:
+        yield from places(each, (*here, name))
+
+
+def changed(value, place, how, new):
+    """A document with one thing replaced, removed, doubled or nested."""
+    if not place:
+        return new
+    first, *rest = place
+    if rest or how == "replace":
+        inside = changed(value[first], rest, how, new)
+        return value | {first: inside} if isinstance(value, dict) else [*value[:first], inside, *value[first + 1 :]]
+    if how == "remove":
+        return (
+            {name: each for name, each in value.items() if name != first}
+            if isinstance(value, dict)
+            else [*value[:first], *value[first + 1 :]]
+        )
+    if how == "double":
+        return value | {f"{first}2": value[first]} if isinstance(value, dict) else [*value, value[first]]
+    return changed(value, [*place], "replace", [value[first]])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A sound document, as text."""
+    folder = tmp_path_factory.mktemp("written")
+    results, _ = stored_results(fill(folder / "a.db"))
+    export(results, folder / "a.json")
+    return (folder / "a.json").read_text()
+
+
+def check_that_it_can_be_read(path):
+    """By every command that reads a store."""
+    results, outdated = stored_results(path)
+    export(results, path.with_suffix(".csv"))
+    export(results, path.with_suffix(".json"))
+    assert outdated >= 0 and json.dumps(results.to_dict())
+    for write in (markdown_tables, latex_table, csv_table):
+        write(results).encode()
+    with Store(path) as store:
+        store.keys(), store.timings(), store.extensions_lacking()
+        store.find(SPEC), store.outcome(SPEC, 0)
+    if results.runs:
+        for section in find_contents(results, outdated, path).sections:
+            inline_json([chart.to_dict() for chart in section.charts])
+
+
+@fuzzed(60)
+@given(data=st.data())
+def test_whatever_is_in_a_document(tmp_path_factory, written, data):
+    document = json.loads(written)
+    for _ in range(data.draw(st.integers(1, 3))):
+        there = list(places(document))
+        place = data.draw(st.sampled_from([place for place in there if place[:1] in (("runs",), ("keys",), ())]))
+        how = data.draw(st.sampled_from(["replace", "replace", "replace", "remove", "double", "nest"]))
+        document = changed(document, place, how, data.draw(VALUES))
+        if not isinstance(document, dict):
+            break
+    text = json.dumps(document)
+    if data.draw(st.integers(0, 9)) == 0:
+        text = text.replace("0.5", data.draw(DEEP), 1)
+    folder = tmp_path_factory.mktemp("document")
+    (folder / "a.json").write_text(text)
+    began = time.monotonic()
+    try:
+        found = Document.read(folder / "a.json")
+        with found.as_store() as source, Store(folder / "a.db") as store:
+            merged = store.merge(source)
+    except StoreError as error:
+        assert str(error).startswith(f"{folder / 'a.json'}: ") and len(str(error)) < 2000
+    else:
+        assert not merged.damaged
+        check_that_it_can_be_read(folder / "a.db")
+    assert time.monotonic() - began < 20
+
+
+COLUMNS = [
+    "key", "benchmark", "method", "seed", "status", "config", "versions", "recorded", "steps", "final_accuracy",
+    "pooled_accuracy", "accuracy", "timings", "environment", "error", "untrained", "passes", "prequential", "memory",
+    "overhead", "checksum",
+]  # fmt: skip
+CELLS = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.binary(max_size=20),
+    st.sampled_from(["finished", "failed", "er", "er+gmed", "split-mnist", "2026-01-01", "1-1-1T0:0:0+00:00"]),
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=8),
+    VALUES.map(json.dumps),
+    DEEP,
+)
+
+
+@fuzzed(60)
+@given(cells=st.lists(st.tuples(st.sampled_from(COLUMNS), CELLS, st.booleans()), min_size=1, max_size=3))
+def test_whatever_is_in_a_row(tmp_path_factory, cells):
+    """Of a store that others made, where columns need not hold what they should."""
+    folder = tmp_path_factory.mktemp("row")
+    fill(folder / "b.db")
+    with closing(sqlite3.connect(folder / "b.db")) as database, database:
+        database.execute("CREATE TABLE loose AS SELECT * FROM runs")
+        database.execute("DROP TABLE runs")
+        database.execute("ALTER TABLE loose RENAME TO runs")
+        for name, cell, as_text in cells:
+            value = "CAST(? AS TEXT)" if as_text and isinstance(cell, bytes) else "?"
+            database.execute(f"UPDATE runs SET {name} = {value} WHERE rowid = 1", (cell,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedRunWarning)
+        check_that_it_can_be_read(folder / "b.db")
+    (state, *_), *_ = of_store(folder / "b.db")
+    with Store(folder / "a.db") as store, Store(folder / "b.db") as other:
+        merged = store.merge(other)
+        assert merged.added + len(merged.damaged) == 2 and bool(merged.damaged) == (state == PROBLEM)
+    check_that_it_can_be_read(folder / "a.db")
+    assert of_store(folder / "a.db")[0][0] == SOUND

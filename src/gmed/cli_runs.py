@@ -98,6 +98,8 @@ def merge(
     file = Path(other)
     if not file.exists():
         raise UsageError(f"{other}: no such file")
+    if not file.is_file():
+        raise UsageError(f"{other}: cannot be read (not a file)")
     document = Document.read(file) if file.suffix == ".json" else None
     with document.as_store() if document else Store(other) as source, Store(store or default_store()) as target:
         left_out = len(document.runs) - len(source.keys()) if document else 0
