@@ -20,6 +20,7 @@ from gmed.errors import StoreError
 from gmed.experiment import stored_results
 from gmed.report.chart import inline_json
 from gmed.report.contents import find_contents
+from gmed.report.page import html
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store, Sweep
 from gmed.results.document import Document
@@ -424,3 +425,68 @@ def test_whatever_is_in_a_row(tmp_path_factory, cells):
         assert merged.added + len(merged.damaged) == 2 and bool(merged.damaged) == (state == PROBLEM)
     check_that_it_can_be_read(folder / "a.db")
     assert of_store(folder / "a.db")[0][0] == SOUND
+
+
+# ---------------------------------------------------------------------- what was observed, in a report
+
+PLAIN_SCRIPTS = 3
+SEEN = {
+    "total": 100,
+    "histogram": {"edges": [0.0, 1.0, 2.0], "before": [[1, 2]], "after": [[3, 0]],
+                  "mean_before": 0.5, "mean_after": 0.7},
+    "gallery": {
+        "slots": 10, "seen": [10, 20], "label": [3], "since": [5], "edits": [[0, 2]], "size": [28, 28],
+        "largest_change": 0.5, "pictures": "data:image/png;base64,AAAA", "changes": "data:image/png;base64,AAAA",
+    },
+}  # fmt: skip
+
+
+def report_of(path, seen):
+    with Store(path) as store:
+        store.keep_observed(SPEC, "edits-1", seen)
+    results, outdated = stored_results(path)
+    return html(find_contents(results, outdated, path))
+
+
+def test_a_gallery_that_is_sound_is_shown(tmp_path):
+    page = report_of(fill(tmp_path / "a.db"), SEEN)
+    assert "Edited examples over time" in page and "What edits do to losses" in page
+
+
+@pytest.mark.parametrize(
+    ("place", "new"),
+    [
+        ((), 7),
+        ((), {}),
+        (("histogram",), None),
+        (("histogram", "edges"), [0.0]),
+        (("histogram", "before"), [["many", 2]]),
+        (("histogram", "mean_after"), None),
+        (("histogram", "edges"), [0.0, 1.0, float("inf")]),
+        (("gallery", "label"), ["</script><b>"]),
+        (("gallery", "seen"), []),
+        (("gallery", "seen"), ["</script><script>alert(1)</script>", 2]),
+        (("gallery", "edits"), [[0]]),
+        (("gallery", "pictures"), "https://example.org/spy.png"),
+        (("gallery", "pictures"), "data:image/png;base64,AA); background: url(x"),
+        (("gallery", "largest_change"), "wide"),
+    ],
+    ids=range(14),
+)
+def test_a_gallery_that_is_damaged_or_forged_is_left_out(tmp_path, place, new):
+    path = fill(tmp_path / "a.db")
+    with pytest.warns(DamagedRunWarning, match=r"of split-mnist er\+gmed seed 3"):
+        page = report_of(path, changed(SEEN, place, "replace", new))
+    assert "Edited examples over time" not in page and "split-mnist" in page and "example.org" not in page
+
+
+@fuzzed(15)
+@given(data=st.data())
+def test_whatever_was_observed(tmp_path_factory, data):
+    place = data.draw(st.sampled_from(list(places(SEEN))))
+    how = data.draw(st.sampled_from(["replace", "remove", "double", "nest"])) if place else "replace"
+    seen = changed(SEEN, place, how, data.draw(VALUES))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedRunWarning)
+        page = report_of(fill(tmp_path_factory.mktemp("seen") / "a.db"), seen)
+    assert page.count("</script>") == PLAIN_SCRIPTS + page.count('class="seen"')

@@ -15,6 +15,7 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
 from gmed.results import Store
 from gmed.results.document import Document
+from gmed.results.export import check_exportable
 from gmed.results.export import export as write_export
 from gmed.results.wording import first_line
 from gmed.terminal import DONE, RUN_FAILED, make_console
@@ -84,6 +85,7 @@ def export(
     store: StoreFile = None,
 ) -> None:
     """Write stored runs to a file, one row each."""
+    check_exportable(Path(file))
     results, _ = stored_results(store or default_store(), benchmark)
     written = write_export(results, Path(file))
     make_console().print(f"{written} runs in {Path(file).resolve()}", soft_wrap=True)

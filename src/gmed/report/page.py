@@ -165,7 +165,7 @@ def _gallery(section: Section) -> dict[str, Any] | None:
         "columns": len(found["seen"]) + 1,
         "rows": len(found["label"]),
         "examples": [
-            {"label": section.classes[label] if section.classes else label, "edits": edits}
+            {"label": section.classes[label] if label < len(section.classes) else label, "edits": edits}
             for label, edits in zip(found["label"], found["edits"], strict=True)
         ],
         "seen_json": _safe(inline_json(found["seen"])),

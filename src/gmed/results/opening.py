@@ -141,7 +141,7 @@ def _states(files: list[Path] | tuple[Path, ...]) -> list[tuple[int, int] | None
 def is_full(error: sqlite3.Error, path: str) -> bool:
     """Whether an error of SQLite means that the disk is full: it says so of some writes only."""
     name = getattr(error, "sqlite_errorname", "")
-    if name == "SQLITE_FULL" or not name.startswith("SQLITE_IOERR"):
+    if not name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")):
         return name == "SQLITE_FULL"
     try:
         with TemporaryFile(dir=Path(path).resolve().parent) as probe:

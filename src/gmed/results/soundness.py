@@ -150,7 +150,7 @@ def run_name(benchmark: object, method: object, seed: object) -> str:
     """Return what a run is called in a message, cut where a damaged file makes it endless.
 
     >>> run_name("split-mnist", "er", 3), len(run_name("b", "m" * 10**6, 0))
-    ('split-mnist er seed 3', 206)
+    ('split-mnist er seed 3', 209)
     """
     words = [word if isinstance(word, str) else short(word) for word in (benchmark, method)]
     benchmark, method = (word if len(word) <= 200 else f"{word[:197]}..." for word in words)
