@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/test_bad_input.py", "tests/test_own_data.py")
+TESTS = ("tests/test_bad_input.py", "tests/test_damaged_results.py", "tests/test_own_data.py")
 
 
 def main() -> None:

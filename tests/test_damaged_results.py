@@ -274,6 +274,15 @@ def test_an_error_text_may_be_anything(tmp_path, gmed):
 # ---------------------------------------------------------------------- claims
 
 
+def test_a_damaged_run_of_a_sweep_does_not_stop_others_from_watching_it(tmp_path, gmed):
+    with Store("gmed.db") as store, Sweep(store) as sweep:
+        sweep.claim([SPEC, OTHER])
+        store.add(SPEC, result())
+        change("gmed.db", "final_accuracy = NULL, timings = '[['")
+        said, complaint, code = gmed("watch", "--once")
+    assert code == 0 and "1 of 2 runs" in said, complaint
+
+
 def test_a_claim_from_the_future_is_not_waited_for_for_ever(tmp_path):
     now = time.time()
     assert alive("elsewhere", "1 ", now + GIVEN_UP / 2)

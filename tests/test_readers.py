@@ -247,3 +247,11 @@ def test_what_can_only_be_read_is_not_begun_to_be_written(shared):
             store.require_writable()
 
     assert "cannot be written" in as_reader(look)
+
+
+def test_a_folder_that_may_not_be_written_to_is_noticed_at_once(shared, own):
+    with Store(shared / "gmed.db") as store:
+        store.add(SPECS[0], result(0))
+    lock(shared)
+    found = as_reader(lambda: command("export", shared / "all.csv", "--store", shared / "gmed.db"))
+    assert "all.csv: cannot be written: files in" in found[1] and "Fix the permissions" in found[1]
