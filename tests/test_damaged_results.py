@@ -122,7 +122,8 @@ DAMAGE = {
     "config = '7'": "config",
     "versions = '{\"engine\": [1]}'": "versions",
     "recorded = 'yesterday'": "yesterday",
-    "status = 'failed'": "text",
+    "status = 'failed'": "it has failed, but has steps",
+    "error = 'no'": "it has finished, but has an error",
 }
 
 

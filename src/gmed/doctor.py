@@ -153,7 +153,7 @@ def _store(path: Path) -> Iterator[Sign]:
 
 def _opened(path: Path) -> Iterator[Sign]:
     try:
-        opened = Opened.to_read(path)
+        opened = Opened(str(path), to_write=False)
         try:
             yield from _looked_at(path, opened.database)
             opened.check_unchanged()

@@ -40,6 +40,11 @@ class Opened:
     A store that can be written is opened so. One that cannot is read with everything that was committed to it, be it
     in use, left behind by a killed process, or on a read-only disk; where that is impossible it is refused.
 
+    Parameters
+    ----------
+    to_write
+        Whether it is opened to write where that is possible; if not, nothing is changed and no file made beside it.
+
     Attributes
     ----------
     database
@@ -48,23 +53,14 @@ class Opened:
         Whether it can write.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, to_write: bool = True) -> None:
         self._snapshot: TemporaryDirectory[str] | None = None
         self._unchanged: tuple[Path, list[tuple[int, int] | None]] | None = None
-        self.writable = is_writable(path)
+        self.writable = to_write and is_writable(path)
         if self.writable or not Path(path).exists():
             self.database = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
         else:
             self.database = self._open_to_read(Path(path).resolve())
-
-    @classmethod
-    def to_read(cls, path: Path) -> Opened:
-        """Open a file without changing it or making any beside it, whether it could be written or not."""
-        opened = cls.__new__(cls)
-        opened._snapshot = opened._unchanged = None
-        opened.writable = False
-        opened.database = opened._open_to_read(path.resolve())
-        return opened
 
     def _open_to_read(self, file: Path) -> sqlite3.Connection:
         (shared,) = _beside(file, "-shm")

@@ -13,6 +13,12 @@ from typing import Any
 
 from gmed.engine import RunResult
 
+RESULTS = (
+    *("steps", "final_accuracy", "pooled_accuracy", "accuracy", "timings", "environment"),
+    *("untrained", "passes", "prequential", "memory", "overhead"),
+)
+"""Columns of what a finished run has found."""
+
 Fields = Mapping[str, Any] | sqlite3.Row
 """What a row of a store holds, by column."""
 
@@ -98,10 +104,14 @@ def _check_row(row: Fields) -> None:
         raise ValueError("the time that it was recorded at has no time zone")
     if row["status"] == "finished":
         check_sound(result_of(row))
+        if row["error"] is not None:
+            raise ValueError("it has finished, but has an error")
     elif row["status"] != "failed":
         raise ValueError(f"its status is {short(row['status'])}")
     elif not (type(row["seed"]) is int and 0 <= row["seed"] <= GREATEST):
         raise ValueError("its seed is not a whole number from 0 on")
+    elif found := [name for name in RESULTS if dict(row).get(name) is not None]:
+        raise ValueError(f"it has failed, but has {', '.join(found)}")
     else:
         _check_text("its error", row["error"])
     written = dict(row).get("checksum")

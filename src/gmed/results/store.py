@@ -463,7 +463,12 @@ class Store:
         with other.explained("cannot be read"):
             everything = other.database.execute(EVERY_RUN).fetchall()
             observed = other._everything_observed()
-        damaged = [f"{row_name(row)} ({problem})" for row in everything if (problem := row_problem(row)) is not None]
+        sound, damaged = list[dict[str, Any]](), list[str]()
+        for row in everything:
+            if (problem := row_problem(row)) is None:
+                sound.append(dict(row))
+            else:
+                damaged.append(f"{row_name(row)} ({problem})")
         damaged += [
             f"{short(row['what'])} of {short(row['benchmark'])} {short(row['method'])} ({problem})"
             for row in observed
@@ -472,7 +477,7 @@ class Store:
         added, known, conflicts = 0, 0, []
         with self.explained("could not be changed"), self.transaction():
             columns = [found["name"] for found in self.database.execute("PRAGMA table_info(runs)")]
-            for row in (dict(row) for row in everything if row_problem(row) is None):
+            for row in sound:
                 here = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
                 if here is not None and row_problem(here) is not None:
                     here = None  # replaced
