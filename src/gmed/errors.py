@@ -33,6 +33,10 @@ class DivergedError(GmedError, ArithmeticError):
     """The loss of a training step is not finite. The step was not taken."""
 
 
+class GmedWarning(UserWarning):
+    """Base of the warnings that the command line says in one line; the message says what to do."""
+
+
 def whole_number(name: str, value: object, least: int = 1) -> int:
     """``value`` as an int, or the error that says what it must be.
 

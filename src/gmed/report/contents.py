@@ -25,6 +25,7 @@ from gmed.report.runs import by_benchmark, by_method, has_memory, without_tuning
 from gmed.report.tables import Table, metric_table, result_table
 from gmed.report.titles import titles
 from gmed.report.tuning_grid import tried, tuned_benchmarks, tuning_grid
+from gmed.report.watched import find_watched
 from gmed.results import Results, Row, Store
 from gmed.results.tuning import Scores
 
@@ -116,7 +117,7 @@ def find_contents(
         watched = {
             name: (spec, seen)
             for name, own in runs.items()
-            if (spec := edits.run_to_watch(own)) and (seen := opened.observed(spec, edits.WHAT))
+            if (spec := edits.run_to_watch(own)) and (seen := find_watched(opened, spec))
         }
     places = unique_places([name for name in known if name in runs or name in tuned])
     titled, file = titles(list(places)), Path(store).name
@@ -256,7 +257,7 @@ def watch_edits(
     failed = {}
     with Store(store) as opened:
         wanted = [edits.run_to_watch(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
-        todo = [spec for spec in wanted if spec is not None and opened.observed(spec, edits.WHAT) is None]
+        todo = [spec for spec in wanted if spec is not None and find_watched(opened, spec) is None]
         for number, spec in enumerate(todo, 1):
             with shown(f"{spec} ({number} of {len(todo)})") as progress:
                 try:
