@@ -422,6 +422,8 @@ def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
         os.mkfifo("pipe.csv")
         waits = OwnData.named(own.name.replace("iris", "pipe"))
         assert waits.class_names(here) == ()
+        with pytest.raises(DataError, match="neither a file nor a folder"):
+            waits.load(here)
 
 
 def test_a_name_that_says_another_size_of_the_data_is_refused_before_a_model_is_made(here, monkeypatch):

@@ -176,6 +176,8 @@ def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT, d
         raise UsageError(f"{path}: only tables have columns to make tasks by, not {split!r}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: neither a file nor a folder: it cannot be read twice.")
     if suffix in TABLES:
         raw = read_rows(path, label, column, drop)
     elif label is not None:
