@@ -14,6 +14,7 @@ from rich.progress import MofNCompleteColumn
 
 from gmed.cli_options import DataDir, Extension, StoreFile
 from gmed.data.progress import Progress
+from gmed.engine.own_model import OwnModel
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
 from gmed.experiment import default_store, left_out, stored_results
@@ -58,6 +59,10 @@ def _report(
     data_dir: DataDir = None,
     store: StoreFile = None,
     extension: Extension = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model of your own that --gallery may make: net.py:small; may be given again"),
+    ] = None,
 ) -> None:
     """Make one HTML file of a store, to be sent around; or tables for a paper."""
     path, folder, console = store or default_store(), Path(out), make_console()
@@ -76,6 +81,8 @@ def _report(
     require_folder(folder)
     check_output_path(file)
     if form is Format.html:
+        for named in model or []:
+            OwnModel.given(named)
         if gallery:
             _watch(results, path, device, Path(data_dir) if data_dir else None)
         contents = find_contents(

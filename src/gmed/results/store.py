@@ -577,7 +577,7 @@ def spec_today(benchmark: str, method: str, seed: int) -> RunSpec | None:
     ('split-mnist er seed 0', None)
     """
     try:
-        return RunSpec.make(benchmark, method, seed)
+        return RunSpec.named(benchmark, method, seed)
     except GmedError:
         return None
 

@@ -94,7 +94,8 @@ def as_typed(benchmark: str, *methods: str) -> list[str]:
     split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
     dropped = [word for column in own.drop for word in ("--drop", column)]
     fuzzy = ["--fuzzy"] if plain.endswith(FUZZY) else []
-    return [own.file, *methods, *label, *split, *dropped, *fuzzy, *asked]
+    file = f"./{own.file}" if own.file.startswith("-") else own.file  # it is no option
+    return [file, *methods, *label, *split, *dropped, *fuzzy, *asked]
 
 
 def describe_gain(gain: Gain, marks: str = "") -> str:
