@@ -84,9 +84,13 @@ def file_source(path: str | Path) -> Source:
     if file.suffix != ".py":
         raise UsageError(f"{path}: not the name of a Python file, which ends in .py")
     try:
+        if file.exists() and not file.is_file():
+            raise UsageError(f"{path}: not a file")
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
+    except UsageError:
+        raise
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
     return Source(f"gmed_file_{file.stem}_{digest(text)}", str(file.resolve()), text)
@@ -162,11 +166,6 @@ def source_of(thing: Any) -> Source:
         source = _read(module, getattr(thing, "__qualname__", module.__name__))
         _known[module.__name__] = module.__spec__, source
     return source
-
-
-def known_source(wanted: str) -> Source | None:
-    """The source of this digest, if it is here."""
-    return next((s for _, s in _known.values() if s.digest == wanted and s.module in sys.modules), None)
 
 
 def _read(module: ModuleType, wanted: str) -> Source:
