@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import gmed
 from gmed.editing import GMED
+from gmed.engine.overhead import Overhead
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, ER, GEM, GSS, HAL, MIR, ERAug, FineTune, Replay
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
@@ -308,6 +309,15 @@ def test_states_without_extras_are_refused_and_change_nothing():
     with pytest.raises(UsageError):
         learner.load_state_dict(plain.state_dict())
     same(learner.state_dict(), before)
+
+
+def test_extras_and_optimizers_count_as_memory():
+    plain, learner = ER(network(), lr=0.05, memory=Reservoir(12)), averaging(optimizer=torch.optim.Adam)
+    observe(plain, 0, 2)
+    observe(learner, 0, 2)
+    network_bytes = sum(p.nbytes for p in network().parameters())
+    added = Overhead.of(learner, 6).bytes - Overhead.of(plain, 6).bytes
+    assert added == network_bytes + 8 + 2 * network_bytes + 4 * 4  # average, count, moments, Adam's counts of steps
 
 
 # ---------------------------------------------------------------------- constructors

@@ -37,6 +37,7 @@ class Overhead(NamedTuple):
         examples = learner.room() + 4 * added / (pixels + 1)
         kept = [
             *learner.own_state().values(),
+            *learner.extra_state().values(),
             *(learner.memory.state_dict().values() if learner.memory is not None else ()),
         ]
         return cls(examples, sum(tensor.nbytes for tensor in kept) + added * like.itemsize)

@@ -486,9 +486,7 @@ class Learner(ABC):
         if self.memory is not None:
             state |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
         state |= {f"own.{name}": t for name, t in self.own_state().items()}
-        state |= {f"extra.{name}": t for name, t in self._extras.state_dict().items()}
-        if self.optimizer is not None:
-            state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
+        state |= self.extra_state()
         return {name: t.clone() for name, t in state.items()}
 
     @exclusive
@@ -556,6 +554,13 @@ class Learner(ABC):
             labels = self.memory.y.cpu()[held]
             if self.memory.x.shape[1:] != x.shape[1:] or bool(((labels < 0) | (labels >= classes)).any()):
                 raise UsageError("the memory in this state holds examples of another stream: it is damaged")
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Return what was registered with :meth:`register_extra`, and what the optimizer remembers."""
+        state = {f"extra.{name}": t for name, t in self._extras.state_dict().items()}
+        if self.optimizer is not None:
+            state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
+        return state
 
     def own_state(self) -> dict[str, Tensor]:
         """What a learner knows besides its model, memory and counters."""
