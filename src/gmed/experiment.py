@@ -235,6 +235,12 @@ class Experiment:
         stored = {} if rerun else self._stored(specs)
         results.runs.extend(stored.values())
         todo = [spec for spec in specs if spec.key not in stored]
+        checkpoints = self._checkpoints(rerun)
+        if checkpoints is not None and checkpoints.folder.exists():  # what was left by processes that were killed
+            for spec in specs:
+                if spec.key in stored:
+                    checkpoints.discard(spec)
+            checkpoints.remove_stale()
         if todo:  # bad or missing data are known before anything runs or is written
             data = todo[0].benchmark.dataset(data_dir, watcher.preparing)
             if self.model is not None:
@@ -242,7 +248,7 @@ class Experiment:
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
             if todo:
-                terms = Terms(self.device, data_dir, self._checkpoints(rerun), self.deterministic, self.prequential)
+                terms = Terms(self.device, data_dir, checkpoints, self.deterministic, self.prequential)
                 with (
                     Sweep(store) as sweep,
                     closing(self._events(todo, sweep, terms, executor, rerun, watcher)) as events,
