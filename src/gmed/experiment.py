@@ -37,6 +37,7 @@ from gmed.engine.fitting import check_fits
 from gmed.engine.own_model import Given, OwnModel
 from gmed.engine.terms import Terms, check_device, pick_device
 from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
+from gmed.io.files import check_regular
 from gmed.paper import published
 from gmed.results import Failure, Results, Store, Sweep
 from gmed.results.results import in_order
@@ -492,6 +493,7 @@ def default_store() -> str:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text) if path.suffix == ".toml" else _yaml(path, text)
     except FileNotFoundError:

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from gmed.errors import UsageError
+from gmed.io.files import check_regular
 
 GROUP = "gmed.extensions"
 """The group of entry points by which an installed package names its modules that extend this one."""
@@ -84,6 +85,7 @@ def file_source(path: str | Path) -> Source:
     if file.suffix != ".py":
         raise UsageError(f"{path}: not the name of a Python file, which ends in .py")
     try:
+        check_regular(file)
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None

@@ -112,9 +112,9 @@ def check_regular(path: Path) -> None:
 
 def _require_regular(status: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file but a pipe, a socket or a device", str(path))
+        raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
 
 
 def write_csv(file: BinaryIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
