@@ -1,8 +1,10 @@
 """Files of checkpoints: on full disks, beside other processes, after kills, and with anything in them."""
 
 import errno
+import json
 import os
 import resource
+import struct
 import subprocess
 import sys
 import threading
@@ -181,6 +183,31 @@ def test_in_memory_they_are_the_same(tmp_path):
     assert carried.load(SPEC).seen == 20
     carried.discard(SPEC)
     assert carried.load(SPEC) is None
+
+
+def relabeled(content, change):
+    """The same bytes with other labels."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    change(header["__metadata__"])
+    told = json.dumps(header).encode()
+    return struct.pack("<Q", len(told)) + told + content[8 + length :]
+
+
+def test_a_checksum_cannot_be_left_out_but_in_files_of_the_first_versions():
+    kept = CheckpointsInMemory({})
+    kept.save(SPEC, a_checkpoint())
+    content = kept.file(SPEC)
+
+    def misspelt(labels):
+        labels["checksun"] = labels.pop("checksum")
+
+    def first(labels):
+        del labels["checksum"]
+        labels["format"] = "gmed-state/1"
+
+    for change, loads in ((lambda labels: None, True), (misspelt, False), (first, True)):
+        assert (CheckpointsInMemory({SPEC.key: relabeled(content, change)}).load(SPEC) is not None) == loads
 
 
 @settings(max_examples=MANY)

@@ -78,6 +78,11 @@ class Checkpoint:
         )
 
 
+FIRST_FORMAT = "gmed-state/1"
+"""With a checksum too, but for checkpoints of the first versions, which had no other labels than these."""
+
+FIRST_LABELS = {"format", "run", "benchmark", "method", "progress"}
+
 LEAST_BETWEEN = 50.0
 """Time between checkpoints, in times what writing them takes."""
 
@@ -217,8 +222,12 @@ def _decoded(spec: RunSpec, content: bytes) -> Checkpoint | None:
         state = load(content)
         length = int.from_bytes(content[:8], "little")
         labels = json.loads(content[8 : 8 + length])["__metadata__"]
-        known = labels.pop("checksum", None)  # those of the first versions have none
-        if (labels["format"], labels["run"]) != (FORMAT, spec.key) or known not in (None, checksum(state, labels)):
+        written = labels.pop("checksum", None)
+        if labels["format"] not in (FORMAT, FIRST_FORMAT) or labels["run"] != spec.key:
+            return None
+        if written is None and (labels["format"] != FIRST_FORMAT or not labels.keys() <= FIRST_LABELS):
+            return None
+        if written is not None and written != checksum(state, labels):
             return None
         checkpoint = Checkpoint(**json.loads(labels["progress"]), state=state)
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError):
