@@ -686,39 +686,6 @@ def _runs(store):
         return []
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "accuracy = NULL",
-        "accuracy = '" + "[" * 100_000 + "'",
-        "accuracy = '[0.5]'",
-        "accuracy = '[[2.5]]'",
-        "accuracy = '[[\"high\"]]'",
-        "accuracy = '{}', timings = '[]'",
-        "final_accuracy = NULL",
-        "pooled_accuracy = 1e300",
-        "steps = NULL",
-        "environment = '7'",
-        "untrained = '7'",
-        "untrained = '[0.5, 0.5]'",
-        "untrained = '[1.5]'",
-        "passes = '{}'",
-        "passes = '[1, 1]'",
-        'passes = \'{"forward": 1.0, "backward": -1.0}\'',
-        "prequential = 1.5",
-    ],
-)
-def test_a_damaged_row_of_a_store_is_named(tmp_path, change):
-    from gmed.engine import RunResult
-
-    with Store(tmp_path / "r.db") as store:
-        store.add(SPEC, RunResult("split-mnist", "er+gmed", 3, [[0.5]], 0.5, 0.5, 7, {"train": 1.5}, {"device": "cpu"}))
-        store.database.execute(f"UPDATE runs SET {change}")
-        for look in (lambda: store.find(SPEC), store.runs):
-            with pytest.raises(StoreError, match=r"r\.db: cannot be read"):
-                look()
-
-
 def test_a_store_that_is_refused_is_closed_again(tmp_path):
     path = tmp_path / "newer.db"
     Store(path).close()

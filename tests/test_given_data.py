@@ -113,3 +113,14 @@ def test_edit_examples_says_what_it_cannot_use(change):
     given = {"x_mem": x, "y_mem": y, "x_stream": x_new, "y_stream": y_new, **change}
     with pytest.raises(InputError, match=r"x_mem|age"):
         gmed.edit_examples(nn.Linear(4, 3), lr=0.1, alpha=1.0, beta=0.01, **given)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_edit_leaves_the_callers_examples_alone(name):
+    (x, y), (x_new, y_new) = batch(), batch()
+    given = x.clone(), x_new.clone()
+    model = MODELS[name]()
+    with pytest.raises(InputError, match=r"in.place"):
+        gmed.edit_examples(model, x, y, x_new, y_new, lr=0.1, alpha=1.0, beta=0.01)
+    assert torch.equal(x, given[0])
+    assert torch.equal(x_new, given[1])

@@ -302,7 +302,7 @@ def test_of_a_grid_that_is_stored_in_part_nothing_is_shown_where_data_are_not_he
 
 def test_nothing_is_watched_that_could_not_be_kept(tmp_path, monkeypatch):
     Store(tmp_path / "r.db").close()
-    monkeypatch.setattr("gmed.results.store._writable", lambda path: False)
+    monkeypatch.setattr("gmed.results.opening.is_writable", lambda path: False)
     looked_at = []
     monkeypatch.setattr(
         "gmed.studies.prediction_change.prediction_change", lambda spec, *where: looked_at.append(spec) or 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from inspect import Parameter
@@ -20,6 +19,7 @@ from gmed.cli_completion import add_completion
 from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
 from gmed.cli_examples import ByUse, add_examples
+from gmed.cli_exit import run_program
 from gmed.cli_fit import add_fit
 from gmed.cli_options import DataDir, Drop, Extension, Label, Model, Over, Split, StoreFile
 from gmed.cli_report import add_report
@@ -33,13 +33,12 @@ from gmed.engine.benchmarks import BENCHMARKS, TUNING
 from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, base_parameters, settable
 from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import read_installed
-from gmed.errors import GmedError, whole_number
+from gmed.errors import whole_number
 from gmed.experiment import Experiment, Watcher, default_store, left_out, stored_results
 from gmed.report.runs import without_tuning
 from gmed.results import Results
 from gmed.tensorboard import TensorBoardCurves
 from gmed.terminal import (
-    BAD_USAGE,
     DONE,
     INTERRUPTED,
     RUN_FAILED,
@@ -282,13 +281,9 @@ def _print(results: Results, as_json: bool) -> None:
 
 
 def main() -> None:
-    """Entry point: errors made on purpose become one line and exit code 2."""
+    """Entry point."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is under way is kept
-    try:
-        app()
-    except GmedError as error:
-        print(f"gmed: {error}", file=sys.stderr)
-        sys.exit(BAD_USAGE)
+    run_program(app)
 
 
 if __name__ == "__main__":

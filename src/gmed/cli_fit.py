@@ -19,6 +19,7 @@ from rich.progress import DownloadColumn
 
 from gmed.cli_options import Drop
 from gmed.errors import DataError, UsageError
+from gmed.io.files import check_output_path, csv_cell
 from gmed.online import Settings
 from gmed.online.table_fit import Learned, TableFit, fit_table, predict_table
 from gmed.terminal import DONE, INTERRUPTED, make_console, progress_bar
@@ -73,6 +74,7 @@ def fit(
         seed=seed or 0,
         start=None if start is None else Path(start),
     )
+    check_output_path(wanted.model)
     console = make_console(stderr=True)
     with _asked_to_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
         every, told = checkpoint_every, _Teller()
@@ -101,6 +103,8 @@ def predict(
     rows = right = judged = 0
     begun = False
     target = Path(out) if out is not None else None
+    if target is not None:
+        check_output_path(target)
     making = target.with_name(f".{target.name}.tmp") if target is not None else None
     try:
         with (
@@ -116,7 +120,8 @@ def predict(
                 found = classes[scores.argmax(1)].tolist()
                 shares = scipy.special.softmax(scores.astype(float), axis=1) if proba else [()] * len(found)
                 writer.writerows(
-                    [name, *(f"{share:.6g}" for share in row)] for name, row in zip(found, shares, strict=True)
+                    [csv_cell(name), *(f"{share:.6g}" for share in row)]
+                    for name, row in zip(found, shares, strict=True)
                 )
                 rows += len(found)
                 judged += len(labels)

@@ -14,10 +14,11 @@ from rich.progress import MofNCompleteColumn
 
 from gmed.cli_options import DataDir, Extension, StoreFile
 from gmed.data.progress import Progress
+from gmed.engine.own_model import OwnModel
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError
 from gmed.experiment import default_store, left_out, stored_results
-from gmed.io.files import write_bytes
+from gmed.io.files import check_output_path, write_bytes
 from gmed.report import find_contents, html, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.report.runs import without_tuning
@@ -58,6 +59,10 @@ def _report(
     data_dir: DataDir = None,
     store: StoreFile = None,
     extension: Extension = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model of your own that --gallery may make: net.py:small; may be given again"),
+    ] = None,
 ) -> None:
     """Make one HTML file of a store, to be sent around; or tables for a paper."""
     path, folder, console = store or default_store(), Path(out), make_console()
@@ -69,20 +74,23 @@ def _report(
         raise UsageError(f"{path}: nothing to report; {note or 'gmed run makes results'}")
     if note:
         make_console(stderr=True).print(note, soft_wrap=True)
+    if gallery and form is not Format.html:
+        raise UsageError("--gallery is for the page; leave out --format or --gallery")
+    name = "report.html" if form is Format.html else TABLES[form][0]
+    file = folder / name
     require_folder(folder)
+    check_output_path(file)
     if form is Format.html:
+        for named in model or []:
+            OwnModel.given(named)
         if gallery:
             _watch(results, path, device, Path(data_dir) if data_dir else None)
         contents = find_contents(
             results, outdated, path, benchmark, methods or [], data_dir=Path(data_dir) if data_dir else None
         )
-        name, text = "report.html", html(contents)
+        text = html(contents)
     else:
-        if gallery:
-            raise UsageError("--gallery is for the page; leave out --format or --gallery")
-        name, write = TABLES[form]
-        text = write(without_tuning(results))
-    file = folder / name
+        text = TABLES[form][1](without_tuning(results))
     write_bytes(file, text.encode())
     console.print(f"wrote {file.resolve()} ({len(text.encode()) / 1000:,.0f} kB)", soft_wrap=True)
     if show and not webbrowser.open(file.resolve().as_uri()):

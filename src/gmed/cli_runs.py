@@ -15,7 +15,9 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
 from gmed.results import Store
 from gmed.results.document import Document
+from gmed.results.export import check_exportable
 from gmed.results.export import export as write_export
+from gmed.results.wording import first_line
 from gmed.terminal import DONE, RUN_FAILED, make_console
 
 
@@ -38,7 +40,7 @@ def runs(
     if failed:
         for failure in results.failures:
             console.print(f"{failure.benchmark} {failure.method} seed {failure.seed}:")
-            console.print(f"  {failure.error.splitlines()[0]}")
+            console.print(f"  {first_line(failure.error)}")
         console.print(f"{len(results.failures)} failed")
         return
     half = unfinished_runs(path)
@@ -83,6 +85,7 @@ def export(
     store: StoreFile = None,
 ) -> None:
     """Write stored runs to a file, one row each."""
+    check_exportable(Path(file))
     results, _ = stored_results(store or default_store(), benchmark)
     written = write_export(results, Path(file))
     make_console().print(f"{written} runs in {Path(file).resolve()}", soft_wrap=True)
@@ -97,6 +100,8 @@ def merge(
     file = Path(other)
     if not file.exists():
         raise UsageError(f"{other}: no such file")
+    if not file.is_file():
+        raise UsageError(f"{other}: cannot be read (not a file)")
     document = Document.read(file) if file.suffix == ".json" else None
     with document.as_store() if document else Store(other) as source, Store(store or default_store()) as target:
         left_out = len(document.runs) - len(source.keys()) if document else 0
@@ -108,7 +113,9 @@ def merge(
         console.print(f"{left_out} left out: a part that computed them has changed or is not known here")
     for conflict in merged.conflicts:
         console.print(f"another result is here and was kept: {conflict}")
-    raise typer.Exit(RUN_FAILED if merged.conflicts else DONE)
+    if merged.damaged:
+        console.print(f"{len(merged.damaged)} damaged, left out: {'; '.join(merged.damaged)}", soft_wrap=True)
+    raise typer.Exit(RUN_FAILED if merged.conflicts or merged.damaged else DONE)
 
 
 def _existing(store: str | None) -> str:

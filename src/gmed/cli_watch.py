@@ -22,7 +22,7 @@ from gmed.experiment import default_store
 from gmed.results import Store
 from gmed.results.store import Timing
 from gmed.results.under_way import RunUnderWay, SweepUnderWay, seconds_left, sweeps_under_way
-from gmed.results.wording import duration
+from gmed.results.wording import duration, first_line
 from gmed.terminal import DONE, INTERRUPTED, make_console
 
 EVERY = 1.0
@@ -75,17 +75,13 @@ def _one(sweep: SweepUnderWay, timings: Sequence[Timing]) -> list[RenderableType
     passed = max(0.0, time.time() - sweep.began)
     when = "" if left is None else f", about {duration(left)} left, ends {ending(left)}"
     head = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {duration(passed)}{when}")
-    failed = [run for run in sweep.runs if run.error is not None]
+    failed = [(run, first_line(run.error)) for run in sweep.runs if run.error is not None]
     parts: list[RenderableType] = [head]
     if working := [run for run in sweep.runs if not run.ended and run.done > 0]:
         parts.append(_working(working))
-    parts += [Text(f"failed: {run.benchmark} {run.method} seed {run.seed}: {_reason(run)}") for run in failed[:LINES]]
+    parts += [Text(f"failed: {run.benchmark} {run.method} seed {run.seed}: {why}") for run, why in failed[:LINES]]
     parts.append(_means(sweep.runs))  # the longest last: a terminal may not have room for all of it
     return parts
-
-
-def _reason(run: RunUnderWay) -> str:
-    return ((run.error or "").splitlines() or [""])[0]
 
 
 def _means(runs: Sequence[RunUnderWay]) -> Table:

@@ -18,12 +18,17 @@ import torch
 from gmed.data.catalogue import CATALOGUE
 from gmed.editing import edit_examples
 from gmed.engine.executor import usual_workers
-from gmed.errors import DataError
+from gmed.errors import DataError, StoreError
 from gmed.experiment import unfinished_runs
-from gmed.results.store import APPLICATION_ID, SCHEMA_VERSION
+from gmed.results.opening import Opened
+from gmed.results.soundness import row_name, row_problem
+from gmed.results.store import APPLICATION_ID, EVERY_RUN, SCHEMA_VERSION, decode_text
 from gmed.version import __version__
 
 SOUND, NOTE, PROBLEM = "ok", "note", "problem"
+
+NAMED = 20
+"""How many damaged runs are named."""
 
 LITTLE_ROOM = 2**30
 """Bytes on a disk below which a sweep's checkpoints may not fit."""
@@ -148,24 +153,42 @@ def _store(path: Path) -> Iterator[Sign]:
 
 def _opened(path: Path) -> Iterator[Sign]:
     try:
-        database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        opened = Opened(str(path), to_write=False)
         try:
-            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            (application,) = database.execute("PRAGMA application_id").fetchone()
-            (schema,) = database.execute("PRAGMA user_version").fetchone()
-            counts = dict(database.execute("SELECT status, count(*) FROM runs GROUP BY status")) if application else {}
+            yield from _looked_at(path, opened.database)
+            opened.check_unchanged()
         finally:
-            database.close()
+            opened.close()
     except sqlite3.Error as error:
         yield Sign("store", PROBLEM, f"{path} cannot be read ({error}); choose another --store")
-        return
+    except StoreError as error:
+        yield Sign("store", PROBLEM, str(error))
+
+
+def _looked_at(path: Path, database: sqlite3.Connection) -> Iterator[Sign]:
+    database.row_factory, database.text_factory = sqlite3.Row, decode_text
+    (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    (schema,) = database.execute("PRAGMA user_version").fetchone()
     if verdict != "ok":
         yield Sign("store", PROBLEM, f"{path} is damaged ({verdict}); gmed merge takes what can be read into a new one")
     elif application != APPLICATION_ID:
         yield Sign("store", PROBLEM, f"{path} is an SQLite file of something else; choose another --store")
     elif schema > SCHEMA_VERSION:
         yield Sign("store", PROBLEM, f"{path} was written by a newer gmed; upgrade, or choose another --store")
+    elif damaged := [f"{row_name(row)}: {why}" for row in database.execute(EVERY_RUN) if (why := row_problem(row))]:
+        yield Sign(
+            "store",
+            PROBLEM,
+            f"{path} holds {len(damaged)} damaged run{'s' * (len(damaged) > 1)}; gmed run computes a run again and "
+            "replaces it, gmed rm removes it, and gmed merge takes all others into a new store",
+        )
+        for text in damaged[:NAMED]:
+            yield Sign("store", PROBLEM, text)
+        if len(damaged) > NAMED:
+            yield Sign("store", NOTE, f"and {len(damaged) - NAMED} more")
     else:
-        runs = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no"
+        counts = database.execute("SELECT status, count(*) FROM runs GROUP BY status ORDER BY status").fetchall()
+        runs = ", ".join(f"{count} {status}" for status, count in counts) or "no"
         older = "" if schema == SCHEMA_VERSION else f"; of schema {schema}, brought to {SCHEMA_VERSION} when next used"
         yield Sign("store", SOUND, f"{path} is sound: {runs} runs, {len(unfinished_runs(path))} unfinished{older}")

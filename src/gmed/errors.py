@@ -33,7 +33,11 @@ class DivergedError(GmedError, ArithmeticError):
     """The loss of a training step is not finite. The step was not taken."""
 
 
-def whole_number(name: str, value: object, least: int = 1) -> int:
+class GmedWarning(UserWarning):
+    """Base of the warnings that the command line says in one line; the message says what to do."""
+
+
+def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """``value`` as an int, or the error that says what it must be.
 
     >>> whole_number("steps", 3)
@@ -47,6 +51,8 @@ def whole_number(name: str, value: object, least: int = 1) -> int:
         number = least - 1
     if number < least:
         raise UsageError(f"{name} must be a whole number of at least {least}, not {short(value)}")
+    if most is not None and number > most:
+        raise UsageError(f"{name} must be a whole number of at most {most:,}, not {short(value)}")
     return number
 
 

@@ -454,7 +454,7 @@ def unfinished_folder(store: str | Path) -> Path:
 
 def _place(run: RunResult) -> tuple[int, str, int, int, str, int]:
     """Where a run stands in a table: by benchmark, base and edit as they are listed, then by name and seed."""
-    method = resolve(get_benchmark(run.benchmark), run.method)
+    method = RunSpec.named(run.benchmark, run.method, run.seed).method
     edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0
     base = list(METHODS).index(method.base.name)
     known = list(BENCHMARKS).index(run.benchmark) if run.benchmark in BENCHMARKS else len(BENCHMARKS)

@@ -32,6 +32,7 @@ class hold_interrupts:  # noqa: N801 (used like a function, in a with statement)
 
     Examples
     --------
+    >>> usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     >>> steps = []
     >>> try:
     ...     with hold_interrupts():
@@ -39,6 +40,7 @@ class hold_interrupts:  # noqa: N801 (used like a function, in a with statement)
     ...         steps.append("taken to its end")
     ... except KeyboardInterrupt:
     ...     steps.append("interrupted")
+    >>> _ = signal.signal(signal.SIGINT, usual)
     >>> steps
     ['taken to its end', 'interrupted']
     """

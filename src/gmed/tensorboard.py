@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,10 @@ class TensorBoardCurves(Watcher):
             raise UsageError("--tensorboard needs TensorBoard: pip install 'gmed[tensorboard]'") from None
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
         except OSError as error:
-            raise UsageError(f"{folder}: cannot be made ({error.strerror}); choose another --tensorboard") from None
+            raise UsageError(f"{folder}: cannot be written ({error.strerror}); choose another --tensorboard") from None
         self.folder, self.other, self.make = folder, other, SummaryWriter
         self.writers: dict[str, SummaryWriter] = {}
         self.points: dict[str, int] = {}

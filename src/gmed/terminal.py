@@ -31,13 +31,13 @@ from gmed.plan import SMALL_VERSION
 from gmed.reproduce import Comparison, Reproduction
 from gmed.results import Failure, Results
 from gmed.results.metrics import Metrics
-from gmed.results.wording import apart, beside, describe_gain, duration, p_value, spread
+from gmed.results.wording import apart, beside, describe_gain, duration, first_line, p_value, spread
 from gmed.studies import Finding
 from gmed.studies.survey import Standing
 from gmed.tune import Tuned
 
-DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes."""
+DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED, OUTPUT_CLOSED = 0, 1, 2, 130, 141
+"""Exit codes; the last is that of programs that SIGPIPE ends."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -126,7 +126,7 @@ class LiveProgress(Watcher):
             if isinstance(event, engine.Finished):
                 self.found.setdefault(event.spec.method.name, []).append(event.result.final_accuracy)
             else:
-                self.console.print(f"failed: {event.spec}: {event.error.splitlines()[0]}")
+                self.console.print(f"failed: {event.spec}: {first_line(event.error)}")
         self._tell()
 
     def watched(self, spec: RunSpec) -> None:
@@ -407,8 +407,7 @@ def _time_left(standing: Standing) -> str:
 
 
 def _show_failure(console: Console, failure: Failure) -> None:
-    reason = failure.error.splitlines()[0]
-    console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {reason}")
+    console.print(f"failed: {failure.benchmark} {failure.method} seed {failure.seed}: {first_line(failure.error)}")
 
 
 def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[str, str]) -> None:

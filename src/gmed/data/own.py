@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset
-from gmed.data.raw import Raw, folder_classes, read_arrays, read_folder, read_rows
+from gmed.data.raw import Raw, file_digest, folder_classes, read_arrays, read_folder, read_rows
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.randomness import generator
 
@@ -24,11 +24,15 @@ DEFAULT_SPLIT = "by-class"
 TEST_SHARE = 0.2
 """Of each task, what is kept for testing where the data have no test set of their own."""
 
-_NAME = re.compile(
-    r"(?P<file>[^/\\]+)\[(?:label=(?P<label>.+?),)?(?:drop=(?P<drop>.+?),)?"
-    r"(?P<split>(?:by-class|by-time|by-column=.+?|none)[^,]*),"
-    r"(?P<tasks>[1-9]\d*) tasks,(?P<shape>[1-9]\d*(?:x[1-9]\d*)*)->(?P<classes>[1-9]\d*),(?P<digest>[0-9a-f]{12})\]"
-)
+MOST_LETTERS = 100_000
+"""Of a name, which lists the columns that are left out."""
+
+MOST_FILE = 255
+"""Letters in the name of a file."""
+
+_TASKS = re.compile(r"([1-9]\d{0,8}) tasks", re.ASCII)
+_SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8}){0,2})->([1-9]\d{0,8})", re.ASCII)
+_DIGEST = re.compile("[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,17 @@ class OwnData:
     @classmethod
     def named(cls, name: str) -> OwnData | None:
         """What a name says, or ``None`` if it is no such name."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        head, *sizes = name[:-1].rsplit(",", 3) if len(name) <= MOST_LETTERS and name.isprintable() else [""]
+        if len(sizes) != 3 or not name.endswith("]") or not _DIGEST.fullmatch(sizes[2]):
             return None
-        shape = tuple(map(int, found["shape"].split("x")))
-        tasks, classes = int(found["tasks"]), int(found["classes"])
-        drop = tuple(found["drop"].split(";")) if found["drop"] else ()
-        return cls(found["file"], found["label"], found["split"], tasks, shape, classes, found["digest"], drop)
+        tasks, made = _TASKS.fullmatch(sizes[0]), _SHAPE.fullmatch(sizes[1])
+        found = _file_and_columns(head)
+        if tasks is None or made is None or found is None:
+            return None
+        file, label, drop, split = found
+        shape = tuple(map(int, made[1].split("x")))
+        dropped = tuple(drop.split(";")) if drop else ()
+        return cls(file, label, split, int(tasks[1]), shape, int(made[2]), sizes[2], dropped)
 
     @classmethod
     def at(cls, path: Path, label: str | None, split: str, drop: Sequence[str] = ()) -> OwnData:
@@ -118,17 +126,22 @@ class OwnData:
         data = _read_once(path, self.label, self.split, self.drop, path.stat().st_mtime_ns if path.exists() else 0)
         if data.digest != self.digest:
             raise DataError(f"{path}: not the data of {self.name}: it has changed since. Run again by its path.")
+        if (data.tasks, data.x_train.shape[1:], data.num_classes) != (self.tasks, self.shape, self.classes):
+            raise DataError(f"{path}: {self.name} says another size of the data than they have. Run again by its path.")
         return data
 
     def class_names(self, folder: Path | None) -> tuple[str, ...]:
-        """What the classes are called; nothing unless the data are there and are what they were."""
+        """What the classes are called; nothing unless the data are there and are what they were.
+
+        A table or arrays are understood only once their bytes are known to be the right ones.
+        """
         path = (folder or Path()) / self.file
         try:
             if path.is_dir():
                 names, digest = folder_classes(path)
                 return names if digest == self.digest else ()
-            return self.load(folder).classes
-        except GmedError:
+            return self.load(folder).classes if path.is_file() and file_digest(path) == self.digest else ()
+        except (GmedError, OSError):
             return ()
 
 
@@ -163,6 +176,8 @@ def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT, d
         raise UsageError(f"{path}: only tables have columns to make tasks by, not {split!r}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: neither a file nor a folder: it cannot be read twice.")
     if suffix in TABLES:
         raw = read_rows(path, label, column, drop)
     elif label is not None:
@@ -246,6 +261,48 @@ def _standardised(
         name = columns[number] if columns else str(number)
         raise DataError(f"{path}: the values of column {name!r} are too large to be standardised. Scale them down.")
     return parts[0], parts[1]
+
+
+def _file_and_columns(head: str) -> tuple[str, str | None, str, str] | None:
+    """The file, the label, the columns left out and the division that the beginning of a name says.
+
+    Of the ways to read it the one with the longest file is taken, then that with the shortest label and the fewest
+    columns. The time it takes grows with the length of the name and not faster.
+
+    >>> _file_and_columns("iris.csv[label=kind,drop=a;b,by-column=site,no")
+    ('iris.csv', 'kind', 'a;b', 'by-column=site,no')
+    """
+    at = head.rfind("[", 1, MOST_FILE + 1)
+    while at > 0:
+        file, after = head[:at], at + 1
+        label, drop = None, ""
+        if head.startswith("label=", after):
+            end = _next(head, after + len("label=") + 1, also_columns=True)
+            label, after = head[after + len("label=") : end], end + 1
+        if after and head.startswith("drop=", after):
+            end = _next(head, after + len("drop=") + 1)
+            drop, after = head[after + len("drop=") : end], end + 1
+        if after and _divides(head, after) and not {"/", "\\"} & set(file) and file not in (".", ".."):
+            return file, label, drop, head[after:]
+        at = head.rfind("[", 1, at)
+    return None
+
+
+def _next(head: str, start: int, *, also_columns: bool = False) -> int:
+    """The first comma before a division, or also before columns that one comes after; -1 if there is none."""
+    found = [head.find(",by-column=", start), head.rfind(",", start)]
+    if also_columns:
+        columns = head.find(",drop=", start)
+        if columns >= 0 and _next(head, columns + len(",drop=") + 1) >= 0:
+            return min(columns, *(at for at in found if at >= 0 and _divides(head, at + 1)))
+    return min((at for at in found if at >= 0 and _divides(head, at + 1)), default=-1)
+
+
+def _divides(head: str, start: int) -> bool:
+    """Whether a division is named from there to the end."""
+    if head.startswith("by-column=", start):
+        return len(head) > start + len("by-column=")
+    return head.startswith(("by-class", "by-time", "none"), start) and "," not in head[start:]
 
 
 def _number(of_what: str, text: str, most: int) -> int:

@@ -170,6 +170,11 @@ def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
     return tuple(_numbered([name for _, name in files])[0]), _digest([file for file, _ in files])
 
 
+def file_digest(path: Path) -> str:
+    """The digest of a table or of arrays, which are not understood for it."""
+    return _digest([path])
+
+
 def _files(path: Path) -> list[tuple[Path, str]]:
     """Every image with the name of its class."""
     return [(file, name) for name, images in sorted(class_folders(path).items()) for file in images]

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.editing.edit import Edit, Moment
-from gmed.errors import InputError, UsageError, finite_number, whole_number
+from gmed.errors import GmedError, InputError, UsageError, finite_number, whole_number
 from gmed.memory import keep_finite
-from gmed.models import LookAhead, Loss
+from gmed.models import LookAhead, Loss, unchanged_inputs
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,11 @@ def edit_examples(
     size = len(x_mem) if batch_size is None else whole_number("batch_size", batch_size)
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
-    ahead = LookAhead(model, x_stream.detach(), y_stream, lr=finite_number("lr", lr, above=0), loss=loss)
+    lr = finite_number("lr", lr, above=0)
     try:
-        return editing.edit(x_mem.detach(), y_mem, age, Moment(ahead, size))
-    except torch.OutOfMemoryError:
+        with unchanged_inputs(x_mem.detach(), x_stream.detach()) as (x_m, x_n):
+            return editing.edit(x_m, y_mem, age, Moment(LookAhead(model, x_n, y_stream, lr=lr, loss=loss), size))
+    except (torch.OutOfMemoryError, GmedError):
         raise
     except (RuntimeError, LookupError, TypeError, ValueError) as error:
         raise InputError(

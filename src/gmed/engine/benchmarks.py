@@ -14,10 +14,10 @@ from torch import nn
 
 from gmed.data import Dataset
 from gmed.data.catalogue import get_entry
-from gmed.data.own import OwnData
+from gmed.data.own import MOST_LETTERS, OwnData
 from gmed.data.progress import Progress, unwatched
 from gmed.engine.own_model import OwnModel
-from gmed.errors import DataError, unknown
+from gmed.errors import DataError, UsageError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.streams import Stream, fuzzy, held_out, permuted, rotated, split, tasked
 
@@ -241,12 +241,16 @@ def get_benchmark(name: str) -> Benchmark:
     """The benchmark of this name, or an error that names the nearest ones."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
+    if len(name) > MOST_LETTERS or not name.isprintable():
+        raise UsageError(f"{name[:50]!r}...: not the name of a benchmark, which has at most {MOST_LETTERS:,} letters")
     if found := OwnModel.named(name):
+        if OwnModel.named(found[0]):
+            raise UsageError(f"{name[:200]!r}: a benchmark is learned by one model, and this names two")
         return replace(get_benchmark(found[0]), name=name, model=found[1])
     ending = next((ending for ending in (FUZZY, TUNING) if name.endswith(ending)), "")
     own = OwnData.named(name.removesuffix(ending))
     if own is None:
-        raise unknown("benchmark", name, (b.name for b in BENCHMARKS.values() if not b.tuning))
+        raise unknown("benchmark", name[:200], (b.name for b in BENCHMARKS.values() if not b.tuning))
     return replace(_of_own(own), name=name, fuzzy=ending == FUZZY, tuning=ending == TUNING)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gmed.engine.extensions import have_all
+from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import Source
 from gmed.engine.spec import RunSpec
 
@@ -37,10 +38,12 @@ def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
 
 def told(group: Sequence[RunSpec]) -> dict[str, Any]:
     """A group in words that another process can read."""
+    model = group[0].benchmark.model
     return {
         "benchmark": group[0].benchmark.name,
         "runs": [[spec.method.name, spec.seed] for spec in group],
         "sources": [source.to_dict() for source in group[0].sources()],
+        "model": model.to_dict() if isinstance(model, OwnModel) else None,
     }
 
 
@@ -51,4 +54,6 @@ def heard(words: Mapping[str, Any]) -> list[RunSpec]:
     'er+gmed(alpha=1.0)'
     """
     have_all(tuple(Source(**source) for source in words["sources"]))
-    return [RunSpec.make(words["benchmark"], method, seed) for method, seed in words["runs"]]
+    if words["model"] is not None:
+        OwnModel.from_dict(words["model"])
+    return [RunSpec.named(words["benchmark"], method, seed) for method, seed in words["runs"]]

@@ -16,14 +16,13 @@ from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any
 
-import torch
 from torch import nn
 
 from gmed.editing import GMED, AdversarialEdit, Edit, OptimalEdit, RandomEdit
 from gmed.engine.benchmarks import Benchmark
 from gmed.engine.parts import Part, parse_part, written
 from gmed.engine.sources import Source, read_installed, sources_of
-from gmed.errors import GmedError, UsageError, finite_number, unknown
+from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
 from gmed.learners import (
     AGEM,
     BGD,
@@ -46,6 +45,7 @@ from gmed.models.mixture import expanded
 from gmed.randomness import torch_seeded
 from gmed.retrieval import Retrieval
 from gmed.streams import Stream, iid
+from gmed.streams.iid import MOST_PASSES
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,17 @@ MEMORIES: dict[str, type[Memory]] = {}
 
 RETRIEVALS: dict[str, type[Retrieval]] = {}
 """Retrievals of somebody's own, by name."""
+
+MOST_LETTERS = 10_000
+"""Of a method's name."""
+
+_OURS = frozenset((*METHODS, *EDITS))
+
+_BOUNDS = {"memory": (0, 100_000_000), "passes": (1, MOST_PASSES)}
+_USUAL_BOUNDS = (-1_000_000, 1_000_000)
+"""What whole numbers in a name can be: a name asks for no more than could ever be meant."""
+
+_PART = re.compile(r"[^+(]+(?:\([^)]*\)\s*)?")
 
 
 @dataclass(frozen=True)
@@ -193,13 +204,29 @@ class Method:
 def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
     """The method that ``text`` names, with this benchmark's defaults for what it leaves open.
 
-    ``memory`` is the memory size of methods that have one and do not give it themselves.
+    It is put together once: a bad value is refused here, before anything runs. ``memory`` is the memory size of methods
+    that have one and do not give it themselves.
 
     >>> from gmed.engine.benchmarks import get_benchmark
     >>> resolve(get_benchmark("split-mnist"), "er+gmed(alpha=5, beta=0.1)").name
     'er+gmed(beta=0.1)'
     >>> resolve(get_benchmark("split-mnist"), "er+gmed", memory=200).edit.parameters["alpha"]
     5.0
+    """
+    method = read_method(benchmark, text, memory)
+    _try(text, method)
+    return method
+
+
+def read_method(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
+    """The method that ``text`` names, read and nothing more: none of its parts is made.
+
+    For names that come from a file. It takes no longer and no more memory for one setting than for another.
+
+    >>> from gmed.engine.benchmarks import get_benchmark
+    >>> read_method(get_benchmark("split-mnist"), "iid-offline(passes=999999999)")
+    Traceback (most recent call last):
+    gmed.errors.UsageError: iid-offline's passes must be a whole number of at most 1,000, not 999999999
     """
     first, *others = parse(text)
     if "," in first.name:
@@ -226,11 +253,9 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
         settled[kind], shortest = _settle(part, settable(_parts(kind)[part.name]), usual)
         short.append(str(shortest))
     base_name = "+".join(short[:-1]) or None
-    method = Method(
+    return Method(
         "+".join(short), base_name, base, settled.get("edit"), settled.get("memory"), settled.get("retrieval")
     )
-    _try(text, method)
-    return method
 
 
 def _kind(name: str) -> str | None:
@@ -294,10 +319,8 @@ def _check_takes(text: str, recipe: Recipe, named: Mapping[str, Part]) -> None:
 
 
 def _try(text: str, method: Method) -> None:
-    """Put a method together once: a bad value is refused here, before anything runs."""
     try:
         method.make_learner(nn.Linear(1, 1), seed=0)
-        method.make_stream(_EMPTY, seed=0)
     except GmedError:
         raise
     except Exception as error:  # of a part of somebody's own
@@ -312,8 +335,15 @@ def parse(text: str) -> tuple[Part, ...]:
     >>> [str(part) for part in parse("er + gmed(steps=3, clamp=[0,1])")]
     ['er', 'gmed(steps=3,clamp=[0,1])']
     """
-    parts = re.findall(r"[^+(]+(?:\([^)]*\)\s*)?", text)
-    if not parts or "+".join(parts) != text:
+    if len(text) > MOST_LETTERS:
+        raise UsageError(f"a method's name has at most {MOST_LETTERS:,} letters, not {len(text):,}: {text[:50]!r}...")
+    parts, place = [], 0
+    while found := _PART.match(text, place):
+        parts.append(found[0])
+        place = found.end() + 1
+        if text[found.end() : place] != "+":
+            break
+    if place <= len(text):
         raise UsageError(f"cannot read the method {text!r}; write it like er, er+gmed or 'er+gmed(alpha=1.0)'")
     return tuple(parse_part(part.strip(), text) for part in parts)
 
@@ -359,6 +389,8 @@ def _settle(typed: Part, allowed: Mapping[str, Parameter], usual: Mapping[str, A
         if value is Parameter.empty:
             raise UsageError(f"{typed.name} needs {name}=...: this benchmark has no published value for it")
         full[name] = _converted(typed.name, name, value, parameter.annotation)
+        if type(full[name]) is int and (typed.name in _OURS or name == "memory"):
+            whole_number(f"{typed.name}'s {name}", full[name], *_BOUNDS.get(name, _USUAL_BOUNDS))
         if full[name] != default:
             short[name] = full[name]
     return Part(typed.name, full), Part(typed.name, short)
@@ -375,6 +407,3 @@ def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
 
 def _is_range(value: Any) -> bool:
     return isinstance(value, list) and all(type(end) in (int, float) for end in value)
-
-
-_EMPTY = Stream(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), (), (), 1)

@@ -1,28 +1,41 @@
-"""Models of one's own: any module from inputs to class logits, in place of a benchmark's."""
+"""Models of one's own: any module from inputs to class logits, in place of a benchmark's.
+
+A model is made only if somebody gave it in this process: on the command line, in Python, or in an experiment file. Its
+name in a file of results is a name and nothing else.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from functools import partial
+from inspect import signature
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import nn
 
 from gmed.engine.parts import parse_part
-from gmed.engine.sources import Source, file_source, have, known_source, read_module, source_of, sources_of
+from gmed.engine.sources import Source, file_source, have, read_module, source_of, sources_of
 from gmed.errors import GmedError, UsageError
 from gmed.learners.state import checksum
 
 Given = str | Callable[..., nn.Module] | nn.Module
 """A model as it is given: where to find what makes it, what makes it, or itself."""
 
-_NAME = re.compile(r"(?P<benchmark>.+)\[model=(?P<reference>.+),(?P<digest>[0-9a-f]{12})\]")
 
-_OBJECTS: dict[OwnModel, nn.Module] = {}
+@dataclass(frozen=True)
+class _Maker:
+    """What makes a model that was given in this process, and its source; a module that was given has none."""
+
+    make: Callable[..., Any]
+    source: Source | None
+
+
+_GIVEN: dict[OwnModel, _Maker] = {}
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ class OwnModel:
 
     @classmethod
     def given(cls, model: Given) -> OwnModel:
-        """The model that somebody means."""
+        """The model that somebody means, which can be made in this process from now on."""
         if isinstance(model, nn.Module):
             return cls._object(model)
         if isinstance(model, str):
@@ -60,55 +73,56 @@ class OwnModel:
                 f"where that is, 'net.py:small'; not as {model!r}"
             )
         source = source_of(model)
-        return cls(f"{source.module if '.' in source.module else source.name}:{name}", source.digest)
+        where = source.module if "." in source.module else source.name
+        return cls._known(f"{where}:{name}", source.digest, _Maker(model, source))
 
     @classmethod
     def _found(cls, text: str) -> OwnModel:
         where, what = _where_and_what(text)
         if not where or not what:
             raise UsageError(f"model {text!r}: write it as net.py:small or package.module:factory")
+        part = parse_part(what, text)
         if where.endswith(".py"):
             source = file_source(where)
             module, where = have(source), source.name
         else:
-            try:
-                module = read_module(where)
-            except UsageError as error:
-                raise UsageError(
-                    f"{error}. A file is written with its ending: {where.replace('.', '/')}.py:..."
-                ) from error
+            module = _package_module(where, text)
             source = source_of(module)
-        part = parse_part(what, text)
-        if not callable(_attribute(module, part.name)):
-            raise UsageError(f"model {text!r}: {source.file} has nothing called {part.name} that could make a model")
-        return cls(f"{where}:{part}", source.digest)
+        factory = _factory(module, part.name, source, text)
+        return cls._known(f"{where}:{part}", source.digest, _Maker(partial(factory, **part.parameters), source))
 
     @classmethod
     def _object(cls, model: nn.Module) -> OwnModel:
         kinds = {type(part) for part in model.modules()}
         texts = sorted({source.digest for source in sources_of(kinds)})
         weights = checksum(model.state_dict(), {"made of": repr(model), "sources": ",".join(texts)})
-        found = cls(type(model).__qualname__, weights[:12])
-        _OBJECTS[found] = copy.deepcopy(model)
+        kept = copy.deepcopy(model)
+        return cls._known(type(model).__qualname__, weights[:12], _Maker(partial(copy.deepcopy, kept), None))
+
+    @classmethod
+    def _known(cls, reference: str, digest: str, maker: _Maker) -> OwnModel:
+        found = cls(reference, digest)
+        _GIVEN[found] = maker
         return found
 
     @classmethod
     def named(cls, name: str) -> tuple[str, OwnModel] | None:
-        """The benchmark and the model that a name says, or ``None`` if it says no model."""
-        found = _NAME.fullmatch(name)
-        return (found["benchmark"], cls(found["reference"], found["digest"])) if found else None
+        """The benchmark and the model that a name says, or ``None`` if it says no model. Nothing is looked for."""
+        benchmark, _, rest = name.rpartition("[model=")
+        reference, _, digest = rest.removesuffix("]").rpartition(",")
+        if not (benchmark and reference and rest.endswith("]") and re.fullmatch("[0-9a-f]{12}", digest)):
+            return None
+        return benchmark, cls(reference, digest)
 
     def on(self, benchmark: str) -> str:
         """The name of a benchmark with this model in place of its own."""
         return f"{benchmark}[model={self.reference},{self.digest}]"
 
     def __call__(self) -> nn.Module:
-        """Make one. What makes it must be here."""
-        if self.is_object:
-            return copy.deepcopy(_OBJECTS[self])
-        source, part = self.source(), parse_part(_where_and_what(self.reference)[1], self.reference)
+        """Make one. Somebody must have given it in this process."""
+        maker = self._maker()
         try:
-            made = _attribute(sys.modules[source.module], part.name)(**part.parameters)
+            made = maker.make()
         except GmedError:
             raise
         except Exception as error:
@@ -118,9 +132,14 @@ class OwnModel:
         return made
 
     @property
+    def is_here(self) -> bool:
+        """Whether it can be made in this process."""
+        return self in _GIVEN
+
+    @property
     def is_object(self) -> bool:
         """Whether it was given as a module, which no other process has."""
-        return self in _OBJECTS
+        return self.is_here and self._maker().source is None
 
     @property
     def is_findable(self) -> bool:
@@ -132,11 +151,30 @@ class OwnModel:
         return ":" in self.reference
 
     def source(self) -> Source:
-        """What makes it, which must have been read here."""
-        found = known_source(self.digest)
-        if found is None:
+        """What makes it, where somebody has given that here."""
+        source = self._maker().source
+        if source is None:
+            raise UsageError(f"the model {self.reference} was given as a module, which has no source")
+        return source
+
+    def _maker(self) -> _Maker:
+        if not self.is_here:
             raise UsageError(f"the model {self.reference} ({self.digest}) is not here; give it again: --model")
-        return found
+        return _GIVEN[self]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can carry it to another process, which has it from :meth:`from_dict`."""
+        return {"reference": self.reference, "source": self.source().to_dict()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> OwnModel:
+        """The model that the process which this one computes for was given."""
+        reference, source = content["reference"], Source(**content["source"])
+        part = parse_part(_where_and_what(reference)[1], reference)
+        factory = _attribute(have(source), part.name)
+        if not callable(factory):
+            raise UsageError(f"{source.file} has nothing called {part.name} that could make a model")
+        return cls._known(reference, source.digest, _Maker(partial(factory, **part.parameters), source))
 
     def config(self) -> dict[str, str]:
         """What of it decides a result."""
@@ -156,8 +194,74 @@ def _where_and_what(text: str) -> tuple[str, str]:
     return where, what
 
 
+def _package_module(name: str, text: str) -> ModuleType:
+    """The module of an installed package. Importing it runs it, so what cannot have a model in it is not imported."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts) or any(map(_is_special, parts)):
+        raise UsageError(f"model {text!r}: {name} is not the name of a module that can be imported")
+    if parts[0] in sys.stdlib_module_names:
+        raise UsageError(
+            f"model {text!r}: {parts[0]} is part of Python itself, and no model is in there; "
+            "name a function in a file or package of yours that makes it, as in net.py:small"
+        )
+    try:
+        return read_module(name)
+    except UsageError as error:
+        raise UsageError(f"{error}. A file is written with its ending: {name.replace('.', '/')}.py:...") from error
+
+
+def _factory(module: ModuleType, path: str, source: Source, text: str) -> Callable[..., Any]:
+    """A class of modules, or a function that is defined in the file or package that somebody points at.
+
+    A file or package can name much that is not its own, such as ``os``: calling that is never meant.
+    """
+    found = None if any(map(_is_special, path.split("."))) else _attribute(module, path)
+    function = found.__func__ if isinstance(found, MethodType) else found
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found
+    if found is None or not callable(found):
+        raise UsageError(f"model {text!r}: {source.file} has nothing called {path} that could make a model")
+    if not isinstance(function, FunctionType):
+        raise UsageError(
+            f"model {text!r}: {path} is neither a function nor a class derived from torch.nn.Module; "
+            "write a function that makes the model"
+        )
+    home, whole = function.__module__, source.module if source.folder is None else module.__name__.partition(".")[0]
+    if home != source.module and (source.folder is None or (home or "").partition(".")[0] != whole):
+        raise UsageError(
+            f"model {text!r}: {path} is defined in {home}, not in {source.name if source.folder is None else whole}; "
+            "write a function there that makes the model"
+        )
+    if source.folder is not None and not _returns_module(function):
+        raise UsageError(
+            f"model {text!r}: a function of an installed package must say that it returns a model, "
+            f"def {path.rpartition('.')[2]}(...) -> torch.nn.Module; otherwise call it in a function of your own, "
+            "as in net.py:small"
+        )
+    made: Callable[..., Any] = found
+    return made
+
+
+def _returns_module(function: FunctionType) -> bool:
+    try:
+        made = signature(function, eval_str=True).return_annotation
+    except Exception:  # whatever evaluating somebody's annotations raises
+        return False
+    return isinstance(made, type) and issubclass(made, nn.Module)
+
+
 def _attribute(module: ModuleType, path: str) -> Any:
+    """What a module holds under a name, or a class in it does; never what another module in it holds.
+
+    >>> import os
+    >>> _attribute(os, "system") is os.system, _attribute(os, "path.join")
+    (True, None)
+    """
     found: Any = module
     for name in path.split("."):
-        found = getattr(found, name, None)
+        found = getattr(found, name, None) if found is module or isinstance(found, type) else None
     return found
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__")

@@ -10,6 +10,9 @@ from typing import Any
 
 from gmed.errors import UsageError
 
+MOST_BITS = 14_000
+"""Of a whole number. Python writes no longer ones in digits."""
+
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -39,13 +42,24 @@ def parse_part(part: str, text: str) -> Part:
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        if len(parameters) < len(call.keywords):
+        if len(parameters) < len(call.keywords) or not all(map(_can_be_written, parameters.values())):
             raise ValueError
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UsageError(
             f"cannot read {part!r} in {text!r}; parameters are written name=value, as in 'er+gmed(alpha=1.0,beta=0.01)'"
         ) from None
     return Part(name.strip(), parameters)
+
+
+def _can_be_written(value: Any) -> bool:
+    """Whether JSON can carry a value, and a name: numbers that are not endless, words, lists and tables of them."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_can_be_written, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _can_be_written(inner) for key, inner in value.items())
+    if isinstance(value, int):
+        return value.bit_length() <= MOST_BITS
+    return value is None or isinstance(value, (float, str))
 
 
 def written(value: Any) -> str:

@@ -166,11 +166,6 @@ def source_of(thing: Any) -> Source:
     return source
 
 
-def known_source(wanted: str) -> Source | None:
-    """The source of this digest, if it is here."""
-    return next((s for _, s in _known.values() if s.digest == wanted and s.module in sys.modules), None)
-
-
 def _read(module: ModuleType, wanted: str) -> Source:
     try:
         file = Path(module.__file__ or "")

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from gmed.engine.benchmarks import Benchmark, get_benchmark
-from gmed.engine.methods import Method, resolve
+from gmed.engine.methods import Method, read_method, resolve
 from gmed.engine.own_model import OwnModel
 from gmed.engine.sources import Source
 
@@ -32,6 +32,16 @@ class RunSpec:
     def make(cls, benchmark: str, method: str, seed: int, memory: int | None = None) -> RunSpec:
         found = get_benchmark(benchmark)
         return cls(found, resolve(found, method, memory), seed)
+
+    @classmethod
+    def named(cls, benchmark: str, method: str, seed: int) -> RunSpec:
+        """The run that a file names. Nothing is made or tried for it: whether it can be computed shows when it is.
+
+        >>> RunSpec.named("split-mnist", "er+gmed", seed=3) == RunSpec.make("split-mnist", "er+gmed", seed=3)
+        True
+        """
+        found = get_benchmark(benchmark)
+        return cls(found, read_method(found, method), seed)
 
     def config(self) -> dict[str, Any]:
         """Everything that decides the result, but for the versions and the seed."""

@@ -25,6 +25,7 @@ STALE_SECONDS = 3600.0
 """How old a temporary file must be before it is removed where locks cannot tell whether its writer lives."""
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_PERMISSIONS = ". Fix the permissions or choose another place."
 _MAX_NAME = 200  # of the target's name, in bytes, so that the temporary one fits into 255
 
 
@@ -146,6 +147,8 @@ def check_output_path(path: Path) -> None:
         raise UsageError(f"{path}: cannot be written: this is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: cannot be written: the folder {path.parent} does not exist; create it first")
+    if (path.is_file() or not path.exists()) and not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: files in {path.parent} may not be changed{_PERMISSIONS}")
 
 
 @contextmanager
@@ -165,7 +168,7 @@ def _hint(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ". Free disk space or choose another place."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ". Fix the permissions or choose another place."
+        return _PERMISSIONS
     return ""
 
 

@@ -35,6 +35,7 @@ from gmed.models import (
     same_chance,
     trainable,
     treats_examples_independently,
+    unchanged_inputs,
 )
 from gmed.models.factored import Slope, descend, sum_of, witnesses
 from gmed.randomness import generator, torch_seeded
@@ -277,9 +278,10 @@ class Learner(ABC):
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         x = self._inputs(x)
-        if not self._leaves_inputs_alone:
-            self._refuse_to_change_inputs(x[:1], self._evaluated)
-        return self._evaluated(x)
+        if self._leaves_inputs_alone:
+            return self._evaluated(x)
+        with unchanged_inputs(x) as (copy,):
+            return self._evaluated(copy)
 
     @exclusive
     def forget(
@@ -499,9 +501,10 @@ class Learner(ABC):
         if not output.requires_grad:
             raise InputError("the model's output does not depend on any parameter it could learn; is it detached?")
         if not self._leaves_inputs_alone:
-            self._refuse_to_change_inputs(x[:1], self._evaluated)
-            if self.model.training:
-                self._refuse_to_change_inputs(x, self._tried)
+            with unchanged_inputs(x) as (copy,):
+                self._evaluated(copy[:1])
+                if self.model.training:
+                    self._tried(copy)
         return int(output.shape[1])
 
     @torch.no_grad()
@@ -509,17 +512,6 @@ class Learner(ABC):
         """The model's output in the mode it is in; nothing of the model or of torch's generators changes."""
         with same_chance():
             return forward(self.model, trainable(self.model), x)
-
-    def _refuse_to_change_inputs(self, x: Tensor, compute: Callable[[Tensor], Tensor]) -> None:
-        """Refuse a model that writes into its input, which is the caller's data or what memory is to store."""
-        copy = x.clone()
-        version = copy._version
-        compute(copy)
-        if copy._version != version or not torch.equal(copy, x):
-            raise InputError(
-                "the model changes its input in place, and with it your data and what memory stores. Have it work on "
-                "a copy: x = x.clone() at the start of forward, or inplace=False in its first layer."
-            )
 
     def _evaluated(self, x: Tensor) -> Tensor:
         """The model's output in evaluation mode, or the error that says why it is of no use."""

@@ -2,7 +2,7 @@
 
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
-from gmed.models.functional import forward, gradient, replaced_tensors, trainable
+from gmed.models.functional import forward, gradient, replaced_tensors, trainable, unchanged_inputs
 from gmed.models.growth import grow_outputs, output_layer
 from gmed.models.known_layers import keeps_its_inputs, leaves_nothing_to_chance, treats_examples_independently
 from gmed.models.lookahead import LookAhead, Loss
@@ -35,4 +35,5 @@ __all__ = [
     "same_chance",
     "trainable",
     "treats_examples_independently",
+    "unchanged_inputs",
 ]

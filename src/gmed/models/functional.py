@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gmed.errors import InputError
 from gmed.interrupts import hold_interrupts
 from gmed.models.modes import still_statistics
 
@@ -68,6 +69,26 @@ def replaced_tensors(model: nn.Module, replacements: Mapping[str, Tensor]) -> It
         finally:
             for table, name, tensor in held:
                 table[name] = tensor
+
+
+@contextmanager
+def unchanged_inputs(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield copies of inputs to compute with, and refuse a model that writes into them.
+
+    >>> with unchanged_inputs(torch.ones(2)) as (x,):
+    ...     x.mul_(2)
+    Traceback (most recent call last):
+    gmed.errors.InputError: the model changes its input in place, ...
+    """
+    copies = tuple(x.clone() for x in inputs)
+    versions = [copy._version for copy in copies]
+    yield copies
+    same = all(bool(((copy == x) | x.isnan()).all()) for copy, x in zip(copies, inputs, strict=True))
+    if not same or [copy._version for copy in copies] != versions:
+        raise InputError(
+            "the model changes its input in place, and with it your data and what memory stores. Have it work on "
+            "a copy: x = x.clone() at the start of forward, or inplace=False in its first layer."
+        )
 
 
 def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:

@@ -16,6 +16,9 @@ from gmed.models.resnet import ResNet18
 AT_ONCE = 100
 """Examples whose earlier levels are computed together."""
 
+MOST_EXPERTS = 1_000
+"""Experts that a network can be made of. Each reads what all before it give."""
+
 
 class Densities(NamedTuple):
     """What experts say of examples, the one that is not there yet first.
@@ -165,7 +168,7 @@ def expanded(model: nn.Module, tasks: int) -> nn.Module:
     torch.Size([2, 10])
     """
     mixture = Mixture.like(model)
-    made = [mixture.make(number).classifier for number in range(whole_number("tasks", tasks))]
+    made = [mixture.make(number).classifier for number in range(whole_number("tasks", tasks, most=MOST_EXPERTS))]
     return Expanded(made).to(next(model.parameters()))
 
 

@@ -111,7 +111,8 @@ def prediction_change(spec: RunSpec, device: str = "cpu", data_dir: Path | None 
 
 
 def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay, EditedMemory]:
-    learner, stream = editing_learner(spec, device), make_stream(spec, torch.device(device), data_dir)
+    stream = make_stream(spec, torch.device(device), data_dir)
+    learner = editing_learner(spec, device)
     _train(learner, stream, spec)
     memory = learner.memory
     slots = torch.from_numpy(memory.filled()).to(memory.x.device)

@@ -18,6 +18,7 @@ from gmed.editing.edit import Moment
 from gmed.engine import RunSpec
 from gmed.engine.run import make_stream
 from gmed.engine.together import Together
+from gmed.errors import UsageError
 from gmed.memory import Memory
 from gmed.paper.analysis import editing_learner
 from gmed.randomness import generator
@@ -103,7 +104,12 @@ def edit_history(
     >>> len(history.looks), history.looks[-1].seen, [len(part) for part in history.increases]
     (20, 5000, [2, 2, 2, 2, 2])
     """
-    learner, stream = editing_learner(spec, device), make_stream(spec, torch.device(device), data_dir)
+    stream = make_stream(spec, torch.device(device), data_dir)
+    learner = editing_learner(spec, device)
+    if learner.memory.capacity > len(stream):
+        raise UsageError(
+            f"{spec.method.name}: only memories that the {len(stream)} examples of the stream can fill are watched"
+        )
     recording = RecordingGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = recording
     memory, size = learner.memory, spec.benchmark.batch_size

@@ -82,7 +82,7 @@ def extension_options(named: Iterable[tuple[str, str]]) -> list[str]:
     sources = (
         source
         for benchmark, method in dict.fromkeys(named)
-        for source in RunSpec.make(benchmark, method, 0).method.sources()
+        for source in RunSpec.named(benchmark, method, 0).method.sources()
     )
     files = dict.fromkeys(source.name for source in sources if source.folder is None)
     return [word for file in files for word in ("--extension", file)]

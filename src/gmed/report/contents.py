@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from gmed.report.runs import by_benchmark, by_method, has_memory, without_tuning
 from gmed.report.tables import Table, metric_table, result_table
 from gmed.report.titles import titles
 from gmed.report.tuning_grid import tried, tuned_benchmarks, tuning_grid
+from gmed.report.watched import find_watched
 from gmed.results import Results, Row, Store
 from gmed.results.tuning import Scores
 
@@ -116,7 +118,7 @@ def find_contents(
         watched = {
             name: (spec, seen)
             for name, own in runs.items()
-            if (spec := edits.run_to_watch(own)) and (seen := opened.observed(spec, edits.WHAT))
+            if (spec := edits.run_to_watch(own)) and (seen := find_watched(opened, spec))
         }
     places = unique_places([name for name in known if name in runs or name in tuned])
     titled, file = titles(list(places)), Path(store).name
@@ -256,11 +258,11 @@ def watch_edits(
     failed = {}
     with Store(store) as opened:
         wanted = [edits.run_to_watch(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
-        todo = [spec for spec in wanted if spec is not None and opened.observed(spec, edits.WHAT) is None]
+        todo = [spec for spec in wanted if spec is not None and find_watched(opened, spec) is None]
         for number, spec in enumerate(todo, 1):
             with shown(f"{spec} ({number} of {len(todo)})") as progress:
                 try:
-                    _have_model(spec)
+                    _check_may_run(spec)
                     seen = edits.watch(spec, device, data_dir, progress)
                 except GmedError as error:
                     failed[spec] = error
@@ -269,8 +271,20 @@ def watch_edits(
     return failed
 
 
-def _have_model(spec: RunSpec) -> None:
-    """Read the file of a model of somebody's own, which must be here and say what it said."""
+def _check_may_run(spec: RunSpec) -> None:
+    """Make sure that this process was given what a run needs of somebody's own: a name in a store is not enough.
+
+    Text in a name, such as a path, is never handed to an extension.
+    """
+    method = spec.method
+    parts = [part for part in (method.base, method.memory, method.retrieval, method.edit) if part is not None]
+    if method.sources() and any(isinstance(value, str) for part in parts for value in part.parameters.values()):
+        raise UsageError(f"{spec.method.name}: text is handed to a method of your own only by gmed run")
     model = spec.benchmark.model
-    if isinstance(model, OwnModel) and model.is_findable and OwnModel.given(model.reference) != model:
-        raise UsageError(f"{model.reference.partition(':')[0]} has changed since the run")
+    if isinstance(model, OwnModel) and not model.is_here:
+        raise UsageError(
+            f"its model {model.reference} has not been given, or has changed since the run; "
+            f"if it is yours: --model {shlex.quote(model.reference)}"
+            if model.is_findable
+            else "its model was handed over in Python, as a module, and is not here"
+        )

@@ -37,7 +37,7 @@ def run_to_watch(runs: Sequence[RunResult]) -> RunSpec | None:
         return None
     method = "er+gmed" if "er+gmed" in edited else edited[0]
     seed = min(run.seed for run in runs if run.method == method)
-    return RunSpec.make(runs[0].benchmark, method, seed)
+    return RunSpec.named(runs[0].benchmark, method, seed)
 
 
 def watch(

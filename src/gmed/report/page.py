@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from datetime import UTC, datetime
 from functools import cache
@@ -15,6 +14,7 @@ from gmed.report.chart import inline_json
 from gmed.report.comparisons import correction_in_words, levels_in_words
 from gmed.report.contents import Contents, Section
 from gmed.report.tables import Cell, Table
+from gmed.results.wording import first_line
 from gmed.version import __version__
 
 TITLE = "GMED report"
@@ -38,7 +38,7 @@ def html(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["breakable"] = breakable
+    environment.filters |= {"breakable": breakable, "first_line": first_line}
     script = (files("gmed.report") / "templates" / "report.js").read_text(encoding="utf-8")
     style = (files("gmed.report") / "templates" / "report.css").read_text(encoding="utf-8")
     vega = vega_bundle()
@@ -165,10 +165,10 @@ def _gallery(section: Section) -> dict[str, Any] | None:
         "columns": len(found["seen"]) + 1,
         "rows": len(found["label"]),
         "examples": [
-            {"label": section.classes[label] if section.classes else label, "edits": edits}
+            {"label": section.classes[label] if label < len(section.classes) else label, "edits": edits}
             for label, edits in zip(found["label"], found["edits"], strict=True)
         ],
-        "seen_json": _safe(json.dumps(found["seen"])),
+        "seen_json": _safe(inline_json(found["seen"])),
     }
 
 

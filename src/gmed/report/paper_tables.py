@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections import Counter
 
+from gmed.io.files import write_csv
 from gmed.report.comparisons import LEVELS, Comparison, best_methods, comparisons, correction_in_words
 from gmed.results import Results, Row, markdown
+from gmed.results.markdown import plain
 from gmed.results.wording import p_value
 
 COLUMNS = (
@@ -22,9 +23,7 @@ def csv_table(results: Results) -> str:
     """A row for each method on each benchmark, accuracies in percent; what is undefined is empty."""
     rows = results.rows()
     compared = {(c.benchmark, c.method): c for c in comparisons(results, rows)}
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
+    lines: list[dict[str, object]] = []
     for row in rows:
         theirs, found = row.published, compared.get((row.benchmark, row.method))
         values: dict[str, object] = {
@@ -44,8 +43,10 @@ def csv_table(results: Results) -> str:
             values |= {"gain_over": found.base, "gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
             values |= {"gain_n": gain.n, "effect_size": gain.effect_size, "p": gain.p, "p_corrected": found.corrected}
             values["marks"] = found.marks
-        writer.writerow({k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()})
-    return file.getvalue()
+        lines.append({k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()})
+    file = io.BytesIO()
+    write_csv(file, COLUMNS, lines)
+    return file.getvalue().decode()
 
 
 def markdown_tables(results: Results) -> str:
@@ -53,7 +54,7 @@ def markdown_tables(results: Results) -> str:
     rows = results.rows()
     compared = comparisons(results, rows)
     corrected = [
-        f"- {c.benchmark}: {c.method} over {c.base}: p {p_value(c.corrected)}"
+        f"- {plain(c.benchmark)}: {plain(c.method)} over {plain(c.base)}: p {p_value(c.corrected)}"
         for c in compared
         if not math.isnan(c.corrected)
     ]

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 from gmed.engine import RunResult
 from gmed.errors import StoreError
 from gmed.results.results import SCHEMA
-from gmed.results.store import Store, check_sound, spec_today
+from gmed.results.soundness import GREATEST, check_sound
+from gmed.results.store import Store, spec_today
 
 FIELDS = {field.name for field in fields(RunResult)}
 REQUIRED = {field.name for field in fields(RunResult) if field.default is MISSING}
@@ -29,9 +30,6 @@ KINDS = {
     "overhead": dict | None,
 }
 """What the fields of a run are made of, as far as :func:`check_sound` takes it for granted."""
-
-GREATEST = 2**63 - 1
-"""The greatest number that a store can hold."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,8 @@ class Document:
     @classmethod
     def read(cls, file: Path) -> Document:
         """What a file holds, or the error that says what is wrong with it."""
+        if file.exists() and not file.is_file():
+            raise StoreError(f"{file}: cannot be read (not a file)")
         try:
             content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
         except OSError as error:
@@ -81,10 +81,10 @@ class Document:
                 runs.append(_run(told))
             except ValueError as error:
                 raise StoreError(f"{file}: runs[{place}] is broken: {error}") from None
-            except (TypeError, LookupError) as error:
+            except (TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
                 raise StoreError(f"{file}: runs[{place}] is not made as docs/json.md says ({error})") from None
         keys = content.get("keys")
-        if keys is not None and not (isinstance(keys, list) and len(set(map(str, keys))) == len(keys) == len(runs)):
+        if keys is not None and not _are_different_texts(keys, len(runs)):
             raise StoreError(f"{file}: 'keys' is not a list of {len(runs)} different keys, one for each run")
         return cls(file, runs, keys)
 
@@ -102,6 +102,12 @@ class Document:
         return store
 
 
+def _are_different_texts(keys: object, count: int) -> bool:
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        return False
+    return len(set(keys)) == len(keys) == count
+
+
 def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
@@ -111,9 +117,9 @@ def _run(told: Any) -> RunResult:
         raise ValueError("it is not an object")
     found = {name: value for name, value in told.items() if name != "metrics"}
     if lacking := sorted(REQUIRED - found.keys()):
-        raise ValueError(f"it has no {', '.join(map(repr, lacking))}")
+        raise ValueError(f"it has no {', '.join(map(short, lacking))}")
     if strange := sorted(found.keys() - FIELDS):
-        raise ValueError(f"nothing is known of {', '.join(map(repr, strange))}; was it written by a newer gmed?")
+        raise ValueError(f"nothing is known of {', '.join(map(short, strange[:5]))}; was it written by a newer gmed?")
     for name, kinds in KINDS.items():
         if not isinstance(found.get(name), kinds):
             raise ValueError(f"its {name!r} is {short(found.get(name))}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gmed.errors import UsageError
-from gmed.io.files import atomic_write, write_csv
+from gmed.io.files import atomic_write, check_output_path, write_csv
 from gmed.results.metrics import Metrics
 from gmed.results.results import Results, finite
 
@@ -26,11 +26,17 @@ def export(results: Results, path: Path) -> int:
 
     The file appears whole or not at all. The JSON is the documented document of ``gmed run --json``. How many rows.
     """
-    if path.suffix not in WRITERS:
-        raise UsageError(f"{path}: the name must end in {', '.join(WRITERS)}")
+    check_exportable(path)
     with atomic_write(path) as file:
         WRITERS[path.suffix](results, file)
     return len(results.runs) + len(results.failures)
+
+
+def check_exportable(path: Path) -> None:
+    """Refuse a file that nothing could be exported to, before results are read for it."""
+    if path.suffix not in WRITERS:
+        raise UsageError(f"{path}: the name must end in {', '.join(WRITERS)}")
+    check_output_path(path)
 
 
 def rows(results: Results) -> list[dict[str, Any]]:

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
 import math
+import re
 
 from gmed.results.results import Results
 from gmed.results.wording import apart, p_value, spread
+
+
+def plain(text: str) -> str:
+    r"""Return text that Markdown shows as it is, in a cell of a table too.
+
+    >>> print(plain("my_rows.csv[label=a|b,<i>]"), plain("er+gmed(alpha=1.0)"))
+    my\_rows.csv\[label=a\|b,\<i\>\] er+gmed(alpha=1.0)
+    """
+    return re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", " ".join(text.split()))
 
 
 def markdown(results: Results) -> str:
@@ -19,7 +29,8 @@ def markdown(results: Results) -> str:
         within = verdict[row.difference.within if row.difference else None]
         ours = spread(row.mean, row.std)
         parts.append(
-            f"| {row.benchmark} | {row.method} | {row.n} | {ours} | {paper} | {apart(row.difference)} | {within} |"
+            f"| {plain(row.benchmark)} | {plain(row.method)} | {row.n} "
+            f"| {ours} | {paper} | {apart(row.difference)} | {within} |"
         )
     parts += [
         "",
@@ -30,7 +41,7 @@ def markdown(results: Results) -> str:
         if row.gain is not None and not math.isnan(row.gain.p):
             g = row.gain
             parts.append(
-                f"| {row.benchmark} | {row.method} | {row.gain_over} | {g.mean:+.2f} "
+                f"| {plain(row.benchmark)} | {plain(row.method)} | {plain(row.gain_over or '')} | {g.mean:+.2f} "
                 f"| {g.low:+.2f} to {g.high:+.2f} | {p_value(g.p)} | {g.effect_size:.2f} | {g.n} |"
             )
     return "\n".join(parts) + "\n"

@@ -151,7 +151,7 @@ class Results:
         if self.over is not None:
             candidates = [resolve(get_benchmark(benchmark), self.over).name]
         else:
-            candidates = [RunSpec.make(benchmark, method, 0).method.base_name or method, method.partition("+")[0]]
+            candidates = [RunSpec.named(benchmark, method, 0).method.base_name or method, method.partition("+")[0]]
         return next((name for name in candidates if name != method and self.accuracies(benchmark, name)), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Results:
             "runs": [{**run.to_dict(), "metrics": finite(asdict(Metrics.of(run)))} for run in self.runs],
             "failures": [asdict(failure) for failure in self.failures],
             "summary": [finite(asdict(row)) for row in self.rows()],
-            "keys": [RunSpec.make(run.benchmark, run.method, run.seed).key for run in self.runs],
+            "keys": [RunSpec.named(run.benchmark, run.method, run.seed).key for run in self.runs],
         }
 
 

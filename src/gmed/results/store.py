@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import sqlite3
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from reprlib import repr as short
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from gmed.engine import BENCHMARKS, RunResult, RunSpec, get_benchmark
-from gmed.errors import GmedError, StoreError
+from gmed.errors import GmedError, GmedWarning, StoreError
+from gmed.results.opening import Opened, is_full
 from gmed.results.results import Failure
+from gmed.results.soundness import GREATEST, Fields, checksum, result_of, row_name, row_problem
 
 APPLICATION_ID = 0x474D4544  # "GMED": tells a store from other SQLite files
 
@@ -91,7 +95,10 @@ ALTER TABLE observed ADD COLUMN method TEXT NOT NULL DEFAULT '';
 DELETE FROM observed WHERE key NOT IN (SELECT key FROM runs);
 UPDATE observed SET (benchmark, method) = (SELECT benchmark, method FROM runs WHERE runs.key = observed.key);
 """
-MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD, _OBSERVED_ALONE]
+_CHECKSUMS = """
+ALTER TABLE runs ADD COLUMN checksum TEXT;     -- of the rest of the row, empty in older ones
+"""
+MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD, _OBSERVED_ALONE, _CHECKSUMS]
 """What leads from one version of the schema to the next; an empty file has version 0."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
@@ -103,6 +110,11 @@ OBSERVED = "key, what, content, recorded, benchmark, method"
 
 MEASURED = ("untrained", "passes", "prequential", "memory", "overhead")
 """Columns that may be empty in a finished run, and are missing in stores of older schemas that cannot be written."""
+
+EVERY_RUN = "SELECT * FROM runs ORDER BY rowid"
+
+NAMED = 3
+"""How many damaged runs a note names."""
 
 Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
 """Runs, each with its result or with the error it ended in."""
@@ -119,12 +131,19 @@ class Merged(NamedTuple):
         Those that are here with another result, which was kept.
     observed
         How many things were new here that had been observed of runs.
+    damaged
+        What was left out, because it cannot be what a run has found: each with the reason.
     """
 
     added: int
     known: int
     conflicts: list[str]
     observed: int = 0
+    damaged: Sequence[str] = ()
+
+
+class DamagedRunWarning(GmedWarning):
+    """Runs of a store were left out, because they cannot be what a run has found."""
 
 
 class Timing(NamedTuple):
@@ -156,20 +175,23 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
+        self._opened: Opened | None = None
         with self.explained("cannot be used as a results store"):
-            self.database = _connect(self.path)
+            self._opened = Opened(self.path)
+            self.database = self._opened.database
             try:
-                self._open()
+                self._open(migrate=self._opened.writable)
             except BaseException:
-                self.database.close()
+                self._opened.close()
                 raise
 
-    def _open(self) -> None:
+    def _open(self, *, migrate: bool) -> None:
         self.database.row_factory = sqlite3.Row
+        self.database.text_factory = decode_text
         self.database.execute("PRAGMA foreign_keys = ON")
         self.database.execute("PRAGMA synchronous = FULL")
         self._recognise()
-        if _writable(self.path):
+        if migrate:
             self._migrate()
             _switch_to_wal(self.database)
 
@@ -184,6 +206,8 @@ class Store:
         holds_tables = self.database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
         if holds_tables and self.database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise StoreError(f"{self.path}: an SQLite file of something else; choose another --store.")
+        if self.database.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()[0]:
+            raise StoreError(f"{self.path}: holds views or triggers, which no store does; choose another --store.")
 
     def _migrate(self) -> None:
         """Bring the tables to this version, all or none of the way."""
@@ -205,9 +229,18 @@ class Store:
         """Inside, what goes wrong is said with the file and what to do."""
         try:
             yield
-        except (sqlite3.Error, ValueError, LookupError, TypeError, RecursionError) as error:
+            if self._opened is not None:
+                self._opened.check_unchanged()
+        except (sqlite3.Error, ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
             if isinstance(error, GmedError):
                 raise
+            if self._opened is not None:
+                self._opened.check_unchanged()
+            if isinstance(error, sqlite3.Error) and is_full(error, self.path):
+                raise StoreError(
+                    f"{self.path}: {what}: the disk is full ({error}). Free some space and run the same command again; "
+                    "what was finished before is kept."
+                ) from error
             raise StoreError(
                 f"{self.path}: {what} ({error}). Check the file, its folder and permissions, or choose another --store."
             ) from error
@@ -218,30 +251,67 @@ class Store:
         self.database.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self.database.execute("COMMIT")
         except BaseException:
-            self.database.execute("ROLLBACK")
+            if self.database.in_transaction:  # a full disk may have ended it already
+                self.database.execute("ROLLBACK")
             raise
-        self.database.execute("COMMIT")
 
     def require_writable(self) -> None:
         """Refuse to begin what could not be kept in the end."""
-        if not _writable(self.path):
+        if self._opened is None or not self._opened.writable:
             raise StoreError(f"{self.path}: cannot be written. Check its permissions, or choose another --store.")
 
     def find(self, spec: RunSpec) -> RunResult | None:
-        """The finished run of this specification, if there is one."""
+        """The finished run of this specification, if there is one.
+
+        A damaged row is none: the run is computed again, and replaces it.
+        """
         with self.explained("cannot be read"):
-            query = "SELECT * FROM runs WHERE key = ? AND status = 'finished'"
-            row = self.database.execute(query, (spec.key,)).fetchone()
-            return None if row is None else _result(row)
+            row = self._row_of(spec)
+            return None if row is None or row["status"] != "finished" else result_of(row)
 
     def outcome(self, spec: RunSpec, since: float) -> RunResult | str | None:
         """The finished run of this specification, or the error of one that failed after that time."""
         with self.explained("cannot be read"):
-            row = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
+            row = self._row_of(spec)
             if row is None or row["status"] == "finished":
-                return None if row is None else _result(row)
+                return None if row is None else result_of(row)
             return str(row["error"]) if datetime.fromisoformat(row["recorded"]).timestamp() >= int(since) else None
+
+    def _row_of(self, spec: RunSpec) -> sqlite3.Row | None:
+        """Return the row of a run, unless there is none or it is damaged, which is noted."""
+        row: sqlite3.Row | None = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
+        return row if row is None or (_is_of(row, spec) and self._is_sound(row)) else None
+
+    def _is_sound(self, row: sqlite3.Row) -> bool:
+        """Whether a row can be what a run has found; if not, that is noted once."""
+        if (problem := row_problem(row)) is not None:
+            self._note_damaged([f"{row_name(row)} ({problem})"])
+        return problem is None
+
+    def _sound_rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
+        """Return the rows of today's runs, but for those that are damaged, which are noted together."""
+        rows, damaged = [], []
+        for row in self._rows(status, benchmark):
+            if _current(row):
+                if (problem := row_problem(row)) is None:
+                    rows.append(row)
+                else:
+                    damaged.append(f"{row_name(row)} ({problem})")
+        self._note_damaged(damaged)
+        return rows
+
+    def _note_damaged(self, damaged: Sequence[str]) -> None:
+        if damaged:
+            many = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
+            count = f"{len(damaged)} damaged run{'s are' if len(damaged) > 1 else ' is'}"
+            warnings.warn(
+                f"{self.path}: {count} left out: {'; '.join(damaged[:NAMED])}{many}. To see all of them: gmed doctor "
+                f"--store {shlex.quote(self.path)}. gmed run computes a run again and replaces it; gmed rm removes it.",
+                DamagedRunWarning,
+                stacklevel=4,
+            )
 
     def add(self, spec: RunSpec, outcome: RunResult | str) -> None:
         """Keep a finished run, or the error of a failed one. A failure never replaces a finished run."""
@@ -254,24 +324,39 @@ class Store:
         with self.explained("a result could not be written"), self.transaction():
             for spec, outcome in outcomes:
                 row = _row(spec, outcome)
-                names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-                if row["status"] == "failed":
-                    self.database.execute("DELETE FROM runs WHERE key = :key AND status = 'failed'", row)
-                    self.database.execute(f"INSERT OR IGNORE INTO runs ({names}) VALUES ({marks})", row)
-                else:
-                    row |= self._measured_before(row)
-                    self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+                if row["status"] == "finished":
+                    self._write(row | self._measured_before(row))
+                elif self._replaceable(row):
+                    self._write(row)
                 self.database.execute("DELETE FROM claims WHERE key = :key", row)
+
+    def _replaceable(self, row: Fields) -> bool:
+        """Whether the run of a row has not finished here."""
+        here = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
+        return here is None or here["status"] != "finished" or row_problem(here) is not None
+
+    def _write(self, row: Fields) -> None:
+        """Write a row with its checksum, in place of what is there of the same run."""
+        names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+        self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+        self._seal(row["key"])
+
+    def _seal(self, key: str) -> None:
+        """Give a row the checksum of what is in it."""
+        row = self.database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
+        self.database.execute("UPDATE runs SET checksum = ? WHERE key = ?", (checksum(row), key))
 
     def _measured_before(self, row: dict[str, Any]) -> dict[str, Any]:
         """What is known of the same run with the same accuracies, and was not measured this time."""
         here = self.database.execute("SELECT * FROM runs WHERE key = :key AND accuracy = :accuracy", row).fetchone()
-        return {name: here[name] for name in MEASURED if row[name] is None} if here else {}
+        if here is None or row_problem(here) is not None:
+            return {}
+        return {name: here[name] for name in MEASURED if row[name] is None}
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
         with self.explained("cannot be read"):
-            return [_result(row) for row in self._rows("finished", benchmark) if _current(row)]
+            return [result_of(row) for row in self._sound_rows("finished", benchmark)]
 
     def benchmarks_named(self, name: str) -> list[str]:
         """The benchmark of this name, or all that are made of the file of this name.
@@ -292,16 +377,7 @@ class Store:
         """How long every finished run took, whatever the versions that computed it."""
         query = "SELECT key, benchmark, method, timings, environment FROM runs WHERE status = 'finished' ORDER BY rowid"
         with self.explained("cannot be read"):
-            return [
-                Timing(
-                    row["key"],
-                    row["benchmark"],
-                    row["method"],
-                    json.loads(row["environment"]).get("device", ""),
-                    sum(json.loads(row["timings"]).values()),
-                )
-                for row in self.database.execute(query)
-            ]
+            return [timing for row in self.database.execute(query) if (timing := _timing(row)) is not None]
 
     def outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
         """How many finished runs, of all methods or of these, were computed by other versions of their parts."""
@@ -312,7 +388,7 @@ class Store:
     def extensions_lacking(self) -> list[str]:
         """The files that computed finished runs whose methods are not known here."""
         with self.explained("cannot be read"):
-            lacking = [row for row in self._rows("finished", None) if _spec(row) is None]
+            lacking = [row for row in self._rows("finished", None) if _spec(row) is None and row_problem(row) is None]
             return sorted(
                 {name for row in lacking for name, v in json.loads(row["versions"]).items() if type(v) is str}
             )
@@ -320,9 +396,8 @@ class Store:
     def failures(self, benchmark: str | None = None) -> list[Failure]:
         with self.explained("cannot be read"):
             return [
-                Failure(row["benchmark"], row["method"], row["seed"], str(row["error"]))
-                for row in self._rows("failed", benchmark)
-                if _current(row)
+                Failure(row["benchmark"], row["method"], row["seed"], row["error"])
+                for row in self._sound_rows("failed", benchmark)
             ]
 
     def observed(self, spec: RunSpec, what: str) -> Any | None:
@@ -339,6 +414,9 @@ class Store:
         with self.explained("cannot be read"):
             query = "SELECT content FROM observed WHERE key = ? AND what = ?"
             row = self.database.execute(query, (spec.key, what)).fetchone()
+            if row is not None and (problem := _observed_problem(row)) is not None:
+                self._note_damaged([f"{what} of {spec} ({problem})"])
+                return None
             return None if row is None else json.loads(row["content"])
 
     def keep_observed(self, spec: RunSpec, what: str, content: Any) -> None:
@@ -357,10 +435,11 @@ class Store:
         """
         if observed and self._schema() < WITH_OBSERVED:  # it cannot be written, and has no such table
             return set()
-        found = "observed WHERE what = ?" if observed else "runs WHERE status = 'finished'"
         with self.explained("cannot be read"):
-            rows = self.database.execute(f"SELECT key FROM {found}", (observed,) if observed else ())
-            return {str(row["key"]) for row in rows}
+            if observed:
+                rows = self.database.execute("SELECT key, content FROM observed WHERE what = ?", (observed,))
+                return {str(row["key"]) for row in rows if _observed_problem(row) is None}
+            return {str(row["key"]) for row in self._rows("finished", None) if row_problem(row) is None}
 
     def remove(self, benchmark: str, methods: Sequence[str] = (), *, failed: bool = False) -> int:
         """Remove the runs of a benchmark: all, or of these methods as they are stored, or the failed ones; how many.
@@ -377,17 +456,33 @@ class Store:
             return self.database.execute(f"DELETE FROM runs {which}", (benchmark, *names)).rowcount
 
     def merge(self, other: Store) -> Merged:
-        """Take in the runs of another store. One that is here with another result stays as it is."""
+        """Take in the runs of another store. One that is here with another result stays as it is.
+
+        What cannot be what a run has found is left out.
+        """
         with other.explained("cannot be read"):
-            rows = [dict(row) for row in other.database.execute("SELECT * FROM runs ORDER BY rowid")]
+            everything = other.database.execute(EVERY_RUN).fetchall()
             observed = other._everything_observed()
+        sound, damaged = list[dict[str, Any]](), list[str]()
+        for row in everything:
+            if (problem := row_problem(row)) is None:
+                sound.append(dict(row))
+            else:
+                damaged.append(f"{row_name(row)} ({problem})")
+        damaged += [
+            f"{short(row['what'])} of {short(row['benchmark'])} {short(row['method'])} ({problem})"
+            for row in observed
+            if (problem := _observed_problem(row)) is not None
+        ]
         added, known, conflicts = 0, 0, []
         with self.explained("could not be changed"), self.transaction():
-            for row in rows:
+            columns = [found["name"] for found in self.database.execute("PRAGMA table_info(runs)")]
+            for row in sound:
                 here = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
+                if here is not None and row_problem(here) is not None:
+                    here = None  # replaced
                 if here is None or (here["status"] == "failed" and row["status"] == "finished"):
-                    names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-                    self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+                    self._write({name: row.get(name) for name in columns})
                     added += 1
                 elif row["status"] == "failed" or json.loads(here["accuracy"]) == json.loads(row["accuracy"]):
                     known += 1
@@ -395,13 +490,16 @@ class Store:
                         found = {name: row.get(name) for name in ("key", *MEASURED)}
                         filled = ", ".join(f"{name} = coalesce({name}, :{name})" for name in MEASURED)
                         self.database.execute(f"UPDATE runs SET {filled} WHERE key = :key", found)
+                        if here["checksum"] is not None:
+                            self._seal(row["key"])
                 else:
-                    conflicts.append(f"{row['benchmark']} {row['method']} seed {row['seed']}")
+                    conflicts.append(row_name(row))
             before = self.database.total_changes
             self.database.executemany(
-                f"INSERT OR IGNORE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)", observed
+                f"INSERT OR IGNORE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)",
+                [tuple(row) for row in observed if _observed_problem(row) is None],
             )
-            return Merged(added, known, conflicts, self.database.total_changes - before)
+            return Merged(added, known, conflicts, self.database.total_changes - before, damaged)
 
     def _everything_observed(self) -> list[sqlite3.Row]:
         if self._schema() < WITH_OBSERVED:
@@ -416,7 +514,8 @@ class Store:
             return self.database.execute(query, (status, benchmark)).fetchall()
 
     def close(self) -> None:
-        self.database.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def __enter__(self) -> Store:
         return self
@@ -425,21 +524,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _writable(path: str) -> bool:
-    """Whether a store can be written there: the file, and beside it SQLite's own files."""
-    if path == ":memory:":
-        return True
-    file = Path(path)
-    return os.access(file.parent, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
-
-
-def _connect(path: str) -> sqlite3.Connection:
-    if _writable(path) or not Path(path).exists():
-        return sqlite3.connect(path, timeout=30, isolation_level=None)
-    uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"  # a store on a read-only disk can be read
-    return sqlite3.connect(uri, uri=True, isolation_level=None)
 
 
 def _switch_to_wal(db: sqlite3.Connection) -> None:
@@ -469,7 +553,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
         "recorded": _now(),
     }
     if isinstance(outcome, str):
-        return row | {"status": "failed", "error": outcome}
+        return row | {"status": "failed", "error": outcome.encode("utf-8", "backslashreplace").decode()}
     return row | {
         "status": "finished",
         "steps": outcome.steps,
@@ -486,60 +570,6 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
     }
 
 
-def _result(row: sqlite3.Row) -> RunResult:
-    measured = {name: row[name] for name in MEASURED if name in row.keys()}  # noqa: SIM118
-    result = RunResult(
-        benchmark=row["benchmark"],
-        method=row["method"],
-        seed=row["seed"],
-        accuracy=json.loads(row["accuracy"]),
-        final_accuracy=row["final_accuracy"],
-        pooled_accuracy=row["pooled_accuracy"],
-        steps=row["steps"],
-        timings=json.loads(row["timings"]),
-        environment=json.loads(row["environment"]),
-        untrained=json.loads(measured.get("untrained") or "null"),
-        passes=json.loads(measured.get("passes") or "null"),
-        prequential=measured.get("prequential"),
-        memory=json.loads(measured.get("memory") or "null"),
-        overhead=json.loads(measured.get("overhead") or "null"),
-    )
-    check_sound(result)
-    return result
-
-
-def check_sound(run: RunResult) -> None:
-    """Refuse what no run can have found, whatever file it was read from.
-
-    >>> check_sound(RunResult("split-mnist", "er", 0, [[1.5]], 1.5, 1.5, 500, {}, {}))
-    Traceback (most recent call last):
-    ValueError: the accuracies of split-mnist er seed 0 are not in 0 .. 1
-    """
-    name = f"{run.benchmark} {run.method} seed {run.seed}"
-    shares = [run.final_accuracy, run.pooled_accuracy, *(share for points in run.accuracy for share in points)]
-    shares += [] if run.prequential is None else [run.prequential]
-    shares += [] if run.untrained is None else run.untrained
-    if not all(type(share) in (int, float) and 0 <= share <= 1 for share in shares):
-        raise ValueError(f"the accuracies of {name} are not in 0 .. 1")
-    if len({len(points) for points in run.accuracy}) != 1:
-        raise ValueError(f"{name} has another number of tasks at another point of evaluation, or no such point")
-    if not isinstance(run.steps, int) or not all(isinstance(d, dict) for d in (run.timings, run.environment)):
-        raise ValueError(f"the row of {name} is damaged")
-    if not all(isinstance(told, str) for told in run.environment.values()):
-        raise ValueError(f"the environment of {name} is not told in words")
-    if run.untrained is not None and len(run.untrained) != len(run.accuracy[-1]):
-        raise ValueError(f"{name} has another number of tasks untrained")
-    amounts = {
-        "timings": run.timings.values(),
-        "passes": () if run.passes is None else (run.passes["forward"], run.passes["backward"]),
-        "memory": () if run.memory is None else [count for point in run.memory for count in point],
-        "overhead": () if run.overhead is None else (run.overhead["examples"], run.overhead["bytes"]),
-    }
-    for what, found in amounts.items():
-        if not all(type(amount) in (int, float) and amount >= 0 for amount in found):
-            raise ValueError(f"the {what} of {name} are not numbers from 0 on")
-
-
 def spec_today(benchmark: str, method: str, seed: int) -> RunSpec | None:
     """The run of these names; nothing where there is no such benchmark or method, or no longer.
 
@@ -547,15 +577,54 @@ def spec_today(benchmark: str, method: str, seed: int) -> RunSpec | None:
     ('split-mnist er seed 0', None)
     """
     try:
-        return RunSpec.make(benchmark, method, seed)
+        return RunSpec.named(benchmark, method, seed)
     except GmedError:
         return None
 
 
 def _spec(row: sqlite3.Row) -> RunSpec | None:
-    return spec_today(row["benchmark"], row["method"], row["seed"])
+    names = row["benchmark"], row["method"], row["seed"]
+    return spec_today(*names) if [type(name) for name in names] == [str, str, int] and row["seed"] >= 0 else None
 
 
 def _current(row: sqlite3.Row) -> bool:
     spec = _spec(row)
-    return spec is not None and spec.key == str(row["key"])
+    return spec is not None and spec.key == row["key"] and _is_of(row, spec)
+
+
+def _is_of(row: sqlite3.Row, spec: RunSpec) -> bool:
+    """Whether a row names the run of a specification as it is named today."""
+    return (row["benchmark"], row["method"], row["seed"]) == (spec.benchmark.name, spec.method.name, spec.seed)
+
+
+def _timing(row: sqlite3.Row) -> Timing | None:
+    """How long the run of a row took; nothing where that cannot be told."""
+    try:
+        device, seconds = json.loads(row["environment"]).get("device", ""), json.loads(row["timings"]).values()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    if not all(type(each) in (int, float) and 0 <= each <= GREATEST for each in seconds):
+        return None
+    return Timing(row["key"], row["benchmark"], row["method"], str(device), float(sum(seconds)))
+
+
+def _observed_problem(row: Fields) -> str | None:
+    """Return why what was observed of a run cannot be read, if it cannot."""
+    try:
+        for text in dict(row).values():
+            text.encode()
+        json.loads(row["content"], parse_constant=_no_number)
+    except RecursionError:
+        return "its lists are nested too deeply"
+    except (ValueError, TypeError, AttributeError) as error:
+        return str(error)
+    return None
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def decode_text(text: bytes) -> str:
+    """Return text as it is stored; what is not UTF-8 becomes lone surrogates, which no sound row has."""
+    return text.decode("utf-8", "surrogateescape")

@@ -117,11 +117,14 @@ def this_process() -> str:
 
 
 def alive(host: str, process: str, seen: float) -> bool:
-    """Whether a process that was seen then is still there, as far as can be told from here."""
+    """Whether a process that was seen then is still there, as far as can be told from here.
+
+    A time more than a minute from now tells nothing, be it of the past or of the future: clocks agree better.
+    """
     number, since, *_ = process.split(" ")
     if host == this_host() and since:
         return started(int(number)) == since
-    return time.time() - seen < GIVEN_UP
+    return abs(time.time() - seen) < GIVEN_UP
 
 
 def started(process: int) -> str:

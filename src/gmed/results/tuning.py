@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmed.engine import TUNING, get_benchmark, resolve
-from gmed.engine.methods import parse
+from gmed.engine import TUNING, get_benchmark
+from gmed.engine.methods import parse, read_method
 from gmed.engine.own_model import OwnModel
 from gmed.errors import DivergedError, UsageError
 from gmed.results.store import Store
@@ -56,7 +56,7 @@ def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
     for point in product(*grid.values()):
         values = ",".join(f"{name}={value}" for name, value in zip(grid, point, strict=True))
         given = ",".join(f"{k}={str(v).lower()}" for k, v in edit[0].parameters.items())
-        named[point] = resolve(made, f"{base}+{edit[0].name}({','.join(filter(None, (given, values)))})").name
+        named[point] = read_method(made, f"{base}+{edit[0].name}({','.join(filter(None, (given, values)))})").name
     return named
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,8 +89,9 @@ def _run(row: Mapping[str, object]) -> RunUnderWay:
         total = int(str(row["total"]))
         return RunUnderWay(*names, int(str(row["seen"])) / total if total else 0.0)
     if row["status"] == "finished":
-        return RunUnderWay(*names, 1.0, accuracy=float(str(row["final_accuracy"])))
-    return RunUnderWay(*names, 1.0, error=str(row["error"]))
+        accuracy = row["final_accuracy"]  # which is read without the rest of the row, and may be damaged
+        return RunUnderWay(*names, 1.0, accuracy=accuracy if isinstance(accuracy, float) else math.nan)
+    return RunUnderWay(*names, 1.0, error=str(row["error"] or ""))
 
 
 def seconds_left(sweep: SweepUnderWay, timings: Sequence[Timing], now: float | None = None) -> float | None:

@@ -67,6 +67,16 @@ def p_value(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
 
 
+def first_line(error: str) -> str:
+    """Return what of an error text fits where there is little room, without what a terminal would take as a command.
+
+    >>> first_line("DivergedError: too large\\nin step 3"), first_line("")
+    ('DivergedError: too large', 'no reason was given')
+    """
+    first = next((line for line in error.splitlines() if line.strip()), "no reason was given")
+    return "".join(character if character.isprintable() else " " for character in first)
+
+
 def as_typed(benchmark: str, *methods: str) -> list[str]:
     """A benchmark as the command line takes it, and methods: what is one's own is named by its file.
 
@@ -84,7 +94,8 @@ def as_typed(benchmark: str, *methods: str) -> list[str]:
     split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
     dropped = [word for column in own.drop for word in ("--drop", column)]
     fuzzy = ["--fuzzy"] if plain.endswith(FUZZY) else []
-    return [own.file, *methods, *label, *split, *dropped, *fuzzy, *asked]
+    file = f"./{own.file}" if own.file.startswith("-") else own.file  # it is no option
+    return [file, *methods, *label, *split, *dropped, *fuzzy, *asked]
 
 
 def describe_gain(gain: Gain, marks: str = "") -> str:

@@ -9,6 +9,9 @@ from gmed.errors import whole_number
 from gmed.randomness import generator
 from gmed.streams.stream import Stream, ends
 
+MOST_PASSES = 1_000
+"""Passes over a stream. All of them are laid out at once."""
+
 
 def iid(stream: Stream, seed: int, *, passes: int = 1) -> Stream:
     """The same examples shuffled: no drift. One pass is evaluated at as many points as the stream has tasks,
@@ -20,7 +23,7 @@ def iid(stream: Stream, seed: int, *, passes: int = 1) -> Stream:
     >>> len(shuffled), shuffled.evaluate_after
     (12, (4, 8, 12))
     """
-    whole_number("passes", passes)
+    whole_number("passes", passes, most=MOST_PASSES)
     shuffle = generator(seed, "order", step=1)  # step 0 ordered the tasks themselves
     seen = torch.from_numpy(np.concatenate([shuffle.permutation(len(stream)) for _ in range(passes)]))
     points = stream.evaluate_after if passes == 1 else ends([len(stream)] * passes)
