@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.errors import DataError, GmedError, unknown
+from gmed.io.files import check_regular
 
 Row = tuple[str, Sequence[Any]]
 """Where a row is, in words, and its cells. The first row of a file is its header."""
@@ -82,6 +83,10 @@ class TableFile:
     """
 
     def __init__(self, path: Path) -> None:
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
         self.path = path
         self.position, self.size = 0, path.stat().st_size if path.is_file() else 0
         self._rows = self._parquet if path.suffix.lower() == ".parquet" else self._csv

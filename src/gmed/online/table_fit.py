@@ -13,7 +13,7 @@ import numpy as np
 
 from gmed.data.progress import Progress, unwatched
 from gmed.data.table import TableFile
-from gmed.errors import DataError, UsageError
+from gmed.errors import DataError, UsageError, finite_number
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.settings import Settings
 
@@ -97,6 +97,7 @@ def fit_table(
     What comes out does not depend on where it was cut. ``stop`` is asked after every step; when it says so, what is
     learned is kept and the rest left for another call.
     """
+    finite_number("checkpoint_every", checkpoint_every, above=0)
     file = TableFile(fit.table)
     file.check([fit.label, *fit.drop])
     features = file.others([fit.label, *fit.drop])
