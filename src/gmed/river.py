@@ -106,7 +106,7 @@ class GMEDClassifier(base.Classifier):
         if not missing.any():
             return x
         if self._classifier is not None and isinstance(self._classifier.units, Standardiser):
-            mean = self._classifier.units.mean
+            mean, _ = self._classifier.units.moments()
         else:
             mean = np.where(missing, 0, x).sum(0) / np.maximum(1, (~missing).sum(0))
         return np.where(missing, mean, x)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
@@ -62,7 +63,21 @@ def waits_for_changes(method: Callable[Concatenate[S, P], R]) -> Callable[Concat
 
     @wraps(method)
     def run_between_changes(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
+        with alone(self._lock):
             return method(self, *args, **kwargs)
 
     return run_between_changes
+
+
+@contextmanager
+def alone(lock: Lock) -> Iterator[hold_interrupts]:
+    """Hold a lock inside; Ctrl-C may come at any moment but while it is taken or given back.
+
+    Where it is to wait inside too, set ``deferring`` of what is yielded.
+    """
+    with hold_interrupts() as interrupts, lock:
+        interrupts.deferring = False
+        try:
+            yield interrupts
+        finally:
+            interrupts.deferring = True
