@@ -380,7 +380,7 @@ def test_a_loaded_classifier_goes_on_bit_for_bit(tmp_path, labels, settings):
 
 
 def test_every_flipped_byte_of_a_file_is_noticed(tmp_path):
-    """Refused, but for the letters of the word "checksum": all that is told is then still what was written."""
+    """Refused, wherever the damage is."""
     x, y = rows(30)
     model = OnlineClassifier(QUICK, inputs=4)
     model.learn(x, y)
@@ -389,12 +389,8 @@ def test_every_flipped_byte_of_a_file_is_noticed(tmp_path):
     sound = path.read_bytes()
     for place in np.random.default_rng(0).integers(len(sound), size=60).tolist():
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
-        try:
-            found, _ = OnlineClassifier.load(path)
-        except UsageError as error:
-            assert "model" in str(error)
-        else:
-            assert b'"checksum"' not in path.read_bytes() and state(found) == state(model)
+        with pytest.raises(UsageError, match="model"):
+            OnlineClassifier.load(path)
     for length in (0, 7, 100, len(sound) - 1):
         path.write_bytes(sound[:length])
         with pytest.raises(UsageError, match="model"):

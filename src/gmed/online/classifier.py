@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from gmed.errors import InputError, UsageError, whole_number
 from gmed.learners import Learner
 from gmed.learners.exclusive import Lock, alone, exclusive, waits_for_changes
 from gmed.learners.state import read_state, write_state
+from gmed.models import MLP
 from gmed.online.labels import Labels, plain
 from gmed.online.settings import Model, Settings
 from gmed.online.units import AsTheyAre, Floats, Standardiser, Units
@@ -166,7 +168,8 @@ class OnlineClassifier:
         """A learner that has learned as much as this classifier, for these classes and units."""
         if now is None:
             return self.settings.make_learner(self.inputs, len(labels.met), self.seed)
-        learner = deepcopy(now.learner)
+        with alone(now.learner._lock):  # not while a prediction has the model in evaluation mode
+            learner = deepcopy(now.learner)
         if len(labels.met) > learner.classes:
             learner.grow(len(labels.met))
         if learner.memory is not None and not units.same_as(now.units):
@@ -308,6 +311,7 @@ class OnlineClassifier:
                 }
                 units = Standardiser.from_state(parts["units."], new.inputs) if parts["units."] else AsTheyAre()
                 outputs = max(len(labels.met), int(parts["learner."]["classes"]))
+                new._check_sizes(outputs, parts["learner."])
                 learner = new.settings.make_learner(new.inputs, outputs, new.seed)
                 learner.load_state_dict(parts["learner."])
                 new._now = Learned(labels, units, learner, rows)
@@ -316,6 +320,17 @@ class OnlineClassifier:
                 raise
             raise UsageError(f"it is not the state of a classifier ({error})") from None
         return new
+
+    def _check_sizes(self, outputs: int, state: Mapping[str, Tensor]) -> None:
+        """Make sure that a model is as large as its tensors, before there is room made for it."""
+        if state["shape"].tolist() != [self.inputs]:
+            raise UsageError(f"it has learned from {state['shape'].tolist()} features, not {self.inputs}")
+        if self.settings.model is None:
+            with torch.device("meta"):  # shapes without values
+                own = MLP(self.inputs, self.settings.hidden, outputs).state_dict()
+            for name, tensor in own.items():
+                if state[f"model.{name}"].shape != tensor.shape:
+                    raise UsageError(f"the size of its model.{name} is not the one that its settings say")
 
     def save(self, path: str | Path, **texts: str) -> None:
         """Write it to a file, whole or not at all."""
