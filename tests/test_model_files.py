@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -186,31 +185,22 @@ def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path
     assert "huge" in found.stdout and found.stdout.endswith("True\n")
 
 
-def test_a_reader_beside_a_writer_never_sees_damage(tmp_path):
-    """Two models of different sizes take each other's place."""
-    path, models = tmp_path / "model", [classifier(30), classifier(10)]
-    files = []
-    for number, model in enumerate(models):
-        model.save(tmp_path / str(number))
-        files.append((tmp_path / str(number)).read_bytes())
-    path.write_bytes(files[0])
-    ended = threading.Event()
+def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    import gmed.learners.state as files
 
-    def write():
-        number = 0
-        while not ended.is_set():
-            number += 1
-            path.with_name("next").write_bytes(files[number % 2])
-            path.with_name("next").replace(path)
+    path, real = tmp_path / "model", files.safe_open
+    classifier(10).save(tmp_path / "next")
+    classifier(30).save(path)
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        for _ in range(300):
-            read_state(path, {"classifier": "gmed-classifier/1"})
-    finally:
-        ended.set()
-        thread.join()
+    def opened_and_replaced(*arguments, **named):
+        file = real(*arguments, **named)
+        if (tmp_path / "next").exists():
+            (tmp_path / "next").replace(path)
+        return file
+
+    monkeypatch.setattr(files, "safe_open", opened_and_replaced)
+    assert OnlineClassifier.load(path)[0].rows == 30
+    assert OnlineClassifier.load(path)[0].rows == 10
 
 
 def test_a_pipe_is_no_model(tmp_path):

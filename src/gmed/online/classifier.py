@@ -125,8 +125,8 @@ class OnlineClassifier:
         classes
             Classes to tell apart from now on, besides those of ``y`` and those known already.
         """
-        self._check(x, y)
-        y = plain(y)
+        x, y = self._checked(x), plain(np.asarray(y))
+        self._check_paired(x, y)
         with alone(self._lock) as interrupts:
             now = self._now
             labels = None if now is None else now.labels
@@ -147,8 +147,8 @@ class OnlineClassifier:
 
     def fit(self, x: Floats, y: NDArray[Any], passes: int, shuffle: bool) -> None:
         """Learn from rows that are all there at once, several times over, before anything else is learned."""
-        self._check(x, y)
-        y = plain(y)
+        x, y = self._checked(x), plain(np.asarray(y))
+        self._check_paired(x, y)
         with alone(self._lock):
             if self.rows:
                 raise UsageError("this classifier has learned already; make a new one")
@@ -266,22 +266,28 @@ class OnlineClassifier:
 
     def classes_and_scores(self, x: Floats) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """The classes in order and (n, classes) logits, both of the same moment while another thread learns."""
-        now = self._begun()
-        self._check(x)
+        now, x = self._begun(), self._checked(x)
         z = now.units.standardised(x)
         blocks = (z[start : start + BLOCK] for start in range(0, len(z), BLOCK))
         with alone(now.learner._lock):
             logits = np.concatenate([now.learner.logits(rows).cpu().numpy() for rows in blocks])
         return now.labels.classes, logits[:, now.labels.places]
 
-    def _check(self, x: Floats, y: NDArray[Any] | None = None) -> None:
+    def _checked(self, given: Any) -> Floats:
+        try:
+            x: Floats = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"rows of {self.inputs} numbers are needed: {error}") from error
         if x.ndim != 2 or x.shape[1] != self.inputs or not len(x):
             raise InputError(f"rows of {self.inputs} features are needed, not an array of shape {x.shape}")
-        if y is not None and y.shape != (len(x),):
-            raise InputError(f"y must hold one label per row: shape {y.shape} for {len(x)} rows")
         if not np.isfinite(x).all():
             row = int(np.flatnonzero(~np.isfinite(x).all(1))[0])
             raise InputError(f"row {row} holds NaN or infinity; drop or mend it")
+        return x
+
+    def _check_paired(self, x: Floats, y: NDArray[Any]) -> None:
+        if y.shape != (len(x),):
+            raise InputError(f"y must hold one label per row: shape {y.shape} for {len(x)} rows")
 
     # ------------------------------------------------------------------ state is data
 
