@@ -224,7 +224,7 @@ class OnlineClassifier:
         row
             By their numbers: 0 is the first row ever learned from. Not where :meth:`fit` passed over rows repeatedly.
         label
-            By their class or classes.
+            By their class or classes, which must be of the labels' kind: words, numbers or truth values.
         where
             Called with all stored rows, in the features' own units and edited as they are, and their labels; says of
             each whether it goes.
