@@ -70,14 +70,7 @@ def waits_for_changes(method: Callable[Concatenate[S, P], R]) -> Callable[Concat
 
 
 @contextmanager
-def alone(lock: Lock) -> Iterator[hold_interrupts]:
-    """Hold a lock inside; Ctrl-C may come at any moment but while it is taken or given back.
-
-    Where it is to wait inside too, set ``deferring`` of what is yielded.
-    """
-    with hold_interrupts() as interrupts, lock:
-        interrupts.deferring = False
-        try:
-            yield interrupts
-        finally:
-            interrupts.deferring = True
+def alone(lock: Lock) -> Iterator[None]:
+    """Hold a lock inside. Ctrl-C may come at any moment; it never leaves the lock taken."""
+    with lock._lock:  # of the interpreter itself: nothing can come between taking it and this block
+        yield

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.errors import InputError, UsageError, whole_number
+from gmed.interrupts import hold_interrupts
 from gmed.learners import Learner
 from gmed.learners.exclusive import Lock, alone, exclusive, waits_for_changes
 from gmed.learners.state import read_state, write_state
@@ -127,7 +128,7 @@ class OnlineClassifier:
         """
         x, y = self._checked(x), plain(np.asarray(y))
         self._check_paired(x, y)
-        with alone(self._lock) as interrupts:
+        with alone(self._lock):
             now = self._now
             labels = None if now is None else now.labels
             for named in ([] if classes is None or not len(classes) else [classes]) + [y]:
@@ -138,12 +139,13 @@ class OnlineClassifier:
             z, numbers = units.standardised(x), labels.outputs(y)
             one_step = len(x) <= self.settings.batch_size
             if now and one_step and units.same_as(now.units) and len(labels.met) <= now.learner.classes:
-                interrupts.deferring = True  # a single step is all that can fail, and leaves no trace then
-                learner = now.learner
+                with hold_interrupts():  # a single step is all that can fail, and leaves no trace then
+                    now.learner.observe(z, numbers)
+                    self._now = Learned(labels, units, now.learner, now.rows + len(x))
             else:  # on a copy, which can be let go at any moment
                 learner = self._copy(now, labels, units)
-            self._observe(learner, z, numbers)
-            self._now = Learned(labels, units, learner, self.rows + len(x))
+                self._observe(learner, z, numbers)
+                self._now = Learned(labels, units, learner, self.rows + len(x))
 
     def fit(self, x: Floats, y: NDArray[Any], passes: int, shuffle: bool) -> None:
         """Learn from rows that are all there at once, several times over, before anything else is learned."""
