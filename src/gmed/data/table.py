@@ -139,7 +139,7 @@ class TableFile:
             numbers = np.array([[cells[place] for place, _ in columns] for _, cells in block], dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
             numbers = np.full((len(block), len(columns)), np.nan)
-        if np.isfinite(numbers).all():
+        if numbers.ndim == 2 and np.isfinite(numbers).all():  # cells of Parquet may be lists of numbers
             return numbers
         found = [[_number(self.path, where, name, cells[place]) for place, name in columns] for where, cells in block]
         return np.array(found, dtype=np.float64)
