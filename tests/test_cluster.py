@@ -11,7 +11,7 @@ import pytest
 
 import gmed
 from gmed.engine import RunSpec, Terms, cluster
-from gmed.engine.cluster import Cluster, compare_versions, go_on, versions
+from gmed.engine.cluster import Cluster, OtherGmedError, go_on, other_gmed, versions, warn_of_differences
 from gmed.engine.executor import Failed, Progress
 from gmed.engine.group import told
 from gmed.errors import UsageError
@@ -21,23 +21,36 @@ distributed = pytest.importorskip("distributed")
 METHODS = ["er+gmed", "mir"]
 
 
+def start(folder, program, *words, **variables):
+    """A part of a cluster, in a process of its own."""
+    local = ["--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(folder / "scheduler.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-m", f"distributed.cli.{program}", *local, *words]
+    return subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL)
+
+
+def start_worker(folder, *words, **variables):
+    return start(folder, "dask_worker", "--nthreads", "1", "--no-nanny", *words, **variables)
+
+
+def start_worker_with_another_gmed(folder):
+    preload = folder / "another.py"
+    preload.write_text(
+        "import gmed.engine.cluster, gmed.engine.run\n"
+        "gmed.engine.cluster.__version__ = gmed.engine.run.__version__ = '0.0.1'\n"
+    )
+    return start_worker(folder, "--preload", str(preload))
+
+
 @contextmanager
 def dask(folder, workers=2):
     """A scheduler and workers in processes of their own; nothing restarts a worker that dies."""
-    about = folder / "scheduler.json"
-    local = ["--host", "127.0.0.1", "--no-dashboard"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-    def start(program, *words):
-        command = [sys.executable, "-m", f"distributed.cli.{program}", *local, "--scheduler-file", str(about), *words]
-        return subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL)
-
-    processes = [start("dask_scheduler", "--port", "0")]
+    processes = [start(folder, "dask_scheduler", "--port", "0")]
     try:
-        while not about.exists():
+        while not (folder / "scheduler.json").exists():
             time.sleep(0.05)
-        processes += [start("dask_worker", "--nthreads", "1", "--no-nanny") for _ in range(workers)]
-        with distributed.Client(scheduler_file=str(about), set_as_default=False) as client:
+        processes += [start_worker(folder) for _ in range(workers)]
+        with distributed.Client(scheduler_file=str(folder / "scheduler.json"), set_as_default=False) as client:
             if workers:
                 client.wait_for_workers(workers, timeout=60)
             yield client, processes[1:]
@@ -121,13 +134,114 @@ def test_versions_are_compared():
     ours = versions()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        compare_versions({"tcp://a": ours})
+        assert other_gmed(ours) == ""
+        warn_of_differences("tcp://a", ours)
     with pytest.warns(UserWarning, match="tcp://a has torch 0.1"):
-        compare_versions({"tcp://a": {**ours, "torch": "0.1"}})
-    with pytest.raises(UsageError, match=r"tcp://a has gmed 99"):
-        compare_versions({"tcp://a": {**ours, "gmed": "99"}})
-    with pytest.raises(UsageError, match="the client 99"):
-        go_on({"gmed": "99"}, None, {})
+        warn_of_differences("tcp://a", {**ours, "torch": "0.1"})
+    assert "has gmed 99, not" in other_gmed({**ours, "gmed": "99"})
+    assert "with another source (0123, here" in other_gmed({**ours, "source": "0123"})
+    earlier = {name: value for name, value in ours.items() if name != "source"}
+    assert "with another source (None, here" in other_gmed(earlier)
+    assert "No module named 'gmed'" in other_gmed(ModuleNotFoundError("No module named 'gmed'"))
+    for other in ({"gmed": "99", "source": ours["source"]}, {"gmed": ours["gmed"], "source": "0123"}):
+        with pytest.raises(OtherGmedError, match="install the same"):
+            go_on(other, None, {})
+
+
+class Joined(Cluster):
+    """Another worker joins once a run is under way, and is there before anything else happens."""
+
+    def __init__(self, client, join):
+        super().__init__(client)
+        self.client, self.join, self.joined, self.events = client, join, None, []
+
+    def __call__(self, specs, terms):
+        for news in super().__call__(specs, terms):
+            self.events += news
+            if self.joined is None:
+                there = len(self.client.scheduler_info()["workers"])
+                self.joined = self.join()
+                self.client.wait_for_workers(there + 1, timeout=60)
+            yield news
+
+
+def test_a_worker_with_another_gmed_that_joins_late_gets_no_runs(tmp_path):
+    joined = []
+    with dask(tmp_path, workers=1) as (client, _):
+        executor = Joined(client, lambda: joined.append(start_worker_with_another_gmed(tmp_path)) or True)
+        try:
+            with pytest.warns(UserWarning, match=r"has gmed 0\.0\.1, not .*; it gets no runs"):
+                found = gmed.run("split-mnist", "finetune", seeds=12, device="cpu", store=None, executor=executor)
+        finally:
+            for worker in joined:
+                worker.kill()
+                worker.wait()
+    assert not found.failures
+    assert len(found.runs) == 12
+
+
+def test_when_only_workers_with_another_gmed_are_there(tmp_path):
+    spec = RunSpec.make("split-mnist", "finetune", 0)
+    with dask(tmp_path, workers=0) as (client, _):
+        worker = start_worker_with_another_gmed(tmp_path)
+        try:
+            client.wait_for_workers(1, timeout=60)
+            with (
+                pytest.warns(match="gets no runs"),
+                pytest.raises(UsageError, match="start workers with the same gmed"),
+            ):
+                list(Cluster(client, patience=0.5)([spec], Terms("cpu")))
+        finally:
+            worker.kill()
+            worker.wait()
+
+
+def test_the_last_worker_with_the_right_gmed_goes_and_another_comes(tmp_path):
+    """Runs that only the lost worker could have had go to one that came later."""
+    others = []
+
+    class Replaced(Joined):
+        def __call__(self, specs, terms):
+            for number, news in enumerate(super().__call__(specs, terms)):
+                if number == 2:
+                    workers[0].kill()
+                    others.append(start_worker(tmp_path))
+                yield news
+
+    with dask(tmp_path, workers=1) as (client, workers):
+        executor = Replaced(client, lambda: others.append(start_worker_with_another_gmed(tmp_path)) or True)
+        try:
+            with pytest.warns(UserWarning, match="it gets no runs"):
+                found = gmed.run("split-mnist", "finetune", seeds=8, device="cpu", store=None, executor=executor)
+        finally:
+            for worker in others:
+                worker.kill()
+                worker.wait()
+    assert not found.failures, found.failures[0].error
+    assert len(found.runs) == 8
+
+
+def test_a_worker_needs_no_disk(tmp_path, here):
+    """A task keeps what it brings back in memory: a full or missing TMPDIR costs nothing."""
+    with dask(tmp_path, workers=0) as (client, _):
+        preload = tmp_path / "full.py"
+        preload.write_text(
+            "import tempfile\ndef full(*_, **__): raise OSError(28, 'No space left on device')\n"
+            "tempfile.TemporaryDirectory.__init__ = full\n"
+        )
+        worker = start_worker(tmp_path, "--preload", str(preload))
+        try:
+            client.wait_for_workers(1, timeout=60)
+            experiment = gmed.experiment.Experiment(
+                "split-mnist", METHODS, 1, store=tmp_path / "r.db", checkpoint_every=0.3
+            )
+            found = experiment.run(executor=Cluster(client))
+        finally:
+            worker.kill()
+            worker.wait()
+    assert not found.failures, found.failures[0].error
+    assert all("resumed at example" in run.environment for run in found.runs)
+    assert accuracies(found).items() <= accuracies(here).items()
 
 
 def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
@@ -135,7 +249,7 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
     monkeypatch.setattr(cluster, "AT_HAND", {})
     spec = RunSpec.make("split-mnist", "er", 0)
     data = spec.benchmark.dataset()
-    job = told([spec]) | {"gmed": gmed.__version__, "device": "cpu"}
+    job = told([spec]) | {"gmed": gmed.__version__, "source": versions()["source"], "device": "cpu"}
     job |= {"deterministic": False, "prequential": True, "seconds": 0.0}
     kept, seen = {}, []
     for _ in range(3):

@@ -141,7 +141,7 @@ def test_features_that_are_missing_count_as_their_mean_and_new_ones_are_left_out
     for _ in range(200):
         a, b = rng.normal(size=2)
         model.learn_one({"a": 5 + a, "b": b}, bool(a > 0))
-    mean = model._classifier.units.mean[0]
+    mean = model._classifier.units.moments()[0][0]
     assert model.predict_proba_one({"b": 0.1, "c": 9}) == model.predict_proba_one({"a": mean, "b": 0.1})
     assert model.predict_proba_one({"a": None, "b": 0.1}) == model.predict_proba_one({"a": mean, "b": 0.1})
 

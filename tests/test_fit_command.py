@@ -2,10 +2,12 @@
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 
 from gmed.cli import app
 from gmed.data.table import TableFile
-from gmed.errors import DataError, GmedError, UsageError
+from gmed.errors import DataError, GmedError, GmedWarning, UsageError
 from gmed.online import OnlineClassifier, Settings
 from gmed.online.table_fit import TableFit, fit_table
 
@@ -249,3 +251,151 @@ def test_a_checkpoint_of_another_fit_is_left_alone(table, tmp_path):
         fit_table(first)
     first.checkpoint.unlink()
     assert fit_table(first).finished
+
+
+class Killed(BaseException):
+    """The process ends here; nothing that it would have done after is done."""
+
+
+class killed_at:  # noqa: N801
+    """Inside, the n-th time that something is changed on the disk, the process is killed before it or after it."""
+
+    def __init__(self, monkeypatch, number, before):
+        self.left, self.before, self.dead = number, before, False
+        for owner, name in ((os, "open"), (os, "fsync"), (Path, "replace"), (Path, "unlink")):
+            monkeypatch.setattr(owner, name, self.dying(getattr(owner, name)))
+
+    def dying(self, real):
+        def call(*arguments, **named):
+            if self.dead:
+                raise Killed
+            self.left -= 1
+            self.dead = self.left == 0
+            if self.dead and self.before:
+                raise Killed
+            found = real(*arguments, **named)
+            if self.dead:
+                raise Killed
+            return found
+
+        return call
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("place", ["another place", "the place of the old model"])
+def test_a_fit_that_is_killed_anywhere_never_learns_twice(tmp_path, place, before):
+    """Also between the moment the model is there and that in which the checkpoint is gone."""
+    table = write_rows(tmp_path / "t.csv", 40)
+    fit_table(TableFit(table, "kind", tmp_path / "start", ("id",), Settings(memory=20, hidden=4)))
+    more = write_rows(tmp_path / "more.csv", 40, seed=1)
+    whole = TableFit(more, "kind", tmp_path / "whole", ("id",), start=tmp_path / "start")
+    expected = fit_table(whole)
+    folder = tmp_path / "killed"
+    number, ends = 0, 0
+    while True:
+        number += 1
+        folder.mkdir()
+        start = folder / "model" if place == "the place of the old model" else tmp_path / "start"
+        shutil.copy(tmp_path / "start", start) if start.parent == folder else None
+        fit = TableFit(more, "kind", folder / "model", ("id",), start=start)
+        with pytest.MonkeyPatch.context() as patch:
+            kill = killed_at(patch, number, before)
+            try:
+                fit_table(fit, checkpoint_every=1e-9)
+                killed = False
+            except Killed:
+                killed = True
+        if not killed:
+            break
+        assert kill.dead
+        ends += place == "the place of the old model" and start.read_bytes() != (tmp_path / "start").read_bytes()
+        for _ in range(2):
+            found = fit_table(fit)
+            assert found.finished and (found.rows, found.right) == (expected.rows, expected.right)
+            assert state(fit.model) == state(whole.model), f"killed at {number}"
+            assert not fit.checkpoint.exists()
+        assert found.repeated
+        shutil.rmtree(folder)
+    assert number > 20
+    assert ends > 0 or place == "another place"
+
+
+def test_the_same_fit_once_more_says_that_nothing_is_left_to_do(table, tmp_path):
+    model = tmp_path / "m"
+    words = ["fit", table, "--label", "kind", "--drop", "id", "-o", model]
+    first = call(*words)
+    before = model.read_bytes()
+    found = call(*words)
+    assert "was made by this very fit" in found.stderr and first.stderr.strip() in found.stderr
+    assert model.read_bytes() == before
+    assert "this very fit" not in call(*words, "--memory", 50).stderr
+    write_rows(table, seed=9)
+    assert "this very fit" not in call(*words).stderr
+
+
+def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
+    """Same size, same beginning, same end, and longer than what is compared at once."""
+    table = write_rows(tmp_path / "t.csv", 120_000)
+    fit = TableFit(table, "kind", tmp_path / "m", ("id",), Settings(memory=20, hidden=4, batch_size=1000))
+    assert table.stat().st_size > 3 * 2**20
+    steps = iter(range(5))
+    fit_table(fit, stop=lambda: next(steps) == 2)
+    text = bytearray(table.read_bytes())
+    place = text.index(b",", len(text) // 2) - 1
+    text[place] = ord("1") if text[place] != ord("1") else ord("2")
+    table.write_bytes(text)
+    with pytest.raises(UsageError, match="of another fit"):
+        fit_table(fit)
+
+
+def test_a_table_that_changes_while_it_is_learned_from_is_noticed(table, tmp_path):
+    fit = TableFit(table, "kind", tmp_path / "m", ("id",), Settings(memory=20, hidden=4))
+    steps = iter(range(100))
+
+    def append():
+        if next(steps) == 3:
+            with table.open("a") as file:
+                file.write("r,1,2,3,oak\n")
+        return False
+
+    with pytest.raises(DataError, match="changed while it was learned from"):
+        fit_table(fit, stop=append)
+    assert not fit.model.exists()
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-5"])
+def test_checkpoints_come_after_a_number_of_seconds(table, tmp_path, seconds):
+    with pytest.raises(UsageError, match="checkpoint_every must be a finite number"):
+        call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "m", "--checkpoint-every", seconds)
+
+
+def test_a_folder_that_is_not_there_is_noticed_before_anything_is_learned(tmp_path, table, monkeypatch):
+    monkeypatch.setattr(OnlineClassifier, "learn", lambda *given: pytest.fail("learned"))
+    with pytest.raises(UsageError, match="does not exist; create it first"):
+        call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "none" / "m")
+
+
+def test_two_predictions_into_one_file_do_not_mix_their_bytes(tmp_path, table):
+    """The second begins while the first has written a part; whoever ends last is what is there."""
+    model, out = tmp_path / "m", tmp_path / "same.csv"
+    call("fit", table, "--label", "kind", "--drop", "id", "-o", model)
+    alone = [call("predict", model, table, *more).stdout for more in ([], ["--proba"])]
+    big = write_rows(tmp_path / "big.csv", 5000)
+    words = [sys.executable, "-m", "gmed.cli", "predict", model, big, "-o", out]
+    expected = [call("predict", model, big, *more).stdout for more in ([], ["--proba"])]
+    for _ in range(2):
+        processes = [subprocess.Popen([*words, *more], stderr=subprocess.DEVNULL) for more in ([], ["--proba"])]
+        assert [process.wait(timeout=120) for process in processes] == [0, 0]
+        assert out.read_text() in expected
+    assert alone[0] != alone[1]
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+
+
+def test_wrong_rows_are_named_by_their_columns(tmp_path, table):
+    text = table.read_text().splitlines(keepends=True)
+    text[201] = "r200,999999,999999,999999,oak\n"
+    table.write_text("".join(text))
+    with pytest.warns(GmedWarning, match="values far from all others.* 999999 in column 'a'") as found:
+        call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "m")
+    (warning,) = found
+    assert "Columns: a, b, c. Rows, from 0: 200." in str(warning.message)

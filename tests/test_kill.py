@@ -27,11 +27,14 @@ def start(store):
 
 
 def kill_with_its_workers(process):
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(signal.SIGSTOP)  # it starts no more of them
+    threads = Path(f"/proc/{process.pid}/task").glob("*/children")  # each knows those that it started itself
+    children = [int(child) for thread in threads for child in thread.read_text().split()]
     process.kill()
     for child in children:
-        os.kill(int(child), signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
     process.wait()
+    return len(children)
 
 
 def has_kept_something(process, folder):
@@ -50,11 +53,19 @@ def written(folder):
             yield path, path.stat().st_mtime_ns
 
 
-def test_killed_again_and_again(tmp_path):
+def stored(store):
+    """How many results are in the store."""
+    with suppress(sqlite3.OperationalError), sqlite3.connect(store) as db:  # it may not have been made yet
+        return db.execute("SELECT count(*) FROM runs").fetchone()[0]
+    return 0
+
+
+def test_killed_again_and_again(tmp_path, capsys):
     store = tmp_path / "killed.db"
     chance = random.Random(0)
     unfinished = Path(f"{store}.unfinished")
-    kills = with_checkpoint = 0
+    kills = with_checkpoint = without_workers = in_a_write = most = 0
+    began = time.monotonic()
     while kills < KILLS:
         process = start(store)
         if kills % 4:
@@ -64,8 +75,11 @@ def test_killed_again_and_again(tmp_path):
             time.sleep(chance.uniform(0.0, 8.0))  # at any moment, the first ones included
         if process.poll() is not None:
             break  # it finished before it could be killed
-        kill_with_its_workers(process)
         kills += 1
+        without_workers += not kill_with_its_workers(process)
+        in_a_write += any(unfinished.glob(".*.tmp"))
+        assert stored(store) >= most  # nothing that was stored is lost
+        most = stored(store)
 
     last = start(store)
     document = json.loads(last.communicate(timeout=30 * KILLS)[0])
@@ -82,6 +96,12 @@ def test_killed_again_and_again(tmp_path):
     assert min(resumed) > 0
     assert len(resumed) >= KILLS // 2
     assert not unfinished.exists()
+    with capsys.disabled():
+        print(
+            f"\n{kills} kills in {time.monotonic() - began:,.0f} s: {without_workers} before workers were there, "
+            f"{in_a_write} within a write of a checkpoint, {with_checkpoint} after a new checkpoint; {len(resumed)} "
+            f"resumptions, {len(expected)} of {4 * SEEDS} results as without kills, nothing left behind"
+        )
 
 
 def _resumed(run):

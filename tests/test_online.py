@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import gmed
@@ -35,20 +34,17 @@ def state(model):
 # ---------------------------------------------------------------------- units
 
 
-@given(
-    arrays(np.float64, st.tuples(st.integers(1, 40), st.just(3)), elements=st.floats(-1e6, 1e6)),
-    st.lists(st.integers(1, 12), min_size=1, max_size=8),
-)
-def test_statistics_are_those_of_all_rows(x, sizes):
-    """Whatever batches the rows come in, against NumPy's mean and variance of all of them."""
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 90), min_size=1, max_size=8))
+def test_statistics_are_those_of_all_rows(seed, sizes):
+    """Whatever batches the rows come in, against NumPy's mean and deviation of all of them."""
+    x = np.random.default_rng(seed).normal([0, 1e6, 3], [1, 10, 0], size=(sum(sizes), 3))
     known, start = Standardiser.of(x[: sizes[0]]), sizes[0]
     for size in sizes[1:]:
-        if start < len(x):
-            known, start = known.after(x[start : start + size]), start + size
-    met = x[:start]
-    assert known.count == len(met)
-    np.testing.assert_allclose(known.mean, met.mean(0), rtol=1e-9, atol=1e-6)
-    np.testing.assert_allclose(known.squares / known.count, met.var(0), rtol=1e-6, atol=1e-3)
+        known, start = known.after(x[start : start + size]), start + size
+    mean, deviation = known.moments()
+    assert known.count == len(x)
+    np.testing.assert_allclose(mean, x.mean(0), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(deviation, x.std(0), rtol=1e-6, atol=1e-9)
 
 
 def test_first_rows_as_a_scaler_would_have_them():
@@ -89,7 +85,7 @@ def test_a_value_out_of_reach_renews_units_and_is_cut_back():
     known = Standardiser.of(x)
     far = known.after(np.array([[1e6, 0.0]]))
     assert not far.same_as(known) and known.after(x[:1]).same_as(known)
-    assert far.standardised(np.array([[1e9, 0.0]]))[0, 0] == REACH
+    assert known.standardised(np.array([[25.0, 0.0]]))[0, 0] == REACH
 
 
 def test_conversion_between_units_is_that_of_the_raw_values():
@@ -384,7 +380,7 @@ def test_a_loaded_classifier_goes_on_bit_for_bit(tmp_path, labels, settings):
 
 
 def test_every_flipped_byte_of_a_file_is_noticed(tmp_path):
-    """Refused, but for the letters of the word "checksum": all that is told is then still what was written."""
+    """Refused, wherever the damage is."""
     x, y = rows(30)
     model = OnlineClassifier(QUICK, inputs=4)
     model.learn(x, y)
@@ -393,12 +389,8 @@ def test_every_flipped_byte_of_a_file_is_noticed(tmp_path):
     sound = path.read_bytes()
     for place in np.random.default_rng(0).integers(len(sound), size=60).tolist():
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
-        try:
-            found, _ = OnlineClassifier.load(path)
-        except UsageError as error:
-            assert "model" in str(error)
-        else:
-            assert b'"checksum"' not in path.read_bytes() and state(found) == state(model)
+        with pytest.raises(UsageError, match="model"):
+            OnlineClassifier.load(path)
     for length in (0, 7, 100, len(sound) - 1):
         path.write_bytes(sound[:length])
         with pytest.raises(UsageError, match="model"):

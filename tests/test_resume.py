@@ -196,7 +196,7 @@ def test_a_checkpoint_that_is_not_sound_is_as_good_as_none(tmp_path, damage):
             "truncated": raw[: len(raw) // 2],
             "flipped": raw[:9] + bytes([raw[9] ^ 4]) + raw[10:],
             "empty": b"",
-            "another version's": raw.replace(b"gmed-state/1", b"gmed-state/9"),
+            "another version's": raw.replace(b"gmed-state/2", b"gmed-state/9"),
         }
         path.write_bytes(changed[damage])
     assert checkpoints.load(spec) is None

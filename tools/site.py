@@ -12,7 +12,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "benchmarks/results/*", "examples/*")
+OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/*.md", "benchmarks/results/*", "examples/*")
 DRAWING = re.compile(r'<p><img alt="([^"]*)" src="(images/[\w-]+\.svg)" ?/?></p>')
 ROLE = re.compile(r":(?:func|class|mod|meth|attr|data):(<code>)[~.]?")
 
@@ -29,7 +29,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links into ``docs`` from outside it, and out of it, become links within the site; commands get their colours."""
     markdown = re.sub(r"^```console$", "```bash", markdown, flags=re.MULTILINE)  # "console" would expect prompts
     if page.file.abs_src_path and Path(page.file.abs_src_path).is_relative_to(ROOT / "docs"):
-        return re.sub(r"\]\((\.\./)(?=(?:benchmarks|examples|CHANGELOG|CONTRIBUTING))", "](", markdown)
+        return re.sub(r"\]\((\.\./)(?=(?:benchmarks|examples|CHANGELOG|CONTRIBUTING|SECURITY))", "](", markdown)
     return re.sub(r"\]\(((?:\.\./)?)docs/", r"](\1", markdown)
 
 

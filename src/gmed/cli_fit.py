@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import scipy
 import typer
@@ -19,7 +19,7 @@ from rich.progress import DownloadColumn
 
 from gmed.cli_options import Drop
 from gmed.errors import DataError, UsageError
-from gmed.io.files import check_output_path, csv_cell
+from gmed.io.files import atomic_write, check_output_path, csv_cell
 from gmed.online import Settings
 from gmed.online.table_fit import Learned, TableFit, fit_table, predict_table
 from gmed.terminal import DONE, INTERRUPTED, make_console, progress_bar
@@ -79,6 +79,8 @@ def fit(
     with _asked_to_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
         every, told = checkpoint_every, _Teller()
         learned = fit_table(wanted, checkpoint_every=every, progress=progress, watch=told, stop=stop)
+    if learned.repeated:
+        console.print(f"{wanted.model.resolve()} was made by this very fit; nothing was learned again", soft_wrap=True)
     if learned.resumed:
         console.print(f"went on after row {learned.resumed:,}")
     if not learned.finished:
@@ -102,45 +104,40 @@ def predict(
     path = _existing(table)
     rows = right = judged = 0
     begun = False
-    target = Path(out) if out is not None else None
-    if target is not None:
-        check_output_path(target)
-    making = target.with_name(f".{target.name}.tmp") if target is not None else None
-    try:
-        with (
-            progress_bar("predicting", DownloadColumn()) as progress,
-            making.open("w", newline="", encoding="utf-8") if making is not None else nullcontext(sys.stdout) as file,
-        ):
-            writer = csv.writer(file, lineterminator="\n")
-            for classifier, scores, labels in predict_table(Path(model), path, progress):
-                classes = classifier.labels.classes
-                if not begun:
-                    writer.writerow(["prediction", *(f"p({name})" for name in classes.tolist() if proba)])
-                begun = True
-                found = classes[scores.argmax(1)].tolist()
-                shares = scipy.special.softmax(scores.astype(float), axis=1) if proba else [()] * len(found)
-                writer.writerows(
-                    [csv_cell(name), *(f"{share:.6g}" for share in row)]
-                    for name, row in zip(found, shares, strict=True)
-                )
-                rows += len(found)
-                judged += len(labels)
-                right += sum(str(name) == label for name, label in zip(found, labels, strict=False))
+    if out is not None:
+        check_output_path(Path(out))
+    with progress_bar("predicting", DownloadColumn()) as progress, _opened(out) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for classifier, scores, labels in predict_table(Path(model), path, progress):
+            classes = classifier.labels.classes
+            if not begun:
+                writer.writerow(["prediction", *(f"p({name})" for name in classes.tolist() if proba)])
+            begun = True
+            found = classes[scores.argmax(1)].tolist()
+            shares = scipy.special.softmax(scores.astype(float), axis=1) if proba else [()] * len(found)
+            writer.writerows(
+                [csv_cell(name), *(f"{share:.6g}" for share in row)] for name, row in zip(found, shares, strict=True)
+            )
+            rows += len(found)
+            judged += len(labels)
+            right += sum(str(name) == label for name, label in zip(found, labels, strict=False))
         if not rows:
             raise DataError(f"{path}: there are no rows in it.")
-        if making is not None and target is not None:
-            making.replace(target)
-    except BrokenPipeError:  # whoever reads has read enough
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 PTH123
-        raise typer.Exit(DONE) from None
-    except OSError as error:
-        raise UsageError(f"{out or 'standard output'}: cannot be written ({error.strerror})") from None
-    finally:
-        if making is not None:
-            making.unlink(missing_ok=True)
     if judged:
         make_console(stderr=True).print(f"{right / judged:.1%} of {judged:,} rows are as the table says")
     raise typer.Exit(DONE)
+
+
+@contextmanager
+def _opened(out: str | None) -> Iterator[TextIO]:
+    """Where text goes: a file that is there when it is complete, or standard output."""
+    if out is None:
+        yield sys.stdout
+        return
+    with atomic_write(Path(out)) as file:
+        text = TextIOWrapper(file, encoding="utf-8", newline="")
+        yield text
+        text.detach()  # flushes
 
 
 class _Teller:

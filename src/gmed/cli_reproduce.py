@@ -10,7 +10,7 @@ import typer
 
 from gmed.cli_options import DataDir, StoreFile
 from gmed.errors import UsageError
-from gmed.experiment import default_store
+from gmed.experiment import MOST_SEEDS, default_store
 from gmed.studies import STUDIES, Asked, get_study
 from gmed.studies.survey import survey
 from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_finding, show_survey
@@ -28,7 +28,7 @@ def _reproduce(
         bool | None, typer.Option("--estimate/--no-estimate", help="With --list: measure speeds [yes]")
     ] = None,
     benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many [the paper's, 10 or 20]")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, max=MOST_SEEDS, help="How many [the paper's, 10 or 20]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
     out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,

@@ -37,6 +37,7 @@ from gmed.engine.fitting import check_fits
 from gmed.engine.own_model import Given, OwnModel
 from gmed.engine.terms import Terms, check_device, pick_device
 from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
+from gmed.io.files import check_regular
 from gmed.paper import published
 from gmed.results import Failure, Results, Store, Sweep
 from gmed.results.results import in_order
@@ -235,6 +236,12 @@ class Experiment:
         stored = {} if rerun else self._stored(specs)
         results.runs.extend(stored.values())
         todo = [spec for spec in specs if spec.key not in stored]
+        checkpoints = self._checkpoints(rerun)
+        if checkpoints is not None and checkpoints.folder.exists():  # what was left by processes that were killed
+            for spec in specs:
+                if spec.key in stored:
+                    checkpoints.discard(spec)
+            checkpoints.remove_stale()
         if todo:  # bad or missing data are known before anything runs or is written
             data = todo[0].benchmark.dataset(data_dir, watcher.preparing)
             if self.model is not None:
@@ -242,7 +249,7 @@ class Experiment:
         with Store(self.store if self.store is not None else ":memory:") as store:
             watcher.start(todo, len(stored))
             if todo:
-                terms = Terms(self.device, data_dir, self._checkpoints(rerun), self.deterministic, self.prequential)
+                terms = Terms(self.device, data_dir, checkpoints, self.deterministic, self.prequential)
                 with (
                     Sweep(store) as sweep,
                     closing(self._events(todo, sweep, terms, executor, rerun, watcher)) as events,
@@ -486,6 +493,7 @@ def default_store() -> str:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text) if path.suffix == ".toml" else _yaml(path, text)
     except FileNotFoundError:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from gmed.errors import InputError, UsageError, whole_number
-from gmed.online import OnlineClassifier, Settings, Standardiser
+from gmed.errors import GmedError, InputError, UsageError, whole_number
+from gmed.learners.exclusive import Lock, alone, exclusive
+from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
 
 try:
     from river import base
@@ -29,7 +30,10 @@ class GMEDClassifier(base.Classifier):
     learned from when there are ``buffer`` of them; those that wait are not yet in the predictions.
 
     Features are those of the first examples. One that is missing later counts as its mean so far; one that is new is
-    left out.
+    left out. An example that cannot be used is refused when it comes; those that wait go on waiting.
+
+    A call that fails, or is interrupted by Ctrl-C, changes nothing; but examples whose step diverges wait no longer.
+    One thread may learn while others predict.
 
     Parameters
     ----------
@@ -58,42 +62,54 @@ class GMEDClassifier(base.Classifier):
         self._features: list[Any] = []
         self._waiting: list[tuple[list[float], Any]] = []
         self._classifier: OnlineClassifier | None = None
+        self._lock = Lock()
 
     @property
     def _multiclass(self) -> bool:
         return True
 
+    @exclusive
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
         """Learn from one example, or keep it until there are enough for a step."""
         features = self._features or sorted(x, key=str)
         row = self._row(x, features)
-        self._features = features
-        self._waiting.append((row, y))
-        if len(self._waiting) >= self.buffer:
-            self.learn_waiting()
+        if self._classifier is not None:
+            self._classifier.labels.with_also(_labels([y]))
+        else:
+            known = [label for _, label in self._waiting]
+            Labels.of(_labels(known or [y])).with_also(_labels([y]))
+        self._learn(features, [*self._waiting, (row, y)], self.buffer)
 
+    @exclusive
     def learn_waiting(self) -> None:
-        """Learn from the examples that wait, however few they are. Examples that cannot be used are let go."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
+        """Learn from the examples that wait, however few they are."""
+        self._learn(self._features, self._waiting, 1)
+
+    def _learn(self, features: list[Any], waiting: list[tuple[list[float], Any]], least: int) -> None:
+        """Learn from these examples if there are enough, or have them wait."""
         classifier = self._classifier
-        if classifier is None:
-            classifier = OnlineClassifier(self.settings or Settings(), len(self._features), self.seed)
-        x = self._filled(np.array([row for row, _ in waiting], dtype=np.float64))
-        y = np.empty(len(waiting), dtype=object)
-        y[:] = [label for _, label in waiting]
-        classifier.learn(x, y)
-        self._classifier = classifier
+        if len(waiting) >= least:
+            if classifier is None:
+                classifier = OnlineClassifier(self.settings or Settings(), len(features), self.seed)
+                classifier.feature_names = [str(name) for name in features]
+            x = self._filled(np.array([row for row, _ in waiting], dtype=np.float64))
+            try:
+                classifier.learn(x, _labels([label for _, label in waiting]))
+            except GmedError:
+                self._waiting = []  # they would fail again, with every further example
+                raise
+            waiting = []
+        self._features, self._waiting, self._classifier = features, waiting, classifier
 
     def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Any, float]:
         """The probability of each class met so far; before the first step its share of the examples that wait."""
-        if self._classifier is None:
-            labels = Counter(label for _, label in self._waiting)
-            return {label: count / labels.total() for label, count in labels.items()}
-        row = self._filled(np.array([self._row(x, self._features)]))
-        shares = softmax(self._classifier.scores(row).astype(np.float64)[0])
-        return dict(zip(self._classifier.labels.classes.tolist(), shares.tolist(), strict=True))
+        with alone(self._lock):
+            if self._classifier is None:
+                labels = Counter(label for _, label in self._waiting)
+                return {label: count / labels.total() for label, count in labels.items()}
+            row = self._filled(np.array([self._row(x, self._features)]))
+            classes, scores = self._classifier.classes_and_scores(row)
+            return dict(zip(classes.tolist(), softmax(scores.astype(np.float64)[0]).tolist(), strict=True))
 
     def _row(self, x: Mapping[Any, Any], features: list[Any]) -> list[float]:
         if not features:
@@ -106,10 +122,16 @@ class GMEDClassifier(base.Classifier):
         if not missing.any():
             return x
         if self._classifier is not None and isinstance(self._classifier.units, Standardiser):
-            mean = self._classifier.units.mean
+            mean, _ = self._classifier.units.moments()
         else:
             mean = np.where(missing, 0, x).sum(0) / np.maximum(1, (~missing).sum(0))
         return np.where(missing, mean, x)
+
+
+def _labels(given: list[Any]) -> NDArray[Any]:
+    labels = np.empty(len(given), dtype=object)
+    labels[:] = given
+    return labels
 
 
 def _number(name: Any, value: Any) -> float:

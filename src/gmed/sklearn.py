@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, TypeGuard
@@ -34,6 +34,11 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ``partial_fit`` takes rows as they come, once; classes that were never met before may appear in any call. ``fit``
     starts anew and passes over the rows several times. Features need no scaling: they are standardised by what has
     been met of the stream, and edits move stored rows in these units.
+
+    A call that fails, or is interrupted by Ctrl-C, changes nothing. One thread may learn while others predict, save or
+    copy: what is learned does not depend on it, and each prediction is that of one moment, before a step or a call or
+    after it. ``classes_`` may have grown between two calls; where probabilities must go with it, take both from a copy
+    (``copy.deepcopy(model)``).
 
     Parameters
     ----------
@@ -153,14 +158,17 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         GMEDClassifier
             Itself. A call that fails has changed nothing.
         """
-        begun = self.__sklearn_is_fitted__()
-        with self._features_kept():
-            features, labels = self._validated(X, y, reset=not begun)
-            if begun:
+        with self._lock:
+            if self.__sklearn_is_fitted__():
+                features, labels = self._validated(X, y, reset=False)
                 self._check_unchanged()
-            classifier = self._classifier if begun else self._new(features.shape[1])
-            classifier.learn(features, labels, None if classes is None else np.asarray(classes))
-        self._classifier = classifier
+                self._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
+            else:
+                begun = self._blank()
+                features, labels = begun._validated(X, y, reset=True)
+                begun._classifier = begun._new(features.shape[1])
+                begun._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
+                self.__dict__ = begun.__dict__  # all of it at once
         return self
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -176,11 +184,12 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         GMEDClassifier
             Itself. A call that fails has changed nothing.
         """
-        with self._features_kept():
-            features, labels = self._validated(X, y, reset=True)
-            classifier = self._new(features.shape[1])
-            classifier.fit(features, labels, whole_number("passes", self.passes), bool(self.shuffle))
-        self._classifier = classifier
+        with self._lock:
+            fitted = self._blank()
+            features, labels = fitted._validated(X, y, reset=True)
+            fitted._classifier = fitted._new(features.shape[1])
+            fitted._classifier.fit(features, labels, whole_number("passes", self.passes), bool(self.shuffle))
+            self.__dict__ = fitted.__dict__  # all of it at once
         return self
 
     def forget(
@@ -198,7 +207,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As in :meth:`gmed.online.OnlineClassifier.forget`.
         """
         check_is_fitted(self)
-        return self._classifier.forget(row=row, label=label, where=where)
+        with self._lock:
+            return self._classifier.forget(row=row, label=label, where=where)
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray[np.float64], NDArray[Any]]:
         if not reset and self._plainly_rows(X) and _plainly_labels(y) and len(X) == len(y):
@@ -223,7 +233,9 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings, state = self._settings(), self.random_state
         chance = isinstance(state, np.random.RandomState) or state is None
         seed = check_random_state(state).randint(2**31) if chance else whole_number("random_state", state, least=0)
-        return OnlineClassifier(settings, features, int(seed))
+        classifier = OnlineClassifier(settings, features, int(seed))
+        classifier.feature_names = _names(getattr(self, "feature_names_in_", None))
+        return classifier
 
     def _settings(self) -> Settings:
         return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
@@ -234,37 +246,44 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if now is not learned and now != learned:
                 raise UsageError(f"{name} was changed after learning had begun; put it back, or begin anew with fit")
 
-    @contextmanager
-    def _features_kept(self) -> Iterator[None]:
-        """What is known of features stays as it was if anything fails inside."""
-        names = ("n_features_in_", "feature_names_in_")
-        before = {name: self.__dict__[name] for name in names if name in self.__dict__}
-        try:
-            yield
-        except BaseException:
-            for name in names:
-                self.__dict__.pop(name, None)
-            self.__dict__.update(before)
-            raise
+    def _blank(self) -> Self:
+        """One with the same parameters that has learned nothing; it shares the lock."""
+        blank = object.__new__(type(self))
+        learned = ("_classifier", "n_features_in_", "feature_names_in_")
+        blank.__dict__ = {name: value for name, value in self.__dict__.items() if name not in learned}
+        return blank
+
+    def _at_this_moment(self) -> Self:
+        """What it is now, whatever another thread makes of it."""
+        seen = object.__new__(type(self))
+        seen.__dict__ = self.__dict__  # which is replaced as a whole
+        return seen
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """What is held while it changes."""
+        lock: threading.RLock = self.__dict__.setdefault("_own_lock", threading.RLock())
+        return lock
 
     # ------------------------------------------------------------------ predicting
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class of each row."""
-        best = self._scores(X).argmax(1)
-        found: NDArray[Any] = self.classes_[best]
+        classes, scores = self._classes_and_scores(X)
+        found: NDArray[Any] = classes[scores.argmax(1)]
         return found
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of each class, in the order of ``classes_``, for each row."""
-        found: NDArray[np.float64] = softmax(self._scores(X).astype(np.float64), axis=1)
+        found: NDArray[np.float64] = softmax(self._classes_and_scores(X)[1].astype(np.float64), axis=1)
         return found
 
-    def _scores(self, X: ArrayLike) -> NDArray[np.float32]:
+    def _classes_and_scores(self, X: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float32]]:
         check_is_fitted(self)
-        if self._plainly_rows(X):
-            return self._classifier.scores(X.astype(np.float64, copy=False))
-        return self._classifier.scores(validate_data(self, X, reset=False, dtype=np.float64))
+        now = self._at_this_moment()
+        if now._plainly_rows(X):
+            return now._classifier.classes_and_scores(X.astype(np.float64, copy=False))
+        return now._classifier.classes_and_scores(validate_data(now, X, reset=False, dtype=np.float64))
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -292,10 +311,11 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A model of your own is not in the file but for its parameters: give it to :meth:`load` again.
         """
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None)
-        beyond = {"passes": self.passes, "shuffle": self.shuffle, "random_state": self._seed_given()}
+        now = self._at_this_moment()
+        names = getattr(now, "feature_names_in_", None)
+        beyond = {"passes": now.passes, "shuffle": now.shuffle, "random_state": now._seed_given()}
         known = {} if names is None else {"feature_names": json.dumps(names.tolist())}
-        self._classifier.save(path, parameters=json.dumps(beyond, default=lambda number: number.item()), **known)
+        now._classifier.save(path, parameters=json.dumps(beyond, default=lambda number: number.item()), **known)
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> Self:
@@ -324,6 +344,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         estimator.n_features_in_ = classifier.inputs
         if names is not None:
             estimator.feature_names_in_ = np.array(names, dtype=object)
+            classifier.feature_names = names
         estimator._classifier = classifier
         return estimator
 
@@ -334,6 +355,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         held: dict[str, Any] = dict(super().__getstate__())
+        held.pop("_own_lock", None)
         if "_classifier" in held:
             held["_classifier"] = held["_classifier"].state()
         return held
@@ -343,8 +365,13 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if "_classifier" in held:
             tensors, texts = held["_classifier"]
             held["_classifier"] = OnlineClassifier.from_state(tensors, texts, held["model"])
+            held["_classifier"].feature_names = _names(held.get("feature_names_in_"))
         super().__setstate__(held)
 
 
 def _plainly_labels(y: Any) -> TypeGuard[NDArray[Any]]:
     return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"
+
+
+def _names(columns: NDArray[Any] | None) -> list[str] | None:
+    return None if columns is None else [str(name) for name in columns.tolist()]

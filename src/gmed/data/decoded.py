@@ -17,7 +17,7 @@ from gmed.data.stamps import stamps
 from gmed.data.writing import made_whole, writing
 from gmed.errors import DataError
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a change to the decoding changes pixels or their order."""
 
 PARTS: tuple[Part, Part] = ("train", "test")

@@ -8,7 +8,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from gmed.data.progress import Progress, unwatched
-from gmed.data.writing import writing
+from gmed.data.writing import open_to_append, writing
 from gmed.errors import DataError
 
 CHUNK = 1 << 16
@@ -66,7 +66,7 @@ def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
         done = have if gone_on else 0
         length = response.headers["Content-Length"]
         total = done + int(length) if length and length.isdecimal() else None
-        with part.open("ab" if gone_on else "wb") as file:
+        with open_to_append(part, anew=not gone_on) as file:
             while True:
                 progress(done, total)
                 try:

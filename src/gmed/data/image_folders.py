@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gmed.data.image import read_image
 from gmed.data.image_source import ImageSource, Part, last_sixth
 from gmed.errors import DataError
 
@@ -87,25 +88,3 @@ def _is_image(file: Path) -> bool:
     if suffix not in IMAGES:
         raise DataError(f"{file}: not a .jpg, .jpeg or .png file. Move it out of the folder of its class.")
     return True
-
-
-def read_image(path: Path, size: int) -> NDArray[np.uint8]:
-    """A JPEG or PNG file as (3, size, size), which it must have."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError(
-            f"{path}: Pillow is needed to read images. Install it with: pip install 'gmed[images]'"
-        ) from None
-    try:
-        with Image.open(path, formats=("JPEG", "PNG")) as image:
-            found = image.size
-            pixels = np.asarray(image.convert("RGB")) if found == (size, size) else None
-    except Exception as error:  # what Pillow raises depends on the format and on the damage
-        raise DataError(f"{path}: not a sound image ({error}). Replace it with the original.") from None
-    if pixels is None:
-        raise DataError(
-            f"{path}: {found[0]} x {found[1]} pixels, not {size} x {size}. Resize it, for example with Pillow: "
-            f'Image.open(p).convert("RGB").resize(({size}, {size})).save(p)',
-        )
-    return pixels.transpose(2, 0, 1)

@@ -9,7 +9,7 @@ from gmed.data.image_source import ImageSource
 from gmed.data.pickled_images import PickledImages
 from gmed.data.places import cache_folder, find_folder
 from gmed.data.progress import Progress, unwatched
-from gmed.data.writing import exclusive
+from gmed.data.writing import exclusive, remove_left_behind
 from gmed.errors import DataError
 
 NAME = "mini-imagenet"
@@ -90,6 +90,7 @@ def _decode_once(source: ImageSource, target: Path, size: int, classes: int, pro
     with exclusive(decoded_folder()):
         if target.exists():
             return False
+        remove_left_behind(decoded_folder())
         if len(source.counts) != classes:
             raise DataError(f"{source.folder}: {len(source.counts)} classes, not {classes}. Is a part of it missing?")
         decode(source, size, target, progress)

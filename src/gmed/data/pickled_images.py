@@ -66,6 +66,9 @@ def read_classes(path: Path) -> tuple[NDArray[np.uint8], Mapping[str, list[int]]
         wrong_kind = indices.ndim != 1 or indices.dtype.kind not in "iu"
         if wrong_kind or np.any((indices < 0) | (indices >= len(images))):
             raise refuse(f"class {name} lists images it does not hold")
+    listed = np.concatenate([np.empty(0, np.int64), *classes.values()])
+    if len(np.unique(listed)) < len(listed):
+        raise refuse("an image is listed twice")
     return images, {name: indices.tolist() for name, indices in classes.items()}
 
 
@@ -73,8 +76,14 @@ def _unfold(content: Any) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64
     if "class_dict" in content:
         classes = {_checked(name, str): array_of(indices) for name, indices in content["class_dict"].items()}
         return array_of(content["image_data"]), classes
-    labels, numbers = array_of(content["labels"]), content["catname2label"].items()
-    classes = {_checked(name, str): np.flatnonzero(labels == _checked(label, int)) for name, label in numbers}
+    labels, numbers = array_of(content["labels"]), content["catname2label"]
+    if labels.ndim != 1:
+        raise TypeError
+    order = np.argsort(labels, kind="stable")  # once, however many classes there are
+    names = [_checked(name, str) for name in numbers]
+    wanted = np.array([_checked(label, int) for label in numbers.values()], np.int64)
+    begins, ends = (np.searchsorted(labels[order], wanted, side) for side in ("left", "right"))
+    classes = {name: order[begin:end] for name, begin, end in zip(names, begins, ends, strict=True)}
     return array_of(content["data"]), classes
 
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from zipfile import ZipFile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from gmed.data.image_folders import class_folders, read_image
+from gmed.data.image import decode_image, image_width, is_deep_gray
+from gmed.data.image_folders import class_folders
+from gmed.data.room import check_room
 from gmed.data.table import read_table
 from gmed.errors import DataError
+from gmed.io.files import open_regular
+
+NAMES = ("x", "y", "x_test", "y_test")
+"""The arrays of an .npz file that are read."""
+
+DEEP_GRAY = b"gray of 16 bits\n"
+"""Part of the digest of such images: earlier results, from when they were read as black and white, are not theirs."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +66,15 @@ def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[
 
 
 def read_arrays(path: Path) -> Raw:
-    """The arrays x and y of an .npz file, and x_test and y_test if there are."""
+    """The arrays x and y of an .npz file, and x_test and y_test if there are; whatever else is in it is not read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # what NumPy raises depends on the damage
-        raise DataError(f"{path}: not a sound .npz file of plain arrays ({error}).") from None
-    if not {"x", "y"} <= arrays.keys():
-        raise DataError(f"{path}: it must hold the arrays x and y; it holds {', '.join(sorted(arrays)) or 'none'}.")
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise DataError(f"{path}: of x_test and y_test it holds only one.")
+        with open_regular(path) as file:
+            arrays = _arrays(path, file)
+            file.seek(0)
+            digest = _Digest(many=False)
+            digest.update(path, file)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
     x, y = _checked(path, "x", arrays["x"]), arrays["y"]
     x_test, y_test = (
         (_checked(path, "x_test", arrays["x_test"]), arrays["y_test"]) if "x_test" in arrays else (x[:0], y[:0])
@@ -76,7 +87,45 @@ def read_arrays(path: Path) -> Raw:
     if strange := set(y_test.tolist()) - set(y.tolist()):
         raise DataError(f"{path}: y_test holds {min(strange, key=str)!r}, which is not in y.")
     classes, numbers = _numbered([*y.tolist(), *y_test.tolist()])
-    return Raw(path.name, x, numbers[: len(y)], x_test, numbers[len(y) :], classes, _digest([path]))
+    return Raw(path.name, x, numbers[: len(y)], x_test, numbers[len(y) :], classes, digest.text)
+
+
+def _arrays(path: Path, file: BinaryIO) -> dict[str, NDArray[Any]]:
+    """The arrays that are needed, once what each says of its size is known to be true and to fit into memory."""
+    try:
+        with ZipFile(file) as archive:
+            members = {name: f"{name}.npy" for name in NAMES if f"{name}.npy" in archive.namelist()}
+            if not {"x", "y"} <= members.keys():
+                held = ", ".join(sorted(name.removesuffix(".npy") for name in archive.namelist())[:10])
+                raise DataError(f"{path}: it must hold the arrays x and y; it holds {held or 'none'}.")
+            if ("x_test" in members) != ("y_test" in members):
+                raise DataError(f"{path}: of x_test and y_test it holds only one.")
+            for name, member in members.items():
+                _check_declared(path, name, archive, member)
+            check_room(path, "what it holds", sum(archive.getinfo(member).file_size for member in members.values()))
+            found = {}
+            for name, member in members.items():
+                with archive.open(member) as opened:
+                    found[name] = npy.read_array(opened, allow_pickle=False)
+            return found
+    except DataError:
+        raise
+    except Exception as error:  # what NumPy raises depends on the damage
+        raise DataError(f"{path}: not a sound .npz file of plain arrays ({error}).") from None
+
+
+def _check_declared(path: Path, name: str, archive: ZipFile, member: str) -> None:
+    """Refuse an array whose header promises other than the archive holds: memory is taken by the header's word."""
+    with archive.open(member) as opened:
+        major, _ = npy.read_magic(opened)
+        read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+        shape, _, dtype = read_header(opened)
+        begin = opened.tell()
+    if dtype.hasobject or dtype.itemsize == 0 or major > 2 or any(length < 0 for length in shape):
+        raise DataError(f"{path}: {name} holds {dtype}; plain arrays of numbers or words are needed.")
+    size = begin + math.prod(shape) * dtype.itemsize
+    if size != archive.getinfo(member).file_size:
+        raise DataError(f"{path}: {name} is not as large as it says, {dtype} of shape {shape}. Write the file anew.")
 
 
 def _checked(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -102,10 +151,17 @@ def read_folder(path: Path) -> Raw:
     if not path.is_dir():
         raise DataError(f"{path}: not a .csv, .parquet or .npz file, nor a folder of class folders.")
     files = _files(path)
-    size = _size(files[0][0])
-    x = np.stack([read_image(file, size) for file, _ in files])
+    with _opened(files[0][0]) as first:
+        size = image_width(first)
+    check_room(path, f"{len(files)} images of {size} x {size} pixels", len(files) * 3 * size * size)
+    x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(many=len(files) > 1)
+    for number, (file, _) in enumerate(files):
+        with _opened(file) as opened:
+            digest.update(file, opened)
+            opened.seek(0)
+            x[number] = decode_image(opened, file, size)
     classes, y = _numbered([name for _, name in files])
-    return Raw(path.name, x, y, x[:0], y[:0], classes, _digest([file for file, _ in files]))
+    return Raw(path.name, x, y, x[:0], y[:0], classes, digest.text)
 
 
 def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
@@ -124,25 +180,42 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     return [(file, name) for name, images in sorted(class_folders(path).items()) for file in images]
 
 
-def _size(path: Path) -> int:
-    """The width of the first image; all others must be as wide, and as high."""
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to be read, or the error that says why it cannot be."""
     try:
-        from PIL import Image
-
-        with Image.open(path, formats=("JPEG", "PNG")) as image:
-            return int(image.width)
-    except Exception:  # read_image says what is wrong with it, or that Pillow is missing
-        return 1
+        file = open_regular(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    with file:
+        yield file
 
 
 def _digest(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(os.fsencode(f"{file.parent.name}/{file.name}\n") if len(files) > 1 else b"")
-        with file.open("rb") as opened:
-            while block := opened.read(2**20):
-                digest.update(block)
-    return digest.hexdigest()[:12]
+    digest = _Digest(many=len(files) > 1)
+    for path in files:
+        with _opened(path) as file:
+            digest.update(path, file)
+    return digest.text
+
+
+class _Digest:
+    """Of the bytes of files, and of several files' names."""
+
+    def __init__(self, *, many: bool) -> None:
+        self._many, self._hash = many, hashlib.sha256()
+
+    def update(self, path: Path, file: BinaryIO) -> None:
+        self._hash.update(os.fsencode(f"{path.parent.name}/{path.name}\n") if self._many else b"")
+        if is_deep_gray(file.read(26)):
+            self._hash.update(DEEP_GRAY)
+        file.seek(0)
+        while block := file.read(2**20):
+            self._hash.update(block)
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()[:12]
 
 
 def _numbered(labels: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.errors import DataError
+from gmed.io.files import open_regular
 
 IMAGE = (3, 32, 32)
 
@@ -51,7 +52,7 @@ def read_records(folder: Path, file: RecordFile, classes: Sequence[int]) -> tupl
 
     expected = file.records * record_bytes(classes)
     try:
-        with path.open("rb") as opened:
+        with open_regular(path) as opened:
             raw = opened.read(expected + 1)
     except FileNotFoundError:
         raise refuse("no such file") from None

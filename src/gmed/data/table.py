@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.errors import DataError, GmedError, unknown
+from gmed.io.files import check_regular
 
 Row = tuple[str, Sequence[Any]]
 """Where a row is, in words, and its cells. The first row of a file is its header."""
@@ -82,6 +83,10 @@ class TableFile:
     """
 
     def __init__(self, path: Path) -> None:
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
         self.path = path
         self.position, self.size = 0, path.stat().st_size if path.is_file() else 0
         self._rows = self._parquet if path.suffix.lower() == ".parquet" else self._csv
@@ -134,7 +139,7 @@ class TableFile:
             numbers = np.array([[cells[place] for place, _ in columns] for _, cells in block], dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
             numbers = np.full((len(block), len(columns)), np.nan)
-        if np.isfinite(numbers).all():
+        if numbers.ndim == 2 and np.isfinite(numbers).all():  # cells of Parquet may be lists of numbers
             return numbers
         found = [[_number(self.path, where, name, cells[place]) for place, name in columns] for where, cells in block]
         return np.array(found, dtype=np.float64)

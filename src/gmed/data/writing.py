@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from gmed.errors import DataError
 
@@ -33,7 +34,7 @@ def exclusive(target: Path) -> Iterator[None]:
     """Be the only process that makes or removes ``target``; others wait, and a process that dies lets go."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.with_name(f".{target.name}.lock").open("ab")
+        file = open_to_append(target.with_name(f".{target.name}.lock"))
     with file:
         if sys.platform != "win32":
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -42,7 +43,13 @@ def exclusive(target: Path) -> Iterator[None]:
 
 @contextmanager
 def made_whole(target: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``target`` once all in it is on the disk, and goes away if anything fails."""
+    """A folder to fill, which becomes ``target`` once all in it is on the disk, and goes away if anything fails.
+
+    What killed processes left of it is removed first: only one process at a time may make it (:func:`exclusive`).
+    """
+    if sys.platform != "win32":
+        for path in left_behind(target):
+            shutil.rmtree(path, ignore_errors=True)
     making, replaced = (target.with_name(f"{_making(target)}{secrets.token_hex(4)}") for _ in range(2))
     try:
         with writing(target):
@@ -63,6 +70,26 @@ def made_whole(target: Path) -> Iterator[Path]:
 def left_behind(target: Path) -> list[Path]:
     """What processes that were killed while they made ``target`` could not take away."""
     return sorted(target.parent.glob(f"{_making(target)}*"))
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Remove whatever killed processes were making in a folder that is :func:`exclusive` now."""
+    if sys.platform != "win32":
+        for path in folder.glob(f".*-{'[0-9a-f]' * 8}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def open_to_append(path: Path, *, anew: bool = False) -> BinaryIO:
+    """Open a file of the cache to write at its end, or from its beginning; never through a link.
+
+    Raises
+    ------
+    OSError
+        If it is a link or no regular file, or cannot be opened.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if anew else os.O_APPEND)
+    flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    return os.fdopen(os.open(path, flags, 0o666), "wb" if anew else "ab")
 
 
 def _making(target: Path) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from gmed.engine.spec import RunSpec
 from gmed.errors import UsageError
-from gmed.io.files import write_bytes
-from gmed.learners.state import read_labels, read_state, write_state
+from gmed.io.files import read_bytes, remove_stale_files, write_bytes
+from gmed.learners.state import FORMAT, checksum, read_labels
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,24 @@ class Checkpoint:
         )
 
 
+FIRST_FORMAT = "gmed-state/1"
+"""With a checksum too, but for checkpoints of the first versions, which had no other labels than these."""
+
+FIRST_LABELS = {"format", "run", "benchmark", "method", "progress"}
+
 LEAST_BETWEEN = 50.0
 """Time between checkpoints, in times what writing them takes."""
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
 class Checkpoints:
     """A folder with a file for every run under way.
+
+    A checkpoint that cannot be written is no reason for a run to fail: it is warned of once, and the run goes on. Later
+    ones are tried again.
 
     Parameters
     ----------
@@ -88,11 +103,18 @@ class Checkpoints:
         Made when it is first needed.
     every
         Seconds between checkpoints of a run; longer where writing them would take more than a fiftieth of the time.
+
+    Attributes
+    ----------
+    warn
+        Called with what there is to warn of.
     """
 
     def __init__(self, folder: Path, every: float) -> None:
         self.folder, self.every = folder, every
         self._due = time.monotonic() + every
+        self.warn: Callable[[str], None] = _warn
+        self._warned = False
 
     def due(self) -> bool:
         """Whether it is time for another."""
@@ -104,65 +126,113 @@ class Checkpoints:
 
     def save(self, spec: RunSpec, checkpoint: Checkpoint) -> None:
         """Replace the run's checkpoint, whole or not at all."""
-        progress = {
-            "seen": checkpoint.seen,
-            "accuracy": checkpoint.accuracy,
-            "seconds": checkpoint.seconds,
-            "resumed_at": checkpoint.resumed_at,
-            "untrained": checkpoint.untrained,
-            "passes": checkpoint.passes,
-            "right": checkpoint.right,
-            "memory": checkpoint.memory,
-        }
-        labels = {
-            "run": spec.key,
-            "benchmark": spec.benchmark.name,
-            "method": spec.method.name,
-            "progress": json.dumps(progress),
-        }
-        self._write(spec, lambda path: write_state(path, checkpoint.state, labels))
+        self.keep_file(spec, _encoded(spec, checkpoint))
 
     def load(self, spec: RunSpec) -> Checkpoint | None:
         """The run's checkpoint, if there is a sound one."""
-        try:
-            state, labels = read_state(self._path(spec), {"run": spec.key})
-            checkpoint = Checkpoint(**json.loads(labels["progress"]), state=state)
-        except (UsageError, KeyError, TypeError, ValueError, RecursionError):
-            return None
-        return checkpoint if checkpoint.sound() else None
+        content = self.file(spec)
+        return None if content is None else _decoded(spec, content)
 
     def file(self, spec: RunSpec) -> bytes | None:
         """The run's checkpoint as it is kept, if there is one: to be taken elsewhere."""
         try:
-            return self._path(spec).read_bytes()
+            return read_bytes(self._path(spec))
         except OSError:
             return None
 
     def keep_file(self, spec: RunSpec, content: bytes) -> None:
         """Keep a checkpoint that comes from elsewhere."""
-        self._write(spec, lambda path: write_bytes(path, content))
+        try:
+            self._write(self._path(spec), content)
+        except (UsageError, OSError) as error:
+            reason = next((e.strerror for e in (error, error.__context__) if isinstance(e, OSError) and e.strerror), "")
+            if not self._warned:
+                self._warned = True
+                self.warn(
+                    f"{self.folder}: checkpoints cannot be written ({reason or error}). Runs go on without them; "
+                    "those that are stopped begin again. Make room or fix the permissions."
+                )
 
-    def _write(self, spec: RunSpec, write: Callable[[Path], None]) -> None:
+    def _write(self, path: Path, content: bytes) -> None:
         """Twice if need be: the folder goes with the last of its files, which another process may just have removed."""
         for attempt in (1, 2):
+            self.folder.mkdir(parents=True, exist_ok=True)
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"{self.folder}: cannot be made ({error.strerror}); checkpoints go there") from None
-            try:
-                return write(self._path(spec))
+                return write_bytes(path, content)
             except UsageError:
                 if attempt == 2 or self.folder.exists():
                     raise
 
     def discard(self, spec: RunSpec) -> None:
-        """Remove the run's checkpoint; with the last one the folder goes too."""
+        """Remove the run's checkpoint and what killed writers left of it; with the last one the folder goes too."""
+        path = self._path(spec)
         with suppress(OSError):
-            self._path(spec).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        self.remove_stale(path.name)
+
+    def remove_stale(self, name: str | None = None) -> None:
+        """Remove what killed writers left, of one file or of all; a folder that is empty then goes too."""
+        remove_stale_files(self.folder, name)
+        with suppress(OSError):
             self.folder.rmdir()
 
     def _path(self, spec: RunSpec) -> Path:
         return self.folder / f"{spec.key}.safetensors"
+
+
+class CheckpointsInMemory(Checkpoints):
+    """The same without a disk, for a task that takes checkpoints along and brings them back.
+
+    Parameters
+    ----------
+    files
+        Checkpoints as they were kept, by the keys of their runs.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        super().__init__(Path(), every=float("inf"))
+        self.files = dict(files)
+
+    def file(self, spec: RunSpec) -> bytes | None:
+        return self.files.get(spec.key)
+
+    def keep_file(self, spec: RunSpec, content: bytes) -> None:
+        self.files[spec.key] = content
+
+    def discard(self, spec: RunSpec) -> None:
+        self.files.pop(spec.key, None)
+
+
+def _encoded(spec: RunSpec, checkpoint: Checkpoint) -> bytes:
+    progress = {name: value for name, value in vars(checkpoint).items() if name != "state"}
+    labels = {
+        "format": FORMAT,
+        "run": spec.key,
+        "benchmark": spec.benchmark.name,
+        "method": spec.method.name,
+        "progress": json.dumps(progress),
+    }
+    state = {name: tensor.contiguous() for name, tensor in checkpoint.state.items()}
+    return save(state, {**labels, "checksum": checksum(state, labels)})
+
+
+def _decoded(spec: RunSpec, content: bytes) -> Checkpoint | None:
+    """The run's checkpoint, if that is what the bytes are, whole and unaltered."""
+    try:
+        state = load(content)
+        length = int.from_bytes(content[:8], "little")
+        labels = json.loads(content[8 : 8 + length])["__metadata__"]
+        written = labels.pop("checksum", None)
+        if labels["format"] not in (FORMAT, FIRST_FORMAT) or labels["run"] != spec.key:
+            return None
+        if written is None and (labels["format"] != FIRST_FORMAT or not labels.keys() <= FIRST_LABELS):
+            return None
+        if written is not None and written != checksum(state, labels):
+            return None
+        checkpoint = Checkpoint(**json.loads(labels["progress"]), state=state)
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError):
+        return None  # RecursionError is a RuntimeError
+    return checkpoint if checkpoint.sound() else None
 
 
 def checkpointed(path: Path) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,14 @@ class Failed:
 Event = Progress | Finished | Failed
 """What happens to a run: it is under way, has ended well, or has ended in an error."""
 
+
+@dataclass(frozen=True)
+class _Warned:
+    """A worker process has warned of something."""
+
+    text: str
+
+
 Events = Generator[list[Event], None, None]
 """What has happened to runs since the last look, again and again; closing it stops them."""
 
@@ -102,16 +111,16 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
     waiting: SimpleQueue[Group] = SimpleQueue()
     for group in groups:
         waiting.put(group)
-    events: SimpleQueue[Event] = SimpleQueue()
+    events: SimpleQueue[Event | _Warned] = SimpleQueue()
+    said: set[str] = set()
     crew = [_Worker(waiting, events, terms) for _ in range(min(workers, len(groups)))]
     try:
         left = len(specs)
         while left:
-            news = [events.get()]
-            while not events.empty():
-                news.append(events.get())
+            news = _arrived([events.get(), *_waiting(events)], said)
             left -= sum(not isinstance(event, Progress) for event in news)
-            yield news
+            if news:
+                yield news
     finally:
         for worker in crew:
             worker.stop()
@@ -122,6 +131,26 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
         finally:  # told to stop again while waiting
             for worker in crew:
                 worker.wait_until(0.0)
+            for worker in crew:
+                worker.join(1.0)  # it passes on what its process said at the end
+            _arrived(_waiting(events), said)
+
+
+def _waiting(events: SimpleQueue[Event | _Warned]) -> list[Event | _Warned]:
+    """What has come in since the last look."""
+    found = []
+    while not events.empty():
+        found.append(events.get())
+    return found
+
+
+def _arrived(news: Sequence[Event | _Warned], said: set[str]) -> list[Event]:
+    """The events among the news; warnings are given here, each once however many workers have it."""
+    for text in dict.fromkeys(new.text for new in news if isinstance(new, _Warned)):
+        if text not in said:
+            said.add(text)
+            warnings.warn(text, stacklevel=3)
+    return [new for new in news if not isinstance(new, _Warned)]
 
 
 def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
@@ -164,7 +193,7 @@ def _here(groups: Sequence[Group], terms: Terms) -> Events:
 class _Worker(Thread):
     """A thread that keeps one worker process busy."""
 
-    def __init__(self, waiting: SimpleQueue[Group], events: SimpleQueue[Event], terms: Terms) -> None:
+    def __init__(self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | _Warned], terms: Terms) -> None:
         super().__init__(daemon=True)
         self.waiting, self.events, self.terms = waiting, events, terms
         self.process: subprocess.Popen[str] | None = None
@@ -236,6 +265,8 @@ class _Worker(Thread):
             elif report["kind"] == "evaluated":
                 (spec,) = (spec for spec in group if spec.key == report["key"])
                 self.events.put(Evaluated(spec, report["seen"], report["total"], report["accuracy"]))
+            elif report["kind"] == "warned":
+                self.events.put(_Warned(report["text"]))
             elif report["kind"] == "finished":
                 self.events.put(Finished(group.pop(0), RunResult(**report["result"])))
             else:

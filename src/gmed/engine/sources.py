@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from gmed.errors import UsageError
+from gmed.io.files import check_regular
 
 GROUP = "gmed.extensions"
 """The group of entry points by which an installed package names its modules that extend this one."""
@@ -84,13 +85,10 @@ def file_source(path: str | Path) -> Source:
     if file.suffix != ".py":
         raise UsageError(f"{path}: not the name of a Python file, which ends in .py")
     try:
-        if file.exists() and not file.is_file():
-            raise UsageError(f"{path}: not a file")
+        check_regular(file)
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except UsageError:
-        raise
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
     return Source(f"gmed_file_{file.stem}_{digest(text)}", str(file.resolve()), text)

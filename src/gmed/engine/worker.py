@@ -56,6 +56,8 @@ def main() -> None:
         try:
             specs = heard(job)
             terms = Terms.from_dict(job["terms"])
+            if terms.checkpoints is not None:
+                terms.checkpoints.warn = lambda text: report("warned", text=text)
             outcomes = run_together(specs, terms, on_progress, told_to_stop.is_set, on_evaluated)
         except Interrupted:
             return

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,6 +74,48 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a whole file atomically."""
     with atomic_write(path) as file:
         file.write(data)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to be read, and refuse whatever is no regular file: a pipe or a device may block or never end.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened or is something else.
+    """
+    # A pipe opened without O_NONBLOCK waits for a writer.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _require_regular(os.fstat(handle), path)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole regular file."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is there but is no regular file, where a library is to open it by its name.
+
+    Raises
+    ------
+    OSError
+        If it cannot be looked at or is something else.
+    """
+    _require_regular(path.stat(), path)
+
+
+def _require_regular(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
 
 
 def write_csv(file: BinaryIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -147,20 +190,26 @@ def remove_stale_files(folder: Path, name: str | None = None) -> int:
 def _is_stale(entry: os.DirEntry[str], *, locked: bool) -> bool:
     """Whether the writer of a temporary file is gone."""
     if not locked or sys.platform == "win32":  # names of earlier versions end in a process id, and are not locked
-        with suppress(OSError):
-            return time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_SECONDS
-        return False
+        return _is_old(entry)
     try:
         handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False  # somebody is writing
+    except OSError:  # a network file system without locks
+        return _is_old(entry)
     finally:
         os.close(handle)
     return True
+
+
+def _is_old(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_SECONDS
+    return False
 
 
 def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
@@ -62,7 +63,14 @@ def waits_for_changes(method: Callable[Concatenate[S, P], R]) -> Callable[Concat
 
     @wraps(method)
     def run_between_changes(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
+        with alone(self._lock):
             return method(self, *args, **kwargs)
 
     return run_between_changes
+
+
+@contextmanager
+def alone(lock: Lock) -> Iterator[None]:
+    """Hold a lock inside. Ctrl-C may come at any moment; it never leaves the lock taken."""
+    with lock._lock:  # of the interpreter itself: nothing can come between taking it and this block
+        yield

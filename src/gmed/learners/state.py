@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,7 +19,11 @@ from torch import Tensor
 from gmed.errors import UsageError
 from gmed.io.files import write_bytes
 
-FORMAT = "gmed-state/1"
+FORMAT = "gmed-state/2"
+"""What is written: always with a checksum."""
+FIRST_FORMAT = "gmed-state/1"
+"""With a checksum too, but for files of the first versions, which had no other labels than these."""
+FIRST_LABELS = {"format", "learner", "run", "name", "benchmark", "method", "progress"}
 
 
 def write_state(path: Path, state: dict[str, Tensor], labels: dict[str, str]) -> None:
@@ -38,29 +44,49 @@ def checksum(state: Mapping[str, Tensor], labels: Mapping[str, str]) -> str:
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """The labels of a file, without its tensors."""
-    with _explained(path), safe_open(path, framework="pt") as file:
+    """The labels of a file, without its tensors, as they are."""
+    with _opened(path) as file:
         return file.metadata() or {}
 
 
 def read_state(path: Path, labels: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and all labels of a file that was written with these."""
-    metadata = read_labels(path)
-    written = metadata.get("format", "")
-    if re.fullmatch("gmed-state/[0-9]{1,9}", written) and written != FORMAT:
-        raise UsageError(
-            f"{path}: written by a newer gmed ({written}, this one reads {FORMAT}). Upgrade gmed to use it."
-        )
-    expected = {"format": FORMAT, **labels}
-    wrong = [f"{k} is {metadata.get(k)!r}, not {v!r}" for k, v in expected.items() if metadata.get(k) != v]
-    if wrong:
-        raise UsageError(f"{path}: {'; '.join(wrong)}")
-    with _explained(path), safe_open(path, framework="pt") as file:
+    """The tensors and all labels of a file that was written with these.
+
+    The file is opened once: another may take its place meanwhile.
+    """
+    with _opened(path) as file:
+        metadata: dict[str, str] = file.metadata() or {}
+        _check_labels(path, metadata, labels)
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    known = metadata.pop("checksum", None)  # files of the first versions have none
-    if known is not None and known != checksum(state, metadata):
+    written = metadata.pop("checksum", None)
+    if written is None and (metadata["format"] != FIRST_FORMAT or not metadata.keys() <= FIRST_LABELS):
+        raise UsageError(f"{path}: damaged: it has lost its checksum. Use another copy.")
+    if written is not None and written != checksum(state, metadata):
         raise UsageError(f"{path}: damaged: it is not what was written. Use another copy.")
     return state, metadata
+
+
+def _check_labels(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    format_ = found.get("format", "")
+    if re.fullmatch("gmed-state/[0-9]{1,9}", format_) and format_ not in (FORMAT, FIRST_FORMAT):
+        raise UsageError(
+            f"{path}: written by a newer gmed ({format_}, this one reads {FORMAT}). Upgrade gmed to use it."
+        )
+    wrong = [f"{k} is {found.get(k)!r}, not {v!r}" for k, v in expected.items() if found.get(k) != v]
+    if format_ not in (FORMAT, FIRST_FORMAT):
+        wrong = [f"format is {found.get('format')!r}, not {FORMAT!r}", *wrong]
+    if wrong:
+        raise UsageError(f"{path}: {'; '.join(wrong)}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of tensors, opened for reading."""
+    with _explained(path):
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "this is no file")
+        with safe_open(path, framework="pt") as file:
+            yield file
 
 
 @contextmanager
@@ -72,5 +98,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: no such file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UsageError:
+        raise
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
         raise UsageError(f"{path}: not a sound state file ({error})") from None

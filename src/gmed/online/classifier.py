@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from math import ceil
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.errors import InputError, UsageError, whole_number
+from gmed.errors import GmedWarning, InputError, UsageError, whole_number
+from gmed.interrupts import hold_interrupts
 from gmed.learners import Learner
+from gmed.learners.exclusive import Lock, alone, exclusive, waits_for_changes
 from gmed.learners.state import read_state, write_state
+from gmed.models import MLP
 from gmed.online.labels import Labels, plain
 from gmed.online.settings import Model, Settings
 from gmed.online.units import AsTheyAre, Floats, Standardiser, Units
@@ -23,6 +28,18 @@ from gmed.randomness import generator
 KIND = "gmed-classifier/1"
 BLOCK = 10_000
 """The most rows that are predicted at once, however many there are."""
+GROSSLY = 500
+"""A value that lies so many times as far out as all others is taken for an error."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a classifier is between two calls: its parts go together, and it is replaced as a whole."""
+
+    labels: Labels
+    units: Units
+    learner: Learner
+    rows: int
 
 
 class OnlineClassifier:
@@ -30,7 +47,11 @@ class OnlineClassifier:
 
     It is an :class:`~gmed.learners.ER` learner (:class:`~gmed.learners.FineTune` without a memory) that sees features
     in units of their own (:class:`Standardiser`) and classes by their names (:class:`Labels`). Where units are
-    renewed, stored examples are expressed in the new ones. A call that fails changes nothing.
+    renewed, stored examples are expressed in the new ones.
+
+    A call that fails, or is interrupted by Ctrl-C, changes nothing. One thread may learn while others predict: a
+    prediction is that of the classifier before a step or before a whole call, or after it, never of a mixture, and
+    what is learned does not depend on it. Saving and a second thread that learns wait for the end of a call.
 
     Parameters
     ----------
@@ -45,6 +66,8 @@ class OnlineClassifier:
     ----------
     rows
         How many rows it has learned from.
+    feature_names
+        What a warning calls features; by default their numbers.
 
     Examples
     --------
@@ -56,15 +79,38 @@ class OnlineClassifier:
     ['low', 'high']
     """
 
-    labels: Labels
-    units: Units
-    learner: Learner
-
     def __init__(self, settings: Settings, inputs: int, seed: int = 0) -> None:
         self.settings = settings
         self.inputs = whole_number("inputs", inputs)
         self.seed = whole_number("seed", seed, least=0)
-        self.rows = 0
+        self.feature_names: Sequence[str] | None = None
+        self._now: Learned | None = None
+        self._warned = False
+        self._lock = Lock()
+
+    def _begun(self) -> Learned:
+        if self._now is None:
+            raise UsageError("this classifier has learned nothing yet")
+        return self._now
+
+    @property
+    def rows(self) -> int:
+        return 0 if self._now is None else self._now.rows
+
+    @property
+    def labels(self) -> Labels:
+        """The classes met so far."""
+        return self._begun().labels
+
+    @property
+    def units(self) -> Units:
+        """How it sees features at the moment."""
+        return self._begun().units
+
+    @property
+    def learner(self) -> Learner:
+        """What learns. A call of :meth:`learn` may put another in its place."""
+        return self._begun().learner
 
     # ------------------------------------------------------------------ learning
 
@@ -80,58 +126,93 @@ class OnlineClassifier:
         classes
             Classes to tell apart from now on, besides those of ``y`` and those known already.
         """
-        self._check(x, y)
-        y = plain(y)
-        labels = self.labels if self.rows else None
-        for named in ([] if classes is None or not len(classes) else [classes]) + [y]:
-            labels = Labels.of(named) if labels is None else labels.with_also(named)
-        assert labels is not None
-        units = self.units.after(x) if self.rows else self._first_units(x)
-        with self._ready(labels, units, steps=ceil(len(x) / self.settings.batch_size)) as learner:
-            self._observe(learner, units.standardised(x), labels.outputs(y))
-        self.rows += len(x)
+        x, y = self._checked(x), plain(np.asarray(y))
+        self._check_paired(x, y)
+        with alone(self._lock):
+            now = self._now
+            labels = None if now is None else now.labels
+            for named in ([] if classes is None or not len(classes) else [classes]) + [y]:
+                labels = Labels.of(named) if labels is None else labels.with_also(named)
+            assert labels is not None
+            units = self._first_units(x) if now is None else now.units.after(x)
+            self._warn_of_outliers(units, x)
+            z, numbers = units.standardised(x), labels.outputs(y)
+            one_step = len(x) <= self.settings.batch_size
+            if now and one_step and units.same_as(now.units) and len(labels.met) <= now.learner.classes:
+                with hold_interrupts():  # a single step is all that can fail, and leaves no trace then
+                    now.learner.observe(z, numbers)
+                    self._now = Learned(labels, units, now.learner, now.rows + len(x))
+            else:  # on a copy, which can be let go at any moment
+                learner = self._copy(now, labels, units)
+                self._observe(learner, z, numbers)
+                self._now = Learned(labels, units, learner, self.rows + len(x))
 
     def fit(self, x: Floats, y: NDArray[Any], passes: int, shuffle: bool) -> None:
         """Learn from rows that are all there at once, several times over, before anything else is learned."""
-        self._check(x, y)
-        y = plain(y)
-        if self.rows:
-            raise UsageError("this classifier has learned already; make a new one")
-        labels, units = Labels.of(y), self._first_units(x)
-        z, numbers = units.standardised(x), labels.outputs(y)
-        with self._ready(labels, units) as learner:
+        x, y = self._checked(x), plain(np.asarray(y))
+        self._check_paired(x, y)
+        with alone(self._lock):
+            if self.rows:
+                raise UsageError("this classifier has learned already; make a new one")
+            labels, units = Labels.of(y), self._first_units(x)
+            self._warn_of_outliers(units, x)
+            z, numbers = units.standardised(x), labels.outputs(y)
+            learner = self._copy(None, labels, units)
             for number in range(passes):
                 order = generator(self.seed, "order", number).permutation(len(x)) if shuffle else np.arange(len(x))
                 self._observe(learner, z[order], numbers[order])
-        self.rows += len(x)
+            self._now = Learned(labels, units, learner, len(x))
 
     def _first_units(self, x: Floats) -> Units:
         return Standardiser.of(x) if self.settings.standardise else AsTheyAre()
 
-    @contextmanager
-    def _ready(self, labels: Labels, units: Units, steps: int = 1) -> Iterator[Learner]:
-        """A learner for these classes and units, which is this classifier's if all goes well inside.
-
-        It is a copy of the present one unless a single step is all that can fail, for that leaves no trace by itself.
-        """
-        if not self.rows:
-            learner = self.settings.make_learner(self.inputs, len(labels.met), self.seed)
-        elif steps == 1 and units.same_as(self.units) and len(labels.met) <= self.learner.classes:
-            learner = self.learner
-        else:
-            learner = deepcopy(self.learner)
-            if len(labels.met) > learner.classes:
-                learner.grow(len(labels.met))
-            if learner.memory is not None:
-                self.units.convert(learner.memory.x, to=units)
-        yield learner
-        self.labels, self.units, self.learner = labels, units, learner
+    def _copy(self, now: Learned | None, labels: Labels, units: Units) -> Learner:
+        """A learner that has learned as much as this classifier, for these classes and units."""
+        if now is None:
+            return self.settings.make_learner(self.inputs, len(labels.met), self.seed)
+        with alone(now.learner._lock):  # not while a prediction has the model in evaluation mode
+            learner = deepcopy(now.learner)
+        if len(labels.met) > learner.classes:
+            learner.grow(len(labels.met))
+        if learner.memory is not None and not units.same_as(now.units):
+            now.units.convert(learner.memory.x, to=units)
+        return learner
 
     def _observe(self, learner: Learner, z: NDArray[np.float32], numbers: NDArray[np.int64]) -> None:
         size = self.settings.batch_size
         for start in range(0, len(z), size):
             learner.observe(z[start : start + size], numbers[start : start + size])
 
+    def _warn_of_outliers(self, units: Units, x: Floats) -> None:
+        """Say it, once, when values appear that look like errors."""
+        before = None if self._now is None else self._now.units
+        if self._warned or not isinstance(units, Standardiser) or (before is not None and units.same_as(before)):
+            return
+        odd = suspicious(x, units)
+        rows, columns = odd.any(1), odd.any(0)
+        if not rows.any():  # or such as turn out to be errors only now that there are others
+            odd = suspicious(units.extremes, units)
+            if not isinstance(before, Standardiser) or not odd.any() or suspicious(before.extremes, before).any():
+                return
+            x, columns = units.extremes, odd.any(0)
+        column = int(np.flatnonzero(columns)[0])
+        mean, deviation = (moment[column] for moment in units.moments())
+        value = x[odd[:, column], column][0]
+        numbers = [str(self.rows + number) for number in np.flatnonzero(rows).tolist()]
+        names = [
+            str(n) if self.feature_names is None else self.feature_names[n] for n in np.flatnonzero(columns).tolist()
+        ]
+        warnings.warn(
+            f"values far from all others, which may be errors: {value:g} in column {names[0]!r}, where the mean is "
+            f"{mean:g} and the standard deviation {deviation:g}. Columns: {_listed(names)}. Rows, from 0: "
+            f"{_listed(numbers) or 'before these'}. They hardly count as long as they are rare. If they are errors, "
+            "leave their rows out. This is said once.",
+            GmedWarning,
+            stacklevel=4,
+        )
+        self._warned = True
+
+    @exclusive
     def forget(
         self,
         *,
@@ -146,7 +227,7 @@ class OnlineClassifier:
         row
             By their numbers: 0 is the first row ever learned from. Not where :meth:`fit` passed over rows repeatedly.
         label
-            By their class or classes.
+            By their class or classes, which must be of the labels' kind: words, numbers or truth values.
         where
             Called with all stored rows, in the features' own units and edited as they are, and their labels; says of
             each whether it goes.
@@ -158,49 +239,62 @@ class OnlineClassifier:
         >>> model.forget(label="low"), model.forget(label="low"), model.forget(where=lambda x, y: x[:, 0] > 5)
         (2, 0, 1)
         """
-        if not self.rows:
+        if self._now is None:
             return 0
-        learner = self.learner
+        labels, units, learner = self.labels, self.units, self.learner
         if row is not None and learner.memory is not None and learner.memory.seen != self.rows:
             raise UsageError("rows were passed over repeatedly and have no numbers; forget them by label or where")
-        outputs = None
-        if label is not None:
-            names = np.unique(plain(np.atleast_1d(np.asarray(label))))
-            outputs = np.flatnonzero(np.isin(self.labels.met, names)).tolist()
+        outputs = None if label is None else labels.outputs_named(np.atleast_1d(np.asarray(label)))
 
         def goes(z: Tensor, numbers: Tensor) -> Any:
             assert where is not None
-            return where(self.units.restored(z.cpu().numpy()), self.labels.met[numbers.cpu().numpy()])
+            return where(units.restored(z.cpu().numpy()), labels.met[numbers.cpu().numpy()])
 
-        return learner.forget(origin=row, label=outputs, where=goes if where is not None else None)
+        count = learner.forget(origin=row, label=outputs, where=goes if where is not None else None)
+        if isinstance(units, Standardiser):
+            self._now = replace(self._now, units=units.without_extremes())
+        return count
 
     # ------------------------------------------------------------------ predicting
 
     def scores(self, x: Floats) -> NDArray[np.float32]:
         """(n, classes) logits, the classes being in order."""
-        if not self.rows:
-            raise UsageError("this classifier has learned nothing yet")
-        self._check(x)
-        blocks = (x[start : start + BLOCK] for start in range(0, len(x), BLOCK))
-        logits = np.concatenate([self.learner.logits(self.units.standardised(rows)).cpu().numpy() for rows in blocks])
-        return logits[:, self.labels.places]
+        return self.classes_and_scores(x)[1]
 
     def predict(self, x: Floats) -> NDArray[Any]:
         """The class of each row."""
-        found: NDArray[Any] = self.labels.classes[self.scores(x).argmax(1)]
+        classes, scores = self.classes_and_scores(x)
+        found: NDArray[Any] = classes[scores.argmax(1)]
         return found
 
-    def _check(self, x: Floats, y: NDArray[Any] | None = None) -> None:
+    def classes_and_scores(self, x: Floats) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """The classes in order and (n, classes) logits, both of the same moment while another thread learns."""
+        now, x = self._begun(), self._checked(x)
+        z = now.units.standardised(x)
+        blocks = (z[start : start + BLOCK] for start in range(0, len(z), BLOCK))
+        with alone(now.learner._lock):
+            logits = np.concatenate([now.learner.logits(rows).cpu().numpy() for rows in blocks])
+        return now.labels.classes, logits[:, now.labels.places]
+
+    def _checked(self, given: Any) -> Floats:
+        try:
+            x: Floats = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"rows of {self.inputs} numbers are needed: {error}") from error
         if x.ndim != 2 or x.shape[1] != self.inputs or not len(x):
             raise InputError(f"rows of {self.inputs} features are needed, not an array of shape {x.shape}")
-        if y is not None and y.shape != (len(x),):
-            raise InputError(f"y must hold one label per row: shape {y.shape} for {len(x)} rows")
         if not np.isfinite(x).all():
             row = int(np.flatnonzero(~np.isfinite(x).all(1))[0])
             raise InputError(f"row {row} holds NaN or infinity; drop or mend it")
+        return x
+
+    def _check_paired(self, x: Floats, y: NDArray[Any]) -> None:
+        if y.shape != (len(x),):
+            raise InputError(f"y must hold one label per row: shape {y.shape} for {len(x)} rows")
 
     # ------------------------------------------------------------------ state is data
 
+    @waits_for_changes
     def state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Everything it is: named tensors, and what else is to be known as text."""
         counts = {"inputs": self.inputs, "seed": self.seed, "rows": self.rows}
@@ -219,21 +313,33 @@ class OnlineClassifier:
             new = cls(Settings.from_json(texts["settings"], model), counts["inputs"], counts["seed"])
             rows = whole_number("rows", counts["rows"], least=0)
             if rows:
-                new.labels = Labels.from_json(texts["labels"])
+                labels = Labels.from_json(texts["labels"])
                 parts = {
                     kind: {name.removeprefix(kind): t for name, t in tensors.items() if name.startswith(kind)}
                     for kind in ("units.", "learner.")
                 }
-                new.units = Standardiser.from_state(parts["units."], new.inputs) if parts["units."] else AsTheyAre()
-                outputs = max(len(new.labels.met), int(parts["learner."]["classes"]))
-                new.learner = new.settings.make_learner(new.inputs, outputs, new.seed)
-                new.learner.load_state_dict(parts["learner."])
-                new.rows = rows
+                units = Standardiser.from_state(parts["units."], new.inputs) if parts["units."] else AsTheyAre()
+                outputs = max(len(labels.met), int(parts["learner."]["classes"]))
+                new._check_sizes(outputs, parts["learner."])
+                learner = new.settings.make_learner(new.inputs, outputs, new.seed)
+                learner.load_state_dict(parts["learner."])
+                new._now = Learned(labels, units, learner, rows)
         except (LookupError, TypeError, ValueError, RuntimeError, MemoryError, RecursionError) as error:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(f"it is not the state of a classifier ({error})") from None
         return new
+
+    def _check_sizes(self, outputs: int, state: Mapping[str, Tensor]) -> None:
+        """Make sure that a model is as large as its tensors, before there is room made for it."""
+        if state["shape"].tolist() != [self.inputs]:
+            raise UsageError(f"it has learned from {state['shape'].tolist()} features, not {self.inputs}")
+        if self.settings.model is None:
+            with torch.device("meta"):  # shapes without values
+                own = MLP(self.inputs, self.settings.hidden, outputs).state_dict()
+            for name, tensor in own.items():
+                if state[f"model.{name}"].shape != tensor.shape:
+                    raise UsageError(f"the size of its model.{name} is not the one that its settings say")
 
     def save(self, path: str | Path, **texts: str) -> None:
         """Write it to a file, whole or not at all."""
@@ -248,3 +354,20 @@ class OnlineClassifier:
             return cls.from_state(tensors, texts, model), texts
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few of them in words."""
+    return ", ".join(islice(names, 3)) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def suspicious(x: Floats, units: Standardiser) -> NDArray[np.bool_]:
+    """Which values look like errors: far out in a quarter of their row, or hundreds of times further than others.
+
+    Single values that are merely rare, such as the first ink in a corner, are none.
+    """
+    low, high = units.limits()
+    far = (x < low) | (x > high)
+    grossly = (x < low - GROSSLY * (high - low)) | (x > high + GROSSLY * (high - low))
+    found: NDArray[np.bool_] = (far & (far.mean(1, keepdims=True) >= 0.25)) | (grossly & (high > low))
+    return found

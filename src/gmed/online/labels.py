@@ -54,16 +54,25 @@ class Labels:
         """The output of each example's class; all must have been met."""
         return self.places[self._found(y)]
 
+    def outputs_named(self, names: NDArray[Any]) -> list[int]:
+        """The outputs of classes that are named; one never met has none. Names must be of the labels' kind."""
+        names = self._alike(names)
+        return np.flatnonzero(np.isin(self.met, names)).tolist()
+
     def with_also(self, y: NDArray[Any]) -> Labels:
         """These and the classes of more examples; the same object where there is nothing new."""
+        y = self._alike(y)
+        new = np.unique(y[self.classes[self._found(y)] != y])
+        return Labels(np.concatenate([self.met, new])) if len(new) else self
+
+    def _alike(self, y: NDArray[Any]) -> NDArray[Any]:
         y = plain(y)
-        if _kind(y) != _kind(self.met):
+        if len(y) and _kind(y) != _kind(self.met):
             raise InputError(
                 f"labels so far are {_kind(self.met)}, such as {self.met[0].item()!r}; "
                 f"these are {_kind(y)}, such as {y[0].item()!r}"
             )
-        new = np.unique(y[self.classes[self._found(y)] != y])
-        return Labels(np.concatenate([self.met, new])) if len(new) else self
+        return y
 
     def _found(self, y: NDArray[Any]) -> NDArray[np.int64]:
         return np.minimum(np.searchsorted(self.classes, y), len(self.met) - 1)

@@ -98,8 +98,13 @@ class Settings:
         if not isinstance(self.model, nn.Module):
             return self.model(inputs, classes)
         model = deepcopy(self.model)
-        with torch.no_grad(), evaluating(model):
-            outputs = model(next(model.parameters()).new_zeros((1, inputs))).shape[1]
+        try:
+            with torch.no_grad(), evaluating(model):
+                outputs = model(next(model.parameters()).new_zeros((1, inputs))).shape[1]
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
+            raise UsageError(
+                f"the model does not give (rows, classes) for rows of {inputs} features: {error}"
+            ) from error
         if outputs < classes:
             grow_outputs(model, classes)
         return model

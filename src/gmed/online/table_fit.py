@@ -13,7 +13,9 @@ import numpy as np
 
 from gmed.data.progress import Progress, unwatched
 from gmed.data.table import TableFile
-from gmed.errors import DataError, UsageError
+from gmed.errors import DataError, UsageError, finite_number, whole_number
+from gmed.io.files import check_output_path
+from gmed.learners.state import read_labels
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.settings import Settings
 
@@ -54,10 +56,9 @@ class TableFit:
         """Where what is learned so far is kept while it goes on."""
         return self.model.with_name(f"{self.model.name}.unfinished")
 
-    def identity(self) -> str:
-        """What must be the same for a checkpoint to be gone on from."""
-        start = None if self.start is None else _fingerprint(self.start)
-        same = [_fingerprint(self.table), self.label, self.drop, self.settings.to_json(), self.seed, start]
+    def identity(self, table: str, start: str | None) -> str:
+        """What is the same of two fits that learn the same, by the digests of the files that they learn from."""
+        same = [table, self.label, self.drop, self.settings.to_json(), self.seed, start]
         return hashlib.sha256(json.dumps(same).encode()).hexdigest()
 
 
@@ -75,6 +76,8 @@ class Learned:
         How many had been learned from when it was resumed; 0 if it was not.
     finished
         Whether that is all of them.
+    repeated
+        Whether an earlier fit had finished with the same, so that nothing was learned.
     """
 
     classifier: OnlineClassifier
@@ -82,6 +85,7 @@ class Learned:
     right: int = 0
     resumed: int = 0
     finished: bool = False
+    repeated: bool = False
 
 
 def fit_table(
@@ -95,20 +99,32 @@ def fit_table(
     """Learn from a table, predicting each batch before it is learned from; a fit that was cut goes on where it was.
 
     What comes out does not depend on where it was cut. ``stop`` is asked after every step; when it says so, what is
-    learned is kept and the rest left for another call.
+    learned is kept and the rest left for another call. The model says which fit made it: the same fit once more, be
+    it because the last one was killed at its very end, learns nothing twice, also where the model takes the place of
+    the one that was gone on from.
     """
+    finite_number("checkpoint_every", checkpoint_every, above=0)
+    check_output_path(fit.model)
     file = TableFile(fit.table)
     file.check([fit.label, *fit.drop])
     features = file.others([fit.label, *fit.drop])
-    identity = fit.identity()
+    unchanged, table = _changes(fit.table), _digest(fit.table)
+    if (done := _finished(fit, table)) is not None:
+        fit.checkpoint.unlink(missing_ok=True)
+        return done
+    origin = None if fit.start is None else _digest(fit.start)
+    identity = fit.identity(table, origin)
     learned = _begun(fit, features, identity)
     classifier, size = learned.classifier, learned.classifier.settings.batch_size
-    names = json.dumps(features)
+    classifier.feature_names = features
     due = time.monotonic() + checkpoint_every
 
-    def keep() -> None:
+    def keep(path: Path, **more: str) -> None:
+        if _changes(fit.table) != unchanged:
+            raise DataError(f"{fit.table}: it was changed while it was learned from. Begin again when it is complete.")
         counts = {"rows": learned.rows, "right": learned.right}
-        classifier.save(fit.checkpoint, fit=identity, progress=json.dumps(counts), feature_names=names)
+        texts = {"fit": identity, "progress": json.dumps(counts), "feature_names": json.dumps(features)}
+        classifier.save(path, **texts, **more)
 
     for block in file.batches(features, fit.label, size=size * max(1, BLOCK // size), skip=learned.rows):
         labels = np.array(block.labels)
@@ -119,19 +135,35 @@ def fit_table(
             learned.right += int((guesses == y).sum())
             learned.rows += len(y)
             if stop():
-                keep()
+                keep(fit.checkpoint)
                 return learned
             if time.monotonic() >= due:
-                keep()
+                keep(fit.checkpoint)
                 due = time.monotonic() + checkpoint_every
         progress(file.position, file.size)
         watch(learned)
     if not learned.rows:
         raise DataError(f"{fit.table}: there are no rows in it.")
-    classifier.save(fit.model, feature_names=names, label=fit.label)
+    keep(fit.model, label=fit.label, start=origin or "")
     fit.checkpoint.unlink(missing_ok=True)
     learned.finished = True
     return learned
+
+
+def _finished(fit: TableFit, table: str) -> Learned | None:
+    """What came out of the same fit, where it has come to its end before."""
+    try:
+        texts = read_labels(fit.model)
+    except UsageError:  # there is none, or something else is there
+        return None
+    start = None if fit.start is None else texts.get("start")
+    if "start" not in texts or texts.get("fit") != fit.identity(table, start):
+        return None
+    if fit.start is not None and not _same_file(fit.start, fit.model) and _digest(fit.start) != start:
+        return None
+    classifier, texts = OnlineClassifier.load(fit.model)
+    rows, right = _counts(fit.model, texts)
+    return Learned(classifier, rows, right, finished=True, repeated=True)
 
 
 def _begun(fit: TableFit, features: Sequence[str], identity: str) -> Learned:
@@ -140,11 +172,11 @@ def _begun(fit: TableFit, features: Sequence[str], identity: str) -> Learned:
         classifier, texts = OnlineClassifier.load(fit.checkpoint)
         if texts.get("fit") != identity:
             raise UsageError(
-                f"{fit.checkpoint}: what is kept there is of another fit: other rows, columns or settings. "
-                "Give those again to go on with it, or remove it to begin anew."
+                f"{fit.checkpoint}: what is kept there is of another fit: other rows, columns or settings, or another "
+                "version of gmed. Give those again to go on with it, or remove it to begin anew."
             )
-        counts = json.loads(texts["progress"])
-        return Learned(classifier, counts["rows"], counts["right"], resumed=counts["rows"])
+        rows, right = _counts(fit.checkpoint, texts)
+        return Learned(classifier, rows, right, resumed=rows)
     if fit.start is None:
         return Learned(OnlineClassifier(fit.settings, len(features), fit.seed))
     classifier, texts = OnlineClassifier.load(fit.start)
@@ -183,13 +215,32 @@ def predict_table(
         progress(file.position, file.size)
 
 
-def _fingerprint(path: Path) -> list[int | str]:
-    """What is the same of a file as long as it is: its size, its beginning and its end."""
+def _counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
+    """How many rows of its table a fit has learned from, and how many of them were predicted rightly before."""
     try:
-        size = path.stat().st_size
+        counts = json.loads(texts["progress"])
+        return whole_number("rows", counts["rows"], least=0), whole_number("right", counts["right"], least=0)
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: what it says of its fit is damaged ({error})") from None
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    try:
         with path.open("rb") as file:
-            head = file.read(2**20)
-            file.seek(max(0, size - 2**20))
-            return [size, hashlib.sha256(head + file.read()).hexdigest()]
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
+def _changes(path: Path) -> tuple[int, int]:
+    """What becomes another when a file is written to."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    return found.st_size, found.st_mtime_ns
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)

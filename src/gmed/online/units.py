@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +17,12 @@ REACH = 10.0
 """How many deviations from the mean a value may lie; those further out count as lying there."""
 GROWTH = 1.1
 """Units are renewed when so many times as many rows are known as when they were last."""
+EXTREMES = 10
+"""How many of the lowest and of the highest values of each feature are kept apart from the statistics."""
+OUTLYING = 30.0
+"""How many deviations from the others an extreme value may lie before units are made without it."""
+LARGEST = 1e150
+"""Values beyond this cannot be squared."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,23 @@ class Standardiser:
     in which a model and its memory see features, are renewed from them now and then: when the rows have grown by
     a tenth (in a stream of n rows some 24 log10(n) times), and when a value lies out of reach.
 
-    A feature that has not varied yet has the unit 1. Everything is a value: :meth:`after` gives a new one.
+    A few wrong values, such as 999999 from a sensor that failed, must not decide what a deviation is. So the ten lowest
+    and ten highest values of each feature are kept apart; they count like all others unless they lie more than 30
+    deviations from those. Where more than ten do, they enter the statistics as if they lay 30 deviations away. As
+    deviations grow by that, units follow a change of level that is there to stay, and do not follow values that remain
+    rare. Where nothing lies so far out, mean and deviation are those of all rows.
+
+    A feature that has not varied yet has the unit 1, and nothing of it lies far out but what is in less than one row
+    of a hundred. Everything is a value: :meth:`after` gives a new one.
 
     Attributes
     ----------
-    count, mean, squares
-        The statistics: rows met, their mean, and the sum of squared deviations from it.
+    count
+        How many rows were met.
+    mean, squares
+        The mean, and the sum of squared deviations from it, of all values but those kept apart.
+    extremes
+        (values, features) what is kept apart, each column in order.
     since
         How many rows the units are made from.
     shift, scale
@@ -45,7 +62,7 @@ class Standardiser:
     >>> known.standardised(rows).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     >>> later = known.after(np.array([[8.0, 50.0]]))
-    >>> later.mean.tolist(), later.count
+    >>> later.moments()[0].tolist(), later.count
     ([4.0, 50.0], 3)
 
     References
@@ -56,6 +73,7 @@ class Standardiser:
     count: int
     mean: Floats
     squares: Floats
+    extremes: Floats
     since: int
     shift: Floats
     scale: Floats
@@ -64,27 +82,24 @@ class Standardiser:
     def of(cls, x: Floats) -> Standardiser:
         """That of a stream that begins with these rows."""
         nothing = np.zeros(x.shape[1])
-        return cls(0, nothing, nothing, 0, nothing, np.ones(x.shape[1])).after(x)
+        none = np.zeros((0, x.shape[1]))
+        return cls(0, nothing, nothing, none, 0, nothing, np.ones(x.shape[1])).after(x)
 
     def after(self, x: Floats) -> Standardiser:
         """The same stream with more rows."""
-        count = self.count + len(x)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = x.mean(0)
-            squares = np.square(x - mean).sum(0)
-            apart = mean - self.mean
-            squares = self.squares + squares + np.square(apart) * (self.count * len(x) / count)
-            mean = self.mean + apart * (len(x) / count)
-        if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
-            column = int(np.flatnonzero(~(np.isfinite(mean) & np.isfinite(squares)))[0])
+        if (too_large := np.abs(x).max(0) > LARGEST).any():
+            column = int(np.flatnonzero(too_large)[0])
             raise InputError(f"the values of feature {column} are too large to be standardised; scale them down")
-        known = replace(self, count=count, mean=mean, squares=squares)
-        return known._renewed() if count >= GROWTH * self.since or self._out_of_reach(x) else known
+        known, start = self, 0
+        while start < len(x):  # no more rows at once than are known, by which it is decided what lies far out
+            size = max(known.count, 2 * EXTREMES)
+            known, start = known._met(x[start : start + size]), start + size
+        return known._renewed() if known.count >= GROWTH * self.since or self._out_of_reach(x) else known
 
     def standardised(self, x: Floats) -> NDArray[np.float32]:
         """Rows in these units."""
-        z = (x - self.shift) / self.scale
-        return np.clip(z, -REACH, REACH, out=z).astype(np.float32)
+        with np.errstate(over="ignore"):
+            return _within_reach((x - self.shift) / self.scale).astype(np.float32)
 
     def restored(self, z: NDArray[np.float32]) -> Floats:
         """Rows in these units as they were given, but for what was out of reach."""
@@ -93,19 +108,89 @@ class Standardiser:
     def convert(self, z: Tensor, to: Units) -> None:
         """Express rows that are in these units in later ones of the same stream, in place."""
         assert isinstance(to, Standardiser)
-        slope = torch.from_numpy(self.scale / to.scale).to(z.device)
-        offset = torch.from_numpy((self.shift - to.shift) / to.scale).to(z.device)
-        z.copy_(z.double() * slope + offset)
+        raw = self.restored(z.cpu().numpy())
+        z.copy_(torch.from_numpy(to.standardised(raw)))
 
     def same_as(self, other: Units) -> bool:
         """Whether rows are expressed alike in both."""
         return isinstance(other, Standardiser) and self.since == other.since
 
+    def moments(self) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of each feature, without extremes that lie far from all other values."""
+        return self._with(self._counting())
+
+    def limits(self) -> tuple[Floats, Floats]:
+        """The values of each feature between which all lie that its moments are made from."""
+        counting = self._counting()
+        mean, deviation = self._with(counting)
+        least = self.extremes.min(0, where=counting, initial=np.inf)
+        most = self.extremes.max(0, where=counting, initial=-np.inf)
+        return np.minimum(least, mean - OUTLYING * deviation), np.maximum(most, mean + OUTLYING * deviation)
+
+    def without_extremes(self) -> Standardiser:
+        """The same statistics, with no value of a single row in them."""
+        return self._entered(self._drawn_in(self.extremes), kept=self.extremes[:0])
+
+    def _met(self, x: Floats) -> Standardiser:
+        """The statistics after some rows more."""
+        met = replace(self, count=self.count + len(x))
+        if len(self.extremes) == 2 * EXTREMES and self._is_ordinary(x):
+            return met._entered(self._drawn_in(x), kept=self.extremes)
+        pool = np.sort(np.concatenate([self.extremes, x]), axis=0)
+        low, high = min(EXTREMES, len(pool)), max(EXTREMES, len(pool) - EXTREMES)
+        return met._entered(self._drawn_in(pool[low:high]), kept=np.concatenate([pool[:low], pool[high:]]))
+
+    def _is_ordinary(self, x: Floats) -> bool:
+        """Whether no value is among the lowest or the highest of its feature."""
+        return bool(((x >= self.extremes[EXTREMES - 1]) & (x <= self.extremes[EXTREMES])).all())
+
+    def _entered(self, values: Floats, kept: Floats) -> Standardiser:
+        """The statistics with more values in them, and these kept apart."""
+        if not len(values):
+            return replace(self, extremes=kept)
+        count = self.count - len(kept)
+        mean, squares = _merged((count - len(values), self.mean, self.squares), values)
+        return replace(self, mean=mean, squares=squares, extremes=kept)
+
+    def _drawn_in(self, values: Floats) -> Floats:
+        """Values as they enter the statistics: none further out than what counts as outlying."""
+        deviation = np.sqrt(self.squares / max(1, self.count - len(self.extremes)))
+        if (np.abs(values - self.mean) <= OUTLYING * deviation).all():
+            return values
+        mean, deviation = self.moments()
+        far = np.where(_varies(mean, deviation), OUTLYING * deviation, np.inf)
+        return np.clip(values, mean - far, mean + far)
+
+    def _counting(self) -> NDArray[np.bool_]:
+        """Which of the extremes units are made with: outwards from the middle, until there is a gap.
+
+        Where a fifth of all rows would be left out, none is; of a feature that is otherwise constant, a hundredth.
+        """
+        begun = self.count > len(self.extremes)
+        counting: NDArray[np.bool_] = (
+            np.zeros(self.extremes.shape, np.bool_) if begun else _shortest_half(self.extremes)
+        )
+        while True:
+            mean, deviation = self._with(counting)
+            varies = _varies(mean, deviation)
+            apart = np.abs(self.extremes - mean)
+            nearest = 0.0 if begun else np.where(counting, np.inf, apart).min(0, initial=np.inf)
+            more = ~counting & (apart <= np.where(varies, OUTLYING * deviation, nearest))
+            if not more.any():
+                break
+            counting |= more
+        counting |= (~counting).sum(0) > self.count / np.where(varies, 5, 100)
+        return counting
+
+    def _with(self, counting: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the statistics and some of the extremes."""
+        count = self.count - len(self.extremes)
+        mean, squares = _merged((count, self.mean, self.squares), self.extremes, counting)
+        return mean, np.sqrt(squares / (count + counting.sum(0)))
+
     def _renewed(self) -> Standardiser:
-        deviation = np.sqrt(self.squares / self.count)
-        rounding = 8 * np.finfo(np.float64).eps * np.abs(self.mean)  # what does not vary deviates by no more
-        scale = np.where(deviation > rounding, deviation, 1.0)
-        return replace(self, since=self.count, shift=self.mean, scale=scale)
+        mean, deviation = self.moments()
+        return replace(self, since=self.count, shift=mean, scale=np.where(_varies(mean, deviation), deviation, 1.0))
 
     def _out_of_reach(self, x: Floats) -> bool:
         far = REACH * self.scale
@@ -117,16 +202,60 @@ class Standardiser:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], features: int) -> Standardiser:
-        """The one whose state this is."""
+        """The one whose state this is. Those of earlier versions keep no extremes apart."""
         count, since = int(state["count"]), int(state["since"])
-        columns: dict[str, Any] = {name: state[name].numpy() for name in ("mean", "squares", "shift", "scale")}
-        sound = all(
-            column.dtype == np.float64 and column.shape == (features,) and np.isfinite(column).all()
-            for column in columns.values()
-        )
-        if not sound or not 0 < since <= count or not (columns["scale"] > 0).all():
+        whole = {"extremes": torch.zeros((0, features), dtype=torch.float64), **state}
+        held = {name: tensor.numpy() for name, tensor in whole.items() if name not in ("count", "since")}
+        new = cls(count=count, since=since, **held)
+        rows = len(new.extremes) if new.extremes.ndim == 2 else -1
+        sound = 0 < since <= count and 0 <= rows <= min(count, 2 * EXTREMES)
+        for name, column in held.items():
+            shape = (rows, features) if name == "extremes" else (features,)
+            sound = sound and column.dtype == np.float64 and column.shape == shape and bool(np.isfinite(column).all())
+        if not sound or (new.scale <= 0).any() or (new.squares < 0).any() or (np.diff(new.extremes, axis=0) < 0).any():
             raise UsageError("what it says of units is damaged")
-        return cls(count=count, since=since, **columns)
+        return new
+
+
+def _within_reach(z: Floats) -> Floats:
+    """Rows as a model can take them: no value further out than it can be, no row much further than others.
+
+    A row all of whose values are wrong would otherwise, however they are cut back, undo what was learned.
+    """
+    far = (np.abs(z) > REACH).any(1)
+    if far.any():
+        cut = np.clip(z[far], -REACH, REACH)
+        length = np.linalg.norm(cut, axis=1, keepdims=True)
+        z = z.copy()
+        z[far] = cut * np.minimum(1, math.sqrt(REACH**2 + 4 * z.shape[1]) / length)
+    return z
+
+
+def _merged(
+    known: tuple[int, Floats, Floats], values: Floats, counting: NDArray[np.bool_] | bool = True
+) -> tuple[Floats, Floats]:
+    """Mean and sum of squared deviations of what is known by its count, mean and squares, and more values."""
+    count, mean, squares = known
+    number = np.sum(counting, axis=0) if counting is not True else len(values)
+    total = np.maximum(1, count + number)
+    own = values.sum(0, where=counting) / np.maximum(1, number)
+    apart = own - mean
+    squares = squares + np.square(values - own).sum(0, where=counting) + np.square(apart) * (count * number / total)
+    return mean + apart * (number / total), squares
+
+
+def _varies(mean: Floats, deviation: Floats) -> NDArray[np.bool_]:
+    """Whether a feature deviates from its mean by more than rounding does."""
+    return deviation > 8 * np.finfo(np.float64).eps * np.abs(mean)
+
+
+def _shortest_half(ordered: Floats) -> NDArray[np.bool_]:
+    """More than half of each column's values, in order as they are, that lie closest together."""
+    size = len(ordered) // 2 + 1
+    first = (ordered[size - 1 :] - ordered[: len(ordered) - size + 1]).argmin(0)
+    places = np.arange(len(ordered))[:, None]
+    half: NDArray[np.bool_] = (places >= first) & (places < first + size)
+    return half
 
 
 @dataclass(frozen=True)
