@@ -1,13 +1,24 @@
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
 from gmed.data import Dataset
+from gmed.engine import extensions
 
 torch.set_num_threads(1)
 settings.register_profile("gmed", deadline=None, derandomize=True)
 settings.load_profile("gmed")
+
+
+@pytest.fixture
+def registry_restored():
+    """Names that a test registers are taken back after it."""
+    with suppress(KeyError), extensions._all_or_nothing():
+        yield
+        raise KeyError
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,8 @@ from gmed.testing import CHECKS, check_method
 
 DOCS = Path(__file__).parents[1] / "docs"
 SPLIT = get_benchmark("split-mnist")
+
+pytestmark = pytest.mark.usefixtures("registry_restored")
 
 FADE = '''
 import gmed
@@ -39,13 +40,6 @@ class Fade(gmed.editing.Edit):
     def edit(self, x_m, y_m, age, moment):
         return x_m * (1 - self.share)
 '''
-
-
-@pytest.fixture(autouse=True)
-def only_for_this_test():
-    with suppress(KeyError), extensions._all_or_nothing():
-        yield
-        raise KeyError  # whatever was registered is taken back
 
 
 @pytest.fixture
@@ -352,6 +346,51 @@ def test_promises_that_are_not_kept_are_said(tmp_path):
     gmed.load_extension(path)
     with pytest.raises(AssertionError, match="hidden: a learner, and one that was saved and loaded"):
         check_method("hidden")
+
+
+WORDY = """
+from dataclasses import dataclass
+from typing import Literal
+import gmed
+
+@gmed.register("wordy")
+@dataclass(frozen=True)
+class Wordy(gmed.editing.Edit):
+    norm: Literal["l1", "l2"] = "l1"
+    note: str = "none yet"
+    def edit(self, x_m, y_m, age, moment):
+        return x_m
+"""
+
+
+def test_a_parameter_may_be_a_word(tmp_path):
+    (tmp_path / "wordy.py").write_text(WORDY)
+    gmed.load_extension(tmp_path / "wordy.py")
+    plain, quoted = (resolve(SPLIT, f"er+wordy(norm={word})") for word in ("l2", "'l2'"))
+    assert plain == quoted
+    assert (plain.name, plain.edit.parameters["norm"]) == ("er+wordy(norm=l2)", "l2")
+    assert resolve(SPLIT, "er+wordy(norm=l1)").name == "er+wordy"
+    told = resolve(SPLIT, "er+wordy(note='two words')").name
+    assert told == "er+wordy(note='two words')" and resolve(SPLIT, told).name == told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("er+wordy(norm=l3)", r"wordy\(norm=...\) takes l1 or l2, not l3"),
+        ("er+wordy(norm=2)", r"takes l1 or l2, not 2"),
+        ("er+wordy(note=3)", r"wordy\(note=...\) takes a word, not 3"),
+        ("er+gmed(alpha=large)", r"gmed\(alpha=...\) takes a number, not large"),
+        ("er+gmed(alpha=inf)", r"takes a number, not inf"),
+        ("er(memory=many)", r"er\(memory=...\) takes a whole number, not many"),
+        ("er+gmed(alpha=2*3)", "cannot read"),
+    ],
+)
+def test_what_is_wrong_with_a_parameter_is_said(tmp_path, text, message):
+    (tmp_path / "wordy.py").write_text(WORDY)
+    gmed.load_extension(tmp_path / "wordy.py")
+    with pytest.raises(UsageError, match=message):
+        resolve(SPLIT, text)
 
 
 # ---------------------------------------------------------------------- the tutorial

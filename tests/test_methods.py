@@ -84,7 +84,7 @@ def test_memory_option_reaches_methods_that_have_one():
         ("er+gmed(alpha=1", "cannot read"),
         ("er+gmed(1.0)", "cannot read"),
         ("er+gmed(alpha=__import__('os'))", "cannot read"),
-        ("er+gmed(alpha=big)", "cannot read"),
+        ("er+gmed(alpha=big)", "takes a number, not big"),
         ("er+gmed(alpha=true)", "takes a number"),
         ("er+gmed(steps=1.5)", "takes a whole number"),
         ("er+gmed(alpha=-1)", "alpha must not be negative"),

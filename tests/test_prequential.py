@@ -1,5 +1,7 @@
 """Every batch predicted before it is learned from: the same learners, and one figure more."""
 
+from dataclasses import replace
+
 import pytest
 
 import gmed
@@ -49,3 +51,42 @@ def test_workers_and_files_are_told(tmp_path):
 def nobody(specs, terms):
     raise AssertionError("nothing was left to compute")
     yield
+
+
+CONTRARY = """
+import gmed
+from gmed.learners import FineTune
+
+@gmed.register("contrary")
+class Contrary(FineTune):
+    def predict(self, x):
+        return 1 - super().predict(x).clamp(max=1)
+"""
+
+
+@pytest.mark.usefixtures("registry_restored")
+def test_the_learners_predict_is_asked(tmp_path):
+    (tmp_path / "contrary.py").write_text(CONTRARY)
+    gmed.load_extension(tmp_path / "contrary.py")
+    terms = Terms("cpu", prequential=True)
+    plain, contrary = (run_one(RunSpec.make("split-mnist", m, 0), terms) for m in ("finetune", "contrary"))
+    assert plain.prequential > 0.7
+    assert contrary.prequential < 0.2
+    assert contrary.environment["prequential"] == "by predict"
+
+
+@pytest.mark.usefixtures("registry_restored")
+def test_what_was_measured_otherwise_is_measured_again(tmp_path):
+    (tmp_path / "contrary.py").write_text(CONTRARY)
+    gmed.load_extension(tmp_path / "contrary.py")
+    path, how = tmp_path / "r.db", {"seeds": 1, "device": "cpu", "workers": 0, "prequential": True}
+    methods = ["finetune", "contrary"]
+    gmed.run("split-mnist", methods, store=path, **how)
+    with Store(path) as store:
+        for run in store.runs():
+            environment = {name: text for name, text in run.environment.items() if name != "prequential"}
+            spec = RunSpec.make(run.benchmark, run.method, run.seed)
+            store.add(spec, replace(run, environment=environment, prequential=0.5))
+    again = {run.method: run.prequential for run in gmed.run("split-mnist", methods, store=path, **how).runs}
+    assert again["finetune"] == 0.5  # as stored: its model predicts
+    assert again["contrary"] < 0.2

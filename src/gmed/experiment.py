@@ -35,6 +35,7 @@ from gmed.engine.cluster import Cluster
 from gmed.engine.executor import Executor, Progress
 from gmed.engine.fitting import check_fits
 from gmed.engine.own_model import Given, OwnModel
+from gmed.engine.run import BY_PREDICT
 from gmed.engine.terms import Terms, check_device, pick_device
 from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
 from gmed.io.files import check_regular
@@ -219,12 +220,18 @@ class Experiment:
         if self.store is None or not Path(self.store).exists():
             return {}
         with Store(self.store) as store:
-            return {spec.key: run for spec in specs if (run := self._if_enough(store.find(spec)))}
+            return {spec.key: run for spec in specs if (run := self._if_enough(spec, store.find(spec)))}
 
-    def _if_enough(self, outcome: Ended | None) -> Ended | None:
-        """What became of a run, unless it does not tell what is asked of it."""
-        lacking = self.prequential and isinstance(outcome, RunResult) and outcome.prequential is None
-        return None if lacking else outcome
+    def _if_enough(self, spec: RunSpec, outcome: Ended | None) -> Ended | None:
+        """What became of a run, unless it does not tell what is asked of it.
+
+        Methods of this package predict with their model. For one of somebody's own, prequential accuracy counts only if
+        its ``predict`` was asked.
+        """
+        if not self.prequential or not isinstance(outcome, RunResult):
+            return outcome
+        by_predict = outcome.environment.get("prequential") == BY_PREDICT or not spec.method.sources()
+        return outcome if outcome.prequential is not None and by_predict else None
 
     def run(self, *, rerun: bool = False, watcher: Watcher | None = None, executor: Executor | None = None) -> Results:
         """Compute what the store does not have yet, keep each run as it finishes, return them all."""
@@ -280,11 +287,11 @@ class Experiment:
         while waiting:
             ended: dict[RunSpec, RunResult | str] = {}
             if not rerun:
-                outcomes = {spec: self._if_enough(store.outcome(spec, began)) for spec in theirs}
+                outcomes = {spec: self._if_enough(spec, store.outcome(spec, began)) for spec in theirs}
                 ended |= {spec: outcome for spec, outcome in outcomes.items() if outcome}
             ours = sweep.claim([spec for spec in waiting if spec not in ended])
             if not rerun:  # somebody may have finished one of them since the store was looked at
-                ended |= {spec: found for spec in ours if (found := self._if_enough(store.find(spec)))}
+                ended |= {spec: found for spec in ours if (found := self._if_enough(spec, store.find(spec)))}
             for spec, outcome in ended.items():
                 yield Failed(spec, outcome) if isinstance(outcome, str) else Finished(spec, outcome)
             ours = [spec for spec in ours if spec not in ended]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from torch import nn
 
@@ -408,12 +408,16 @@ def _settle(typed: Part, allowed: Mapping[str, Parameter], usual: Mapping[str, A
     return Part(typed.name, full), Part(typed.name, short)
 
 
+_TAKES = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}
+
+
 def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return finite_number(f"{part}'s {name}", value)
-    if kind in (float, int, bool) and type(value) is not kind:
-        wanted = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
-        raise UsageError(f"{part}({name}=...) takes {wanted}, not {written(value)}")
+    if kind in _TAKES and type(value) is not kind:
+        raise UsageError(f"{part}({name}=...) takes {_TAKES[kind]}, not {written(value)}")
+    if get_origin(kind) is Literal and value not in (choices := get_args(kind)):
+        raise UsageError(f"{part}({name}=...) takes {' or '.join(map(written, choices))}, not {written(value)}")
     return tuple(map(float, value)) if _is_range(value) else value
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 
 from gmed.errors import UsageError
@@ -34,6 +35,8 @@ def parse_part(part: str, text: str) -> Part:
 
     >>> parse_part("gmed(steps=3, clamp=[0,1])", "er+gmed(steps=3, clamp=[0,1])").parameters
     {'steps': 3, 'clamp': [0, 1]}
+    >>> parse_part("my-edit(norm=l2)", "er+my-edit(norm=l2)").parameters
+    {'norm': 'l2'}
     """
     name, _, arguments = part.partition("(")
     lowered = re.sub(r"\b(true|false|none)\b", lambda m: str(_WORDS[m[0].lower()]), arguments, flags=re.I)
@@ -41,7 +44,7 @@ def parse_part(part: str, text: str) -> Part:
         call = ast.parse(f"part({lowered or ')'}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
-        parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        parameters = {str(k.arg): _value(k.value) for k in call.keywords}
         if len(parameters) < len(call.keywords) or not all(map(_can_be_written, parameters.values())):
             raise ValueError
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
@@ -49,6 +52,14 @@ def parse_part(part: str, text: str) -> Part:
             f"cannot read {part!r} in {text!r}; parameters are written name=value, as in 'er+gmed(alpha=1.0,beta=0.01)'"
         ) from None
     return Part(name.strip(), parameters)
+
+
+def _value(node: ast.expr) -> Any:
+    """What is written for a parameter: a literal, or a word as it stands."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        values = [_value(each) for each in node.elts]
+        return values if isinstance(node, ast.List) else tuple(values)
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _can_be_written(value: Any) -> bool:
@@ -67,5 +78,6 @@ def written(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{','.join(written(v) for v in value)}]"
     if isinstance(value, str):
-        return repr(value)
+        is_word = value.isascii() and value.isidentifier() and value.lower() not in _WORDS and not iskeyword(value)
+        return value if is_word else repr(value)
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -36,6 +36,9 @@ AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
 SMALL = 784
 """Numbers of an input below which the activations are what takes room."""
 
+BY_PREDICT = "by predict"
+"""How prequential accuracy is measured. Results from before have that of the model, whatever a method predicts with."""
+
 OnProgress = Callable[[int, int], None]
 """Called now and then with the examples seen and the examples there are."""
 
@@ -69,7 +72,7 @@ class RunResult:
     passes
         How many examples went through the model for every example of the stream, ``forward`` and ``backward``.
     prequential
-        The share of the stream that was predicted rightly before it was learned from, if that was asked.
+        The share of the stream that the learner's ``predict`` got right before it was learned from, if that was asked.
     memory
         ``memory[i][c]``: how many examples of class c were stored at the i-th point of evaluation; ``None`` also where
         a method stores none.
@@ -307,6 +310,8 @@ class _Run:
             conditions["replicas"] = str(len(self.specs))
             conditions["steps"] = "CUDA graph" if self.together.captured else "step by step"
             conditions["kernels"] = "deterministic" if self.terms.deterministic else "fastest"
+        if right is not None:
+            conditions["prequential"] = BY_PREDICT
         if self.resumed_at:
             conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
         return RunResult(

@@ -134,9 +134,14 @@ class Together:
     def _predict(self, replica: int, x: Tensor, y: Tensor) -> None:
         """Count what the learner would get right of a batch that it has not learned from yet, if that is asked."""
         if self.right:
-            model = self.learners[replica].model
-            with evaluating(model):
-                self.right[replica].add_((model(x).argmax(1) == y).sum())
+            learner = self.learners[replica]
+            if self.device.type == "cuda" and not learner.decisions.live:  # captured: nothing may be asked of the host
+                model = learner.prediction_model
+                with evaluating(model):
+                    predicted = model(x).argmax(1)
+            else:
+                predicted = learner.predict(x)
+            self.right[replica].add_((predicted == y).sum())
 
     # ------------------------------------------------------------------ a stretch of steps, decided ahead
 
