@@ -1,3 +1,4 @@
+import signal
 from contextlib import suppress
 
 import numpy as np
@@ -11,6 +12,14 @@ from gmed.engine import extensions
 torch.set_num_threads(1)
 settings.register_profile("gmed", deadline=None, derandomize=True)
 settings.load_profile("gmed")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_raise():
+    """Ctrl-C raises, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

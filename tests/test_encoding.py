@@ -7,7 +7,7 @@ import pytest
 
 import gmed
 
-NOT_TEXT = {"webbrowser.open", "tarfile.open", "Image.open", "os.open"}
+NOT_TEXT = {"webbrowser.open", "tarfile.open", "Image.open", "os.open", "archive.open"}
 
 
 def leaves_the_encoding_to_the_system(call):

@@ -20,14 +20,6 @@ from gmed.memory import Reservoir
 PACKAGE = str(Path(gmed.__file__).parent)
 
 
-@pytest.fixture(autouse=True)
-def _interrupts_raise():
-    """Ctrl-C raises, also where the tests run in the background and ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def batch(seed):
     rng = torch.Generator().manual_seed(seed)
     return torch.rand(8, 6, generator=rng), torch.randint(4, (8,), generator=rng)

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -255,3 +257,16 @@ def test_a_folder_that_may_not_be_written_to_is_noticed_at_once(shared, own):
     lock(shared)
     found = as_reader(lambda: command("export", shared / "all.csv", "--store", shared / "gmed.db"))
     assert "all.csv: cannot be written: files in" in found[1] and "Fix the permissions" in found[1]
+
+
+@pytest.mark.parametrize("words", [["runs"], ["doctor"], ["table"], ["run", "split-mnist", "finetune", "--seeds", "1"]])
+def test_a_pipe_in_place_of_a_store_is_refused_at_once(tmp_path, words):
+    os.mkfifo(tmp_path / "pipe.db")
+    done = subprocess.run(
+        [sys.executable, "-m", "gmed.cli", *words, "--store", str(tmp_path / "pipe.db")],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "not a file but a folder, a pipe or a device" in " ".join((done.stdout + done.stderr).split())

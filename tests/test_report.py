@@ -236,7 +236,7 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
         (tmp_path / "zoo" / name).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "zoo" / name / f"{number}.png")
     own = OwnData.at(tmp_path / "zoo", None, "none")
-    monkeypatch.setattr("gmed.data.raw.read_image", None)
+    monkeypatch.setattr("gmed.data.raw.decode_image", None)
     assert own.class_names(tmp_path) == ("ant", "cat")
     (tmp_path / "zoo" / "cat").rename(tmp_path / "zoo" / "dog")
     assert own.class_names(tmp_path) == own.class_names(tmp_path / "elsewhere") == ()

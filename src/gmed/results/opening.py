@@ -54,6 +54,8 @@ class Opened:
     """
 
     def __init__(self, path: str, *, to_write: bool = True) -> None:
+        if path != MEMORY and Path(path).exists() and not Path(path).is_file():
+            raise StoreError(f"{path}: not a file but a folder, a pipe or a device; choose another --store")
         self._snapshot: TemporaryDirectory[str] | None = None
         self._unchanged: tuple[Path, list[tuple[int, int] | None]] | None = None
         self.writable = to_write and is_writable(path)
