@@ -304,3 +304,9 @@ def test_the_numbers_of_the_faq_are_those_stored():
         "+1.28 points [+0.76, +1.79]" in page
         and "er+gmed over er+adv-edit | +1.37 (Table 4) | -1.28 [-1.79, -0.76]" in evidence
     )
+
+
+def test_promises_name_tests_that_exist():
+    named = set(re.findall(r"`((?:golden/)?test_\w+\.py)`", PAGES["docs/guarantees.md"]))
+    assert len(named) > 10
+    assert not [name for name in named if not (ROOT / "tests" / name).is_file()]

@@ -13,11 +13,14 @@ class ER(Replay):
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, retrieval, criterion, optimizer, seed
+    model
         As in :class:`~gmed.learners.replay.Replay`.
     updates_per_batch
         Updates made on each incoming batch; the replayed examples are drawn anew for each, and edited for the
         first alone.
+
+    **replay
+        Everything else that :class:`~gmed.learners.replay.Replay` takes.
 
     Examples
     --------

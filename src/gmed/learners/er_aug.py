@@ -16,10 +16,12 @@ class ERAug(Replay):
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, retrieval, criterion, optimizer, seed
+    model
         As in :class:`~gmed.learners.replay.Replay`.
     rotation, scaling, crop, flip
         As in :class:`~gmed.replay.Augmentation`.
+    **replay
+        Everything else that :class:`~gmed.learners.replay.Replay` takes.
 
     References
     ----------

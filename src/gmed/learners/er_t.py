@@ -18,12 +18,13 @@ class ERTricks(ERAug):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, retrieval, rotation, scaling, crop, flip, criterion, optimizer, seed
+    model, rotation, scaling, crop, flip
         As in :class:`~gmed.learners.er_aug.ERAug`.
-    memory
-        A :class:`~gmed.memory.LossAwareReservoir`.
     lr_decay
         What the learning rate is multiplied by for every example seen.
+    **replay
+        Everything else that :class:`~gmed.learners.replay.Replay` takes; the memory is a
+        :class:`~gmed.memory.LossAwareReservoir`.
 
     References
     ----------

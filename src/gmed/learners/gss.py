@@ -22,15 +22,16 @@ class GSS(ER):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, retrieval, criterion, optimizer, seed
+    model
         As in :class:`~gmed.learners.ER`.
     updates_per_batch
         As in :class:`~gmed.learners.ER`; three, as its authors run it on MNIST.
-    memory
-        A :class:`~gmed.memory.GSSGreedy`.
     compared
         How many random batches of ``replay_size`` stored examples, no example in two of them, the incoming ones are
         compared with.
+    **replay
+        Everything else that :class:`~gmed.learners.replay.Replay` takes; the memory is a
+        :class:`~gmed.memory.GSSGreedy`.
 
     References
     ----------

@@ -106,6 +106,8 @@ def features(model: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | Non
 
     At other ``parameters``, if they are given.
 
+    Examples
+    --------
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> x = torch.rand(4, 2)
     >>> torch.equal(features(model, x), model[1](model[0](x)))
