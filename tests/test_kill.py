@@ -14,7 +14,7 @@ from pathlib import Path
 import gmed
 
 METHODS = ["er+gmed", "mir+gmed", "gem+gmed", "hal"]
-KILLS = int(os.environ.get("GMED_KILLS", "10"))
+KILLS = int(os.environ.get("GMED_KILLS", "5"))
 SEEDS = max(2, KILLS // 10)
 
 

@@ -93,7 +93,7 @@ def top_level():
         ("nets.py:text", "must return a torch.nn.Module, not str"),
         ("nets.py:fails", "cannot be made: OSError: no weights here"),
         ("nets.py:small(widht=3)", "cannot be made: TypeError: .*widht"),
-        ("nets.py:small(width=wide)", "cannot read"),
+        ("nets.py:small(width=wide)", "cannot be made: TypeError"),
         ("nets.py:smal", "nothing called smal"),
         ("nets.py:number", "nothing called number"),
         ("nets.py", "write it as net.py:small"),
