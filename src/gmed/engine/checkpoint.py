@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from gmed.engine.spec import RunSpec
-from gmed.errors import UsageError
+from gmed.errors import GmedWarning, UsageError
 from gmed.io.files import read_bytes, remove_stale_files, write_bytes
 from gmed.learners.state import FORMAT, checksum, read_labels
 
@@ -88,7 +88,7 @@ LEAST_BETWEEN = 50.0
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
+    warnings.warn(text, GmedWarning, stacklevel=4)
 
 
 class Checkpoints:

@@ -26,7 +26,7 @@ from gmed.engine.own_model import OwnModel
 from gmed.engine.run import Outcome, RunResult, explain, run_together
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, pick_device
-from gmed.errors import UsageError
+from gmed.errors import GmedWarning, UsageError
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _arrived(news: Sequence[Event | _Warned], said: set[str]) -> list[Event]:
     for text in dict.fromkeys(new.text for new in news if isinstance(new, _Warned)):
         if text not in said:
             said.add(text)
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, GmedWarning, stacklevel=3)
     return [new for new in news if not isinstance(new, _Warned)]
 
 

@@ -606,7 +606,7 @@ class Learner(ABC):
         return x
 
     def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor, int]:
-        x = self._inputs(x).clone()  # what the caller does with theirs later is none of our business
+        x = self._inputs(x).clone()  # the caller may change theirs later
         y = as_tensor("y", y)
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputError(f"y holds {y.dtype}, integer class labels are needed")
@@ -659,20 +659,27 @@ class Learner(ABC):
             raise InputError(f"{wanted}: dense and floating-point on {x.device}, not {kind}")
         return output
 
+    def _restores(self) -> bool:
+        """Whether a step that fails puts parameters back."""
+        return self.restores_parameters or self.updates_per_batch > 1
+
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """A step that fails leaves no trace: neither in batch-norm statistics and what the method keeps nor, where
         something can fail after its first update, in the parameters."""
         tensors = [*self.model.buffers(), *self._extras.tensors()]
-        if self.restores_parameters or self.updates_per_batch > 1:
+        if self._restores():
             tensors += [*self.model.parameters(), *(self.optimizer.tensors() if self.optimizer is not None else ())]
         before, held = Snapshot(tensors), self._extras.items()
+        remembered = self.optimizer.remembered() if self.optimizer is not None else set()
         try:
             yield
         except BaseException:
             for name, value in held:
                 setattr(self, name, value)
             before.restore()
+            if self.optimizer is not None and self._restores():
+                self.optimizer.drop_all_but(remembered)
             raise
 
     @contextmanager

@@ -70,6 +70,19 @@ class OptimizerStep:
         """What it remembers, as it is: to be copied before a step that may fail."""
         return [value for kept in self.optimizer.state.values() for value in kept.values() if isinstance(value, Tensor)]
 
+    def remembered(self) -> set[tuple[int, str]]:
+        """What there is for which parameter, to be compared with later."""
+        kept = self.optimizer.state
+        return {(number, name) for number, p in enumerate(self.parameters) if p in kept for name in kept[p]}
+
+    def drop_all_but(self, remembered: set[tuple[int, str]]) -> None:
+        """Remember nothing that came later than this."""
+        for number, name in self.remembered() - remembered:
+            p = self.parameters[number]
+            del self.optimizer.state[p][name]
+            if not self.optimizer.state[p]:
+                del self.optimizer.state[p]
+
     def state_dict(self) -> dict[str, Tensor]:
         """What it remembers, by the number of the parameter and by name."""
         state = self.optimizer.state_dict()["state"]
