@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, keep_freed_memory, pick_device
 from gmed.engine.together import Together
-from gmed.errors import GmedError, UsageError
+from gmed.engine.training import Counts, train
+from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
 from gmed.models import Passes, ResNet18
 from gmed.randomness import torch_seeded
@@ -208,7 +210,7 @@ def _out_of_memory(error: BaseException | None) -> bool:
 
 
 class _Run:
-    """Runs that advance together, from where their checkpoints left them."""
+    """Runs that advance together, from where their checkpoints left them: one on its own, or several on a GPU."""
 
     def __init__(self, specs: Sequence[RunSpec], kept: Sequence[Checkpoint | None], terms: Terms) -> None:
         self.specs, self.terms = specs, terms
@@ -223,8 +225,12 @@ class _Run:
         ]
         self.seen = 0
         self.resumed_at: list[int] = []
-        batch_size = specs[0].benchmark.batch_size
-        self.together = Together(self.learners, self.streams, batch_size, prequential=terms.prequential)
+        self.counts = [Counts(correct=_zero(self.where) if terms.prequential else None) for _ in specs]
+        self.failures: dict[int, GmedError] = {}
+        self.group = None
+        if self.where.type == "cuda" and all(learner.can_be_decided_ahead() for learner in self.learners):
+            batch_size = specs[0].benchmark.batch_size
+            self.group = Together(self.learners, self.streams, batch_size, self.counts, self.failures)
         self.untrained = [self._before_the_first_step(replica, checkpoint) for replica, checkpoint in enumerate(kept)]
         for replica, checkpoint in enumerate(kept):
             if checkpoint is not None:
@@ -245,9 +251,10 @@ class _Run:
             self.terms.checkpoints.discard(spec)
             raise UsageError(f"{spec}: its checkpoint did not fit and was discarded; run it again ({error})") from error
         self.accuracy[replica], self.memory[replica] = checkpoint.accuracy, checkpoint.memory
-        self.together.passes[replica] = Passes(**checkpoint.passes) if checkpoint.passes else None
-        if self.together.right:
-            self.together.right[replica].fill_(checkpoint.right or 0)
+        counts = self.counts[replica]
+        counts.passes = Passes(**checkpoint.passes) if checkpoint.passes else None
+        if counts.correct is not None:
+            counts.correct.fill_(checkpoint.right or 0)
         self.seen, self.resumed_at = checkpoint.seen, [*checkpoint.resumed_at, checkpoint.seen]
         for stage, seconds in checkpoint.seconds.items():
             self.clock.seconds[stage] = self.clock.seconds.get(stage, 0.0) + seconds
@@ -255,29 +262,32 @@ class _Run:
     def finish(
         self, on_progress: OnProgress, stopping: Callable[[], bool], on_evaluated: OnEvaluated = _unheard
     ) -> list[Outcome]:
-        start = 0
-        for number, stop in enumerate(self.streams[0].evaluate_after):
-            if number >= len(self.accuracy[0]):
-                task = (number,) if self.learners[0].task_aware else ()
-                steps = self.together.learn(max(start, self.seen), stop, *task)
-                while self._advance(steps):
-                    on_progress(self.seen, len(self.streams[0]))
+        """Train and evaluate to the end of the stream."""
+        for task, (start, stop) in enumerate(pairwise((0, *self.streams[0].evaluate_after))):
+            if task >= len(self.accuracy[0]):
+                for seen in self.clock.timed("train", self._train(task, max(start, self.seen), stop)):
+                    self.seen = seen
+                    on_progress(seen, len(self.streams[0]))
                     self._keep(stopping())
                 for replica in self._evaluate():
                     found = list(self.accuracy[replica])
                     on_evaluated(self.specs[replica], stop, len(self.streams[replica]), found)
-            start = stop
-        return [self.together.failures.get(replica) or self._result(replica) for replica in range(len(self.specs))]
+        return [self.failures.get(replica) or self._result(replica) for replica in range(len(self.specs))]
 
-    def _advance(self, steps: Iterator[int]) -> bool:
-        with self.clock("train"):
-            seen = next(steps, None)
-        self.seen = self.seen if seen is None else seen
-        return seen is not None
+    def _train(self, task: int, start: int, stop: int) -> Iterator[int]:
+        """Train up to a point of evaluation; yield now and then how many examples have been seen."""
+        if self.group is not None:
+            yield from self.group.learn(start, stop, *([task] if self.learners[0].task_aware else []))
+        elif not self.failures:
+            try:
+                batch_size = self.specs[0].benchmark.batch_size
+                yield from train(self.learners[0], self.streams[0], batch_size, start, stop, self.counts[0])
+            except DivergedError as error:
+                self.failures[0] = error
 
     def _evaluate(self) -> list[int]:
-        """Evaluate those that have not failed; which they are."""
-        sound = [replica for replica in range(len(self.specs)) if replica not in self.together.failures]
+        """Evaluate those that have not failed; return which they are."""
+        sound = [replica for replica in range(len(self.specs)) if replica not in self.failures]
         with self.clock("evaluate"):
             for replica in sound:
                 learner, stream, memory = self.learners[replica], self.streams[replica], self.memory[replica]
@@ -292,25 +302,24 @@ class _Run:
             start = time.perf_counter()
             with self.clock("checkpoints"):
                 for replica, spec in enumerate(self.specs):
-                    if replica not in self.together.failures:
+                    if replica not in self.failures:
                         state = {k: t.cpu() for k, t in self.learners[replica].state_dict().items()}
                         progress = self.seen, self.accuracy[replica], self._share(), self.resumed_at
-                        passes = self.together.passes[replica]
-                        counts = self.untrained[replica], asdict(passes) if passes else None, self._right(replica)
+                        counts = self.untrained[replica], self._passes(replica), self._correct(replica)
                         checkpoints.save(spec, Checkpoint(*progress, state, *counts, self.memory[replica]))
             checkpoints.written(time.perf_counter() - start)
         if stopping:
-            raise Interrupted({self.specs[replica].key: error for replica, error in self.together.failures.items()})
+            raise Interrupted({self.specs[replica].key: error for replica, error in self.failures.items()})
 
     def _result(self, replica: int) -> RunResult:
         spec, rows = self.specs[replica], self.accuracy[replica]
-        passes, right, examples = self.together.passes[replica], self._right(replica), len(self.streams[replica])
+        passes, correct, examples = self._passes(replica), self._correct(replica), len(self.streams[replica])
         conditions = environment(self.where)
         if self.where.type == "cuda":
             conditions["replicas"] = str(len(self.specs))
-            conditions["steps"] = "CUDA graph" if self.together.captured else "step by step"
+            conditions["steps"] = "CUDA graph" if self.group is not None and self.group.captured else "step by step"
             conditions["kernels"] = "deterministic" if self.terms.deterministic else "fastest"
-        if right is not None:
+        if correct is not None:
             conditions["prequential"] = BY_PREDICT
         if self.resumed_at:
             conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
@@ -325,18 +334,27 @@ class _Run:
             timings=self._share(),
             environment=conditions,
             untrained=self.untrained[replica],
-            passes={way: count / examples for way, count in asdict(passes).items()} if passes else None,
-            prequential=None if right is None else right / examples,
+            passes={way: count / examples for way, count in passes.items()} if passes else None,
+            prequential=None if correct is None else correct / examples,
             memory=self.memory[replica],
             overhead=Overhead.of(self.learners[replica], self.streams[replica].x[0].numel()).to_dict(),
         )
 
-    def _right(self, replica: int) -> int | None:
-        return int(self.together.right[replica]) if self.together.right else None
+    def _passes(self, replica: int) -> dict[str, int] | None:
+        passes = self.counts[replica].passes
+        return None if passes is None else asdict(passes)
+
+    def _correct(self, replica: int) -> int | None:
+        correct = self.counts[replica].correct
+        return None if correct is None else int(correct)
 
     def _share(self) -> dict[str, float]:
         """Each run's part of the time spent."""
         return {stage: round(seconds / len(self.specs), 4) for stage, seconds in self.clock.seconds.items()}
+
+
+def _zero(where: torch.device) -> Tensor:
+    return torch.zeros((), dtype=torch.int64, device=where)
 
 
 def _at_one_point(specs: Sequence[RunSpec], kept: Mapping[str, Checkpoint | None]) -> list[list[RunSpec]]:
@@ -349,11 +367,12 @@ def _at_one_point(specs: Sequence[RunSpec], kept: Mapping[str, Checkpoint | None
 
 
 def _that_fit(parts: list[list[RunSpec]], terms: Terms) -> Iterator[list[RunSpec]]:
-    """The same runs in parts that the device has room for."""
+    """The same runs in parts that can be computed at a time: on a GPU as many as there is room for, else one by one."""
+    where = pick_device(terms.device)
     for part in parts:
-        free, size = free_bytes(pick_device(terms.device)), len(part)
-        if free is not None and size > 1:
-            stream = made_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, pick_device(terms.device))
+        free, size = free_bytes(where), 1
+        if free is not None and len(part) > 1 and part[0].can_be_decided_ahead():
+            stream = made_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, where)
             size = learners_that_fit(part[0], stream, free)
         yield from (part[at : at + size] for at in range(0, len(part), size))
 
@@ -455,3 +474,12 @@ class _Clock:
         start = time.perf_counter()
         yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+    def timed(self, stage: str, steps: Iterator[int]) -> Iterator[int]:
+        """Yield what ``steps`` yields; the time that it takes counts for a stage."""
+        seen: int | None = 0
+        while seen is not None:
+            with self(stage):
+                seen = next(steps, None)
+            if seen is not None:
+                yield seen

@@ -1,10 +1,11 @@
-"""Learners of several seeds that advance together.
+"""Learners of several seeds that advance together on a GPU.
 
 A step of a learner is a few hundred small kernels, and launching them one by one leaves a GPU almost idle. So what
 chance decides is decided ahead for a stretch of steps (:class:`~gmed.learners.decisions.Ahead`), the step of every
 learner is captured as a branch of one CUDA graph, and the stretch is that graph, launched again and again: the
-learners' own code, unchanged, with no work for the host. Where a step asks the host for something (a quadratic
-programme, a decision that depends on a gradient) its learner runs step by step instead.
+learners' own code, unchanged, with no work for the host. On a CPU, and where a step asks the host for something (a
+quadratic programme, a decision that depends on a gradient), learners are trained one by one
+(:mod:`gmed.engine.training`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gmed.engine.training import Counts
 from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
@@ -29,7 +31,7 @@ from gmed.streams import Stream, pixels
 BRANCHES = 20
 """Streams that the branches of a graph are laid on: one for each of the most learners that advance together."""
 
-ROWS = {"cuda": 100, "cpu": 5}
+ROWS = 100
 """Steps decided at a time. Between two stretches a run can be stopped and kept."""
 
 BATCH = "examples of the incoming batch"
@@ -50,33 +52,36 @@ class Together:
         Learners, which may differ in method, and what each of them learns from, on one device.
     batch_size
         How many examples a step learns from.
-    prequential
-        Whether every batch is predicted before it is learned from, as a part of the step.
+    counts
+        What is counted of each learner.
+    failures
+        Where it is noted why a learner failed, by its number.
+    rows
+        How many steps are decided at a time.
 
     Attributes
     ----------
-    failures
-        Why a learner failed, by its number.
-    passes
-        For each learner, how many examples its steps have sent through the model, or ``None`` where that is not known.
-    right
-        For each learner, how many examples it predicted rightly before it learned from them; empty if not prequential.
     graph, captured
         The step of all as a CUDA graph, and whether there has been one.
     """
 
     def __init__(
-        self, learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int, *, prequential: bool = False
+        self,
+        learners: Sequence[Learner],
+        streams: Sequence[Stream],
+        batch_size: int,
+        counts: Sequence[Counts] | None = None,
+        failures: dict[int, GmedError] | None = None,
+        rows: int = ROWS,
     ) -> None:
         self.learners, self.streams, self.batch_size = learners, streams, batch_size
         self.device = streams[0].x.device
         self.foreseeable = all(learner.can_be_decided_ahead() for learner in learners)
-        self.failures: dict[int, GmedError] = {}
-        self.passes: list[Passes | None] = [Passes() for _ in learners]
-        self.right = [torch.zeros((), dtype=torch.int64, device=self.device) for _ in learners if prequential]
+        self.counts = [Counts() for _ in learners] if counts is None else counts
+        self.failures = {} if failures is None else failures
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured = False
-        self._rows = ROWS[self.device.type]
+        self._rows = rows
         self._sound = list(range(len(learners)))
         self._asked: dict[int, dict[str, Any]] = {}  # by the last step of each learner that is like the next
         self._made: dict[int, Passes] = {}  # the passes of that step, and of every later one that asks for the like
@@ -119,7 +124,7 @@ class Together:
             self._predict(replica, x, y)
             like_the_next = whole and learner.steady()
             try:
-                learner.observe(x, y, *self._task)
+                learner.update(x, y, *self._task)
             except DivergedError as error:
                 self._fail(replica, error)
             self._count(replica, made)
@@ -127,21 +132,19 @@ class Together:
                 self._asked[replica], self._made[replica] = decisions.asked, made
 
     def _count(self, replica: int, made: Passes, steps: int = 1) -> None:
-        if (passes := self.passes[replica]) is not None:
+        if (passes := self.counts[replica].passes) is not None:
             passes.add(made, steps)
 
     @torch.no_grad()
     def _predict(self, replica: int, x: Tensor, y: Tensor) -> None:
-        """Count what the learner would get right of a batch that it has not learned from yet, if that is asked."""
-        if self.right:
-            learner = self.learners[replica]
-            if self.device.type == "cuda" and not learner.decisions.live:  # captured: nothing may be asked of the host
-                model = learner.prediction_model
-                with evaluating(model):
-                    predicted = model(x).argmax(1)
-            else:
-                predicted = learner.predict(x)
-            self.right[replica].add_((predicted == y).sum())
+        """Count what the learner would get right of a batch that it has not learned from yet, if that is wanted."""
+        learner, counts = self.learners[replica], self.counts[replica]
+        if counts.correct is not None and self.device.type == "cuda" and not learner.decisions.live:
+            model = learner.prediction_model  # captured: nothing may be asked of the host
+            with evaluating(model):
+                counts.correct.add_((model(x).argmax(1) == y).sum())
+        else:
+            counts.predict(learner, x, y)
 
     # ------------------------------------------------------------------ a stretch of steps, decided ahead
 

@@ -44,3 +44,4 @@ class ER(Replay):
     def __init__(self, model: nn.Module, *, updates_per_batch: int = 1, **replay: Unpack[ReplayOptions]) -> None:
         super().__init__(model, **replay)
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
+        self.restores_parameters = self.updates_per_batch > 1

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from gmed.errors import UsageError
+from gmed.learners._state_dict import restore
 from gmed.learners.learner import Learner
 
 
@@ -42,14 +43,14 @@ class Expanding(Learner):
         except UsageError:
             self.model = model
             self.resize(parts)
-            self._become(before)
+            restore(self, before)
             raise
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
+    def _rollback_on_error(self) -> Iterator[None]:
         parts = self.parts
         try:
-            with super()._all_or_nothing():
+            with super()._rollback_on_error():
                 yield
         except BaseException:
             self.resize(parts)

@@ -23,6 +23,7 @@ class FineTune(Learner):
     """
 
     foreseeable = True
+    updates_per_batch: int = 1
 
     def step(self, x: Tensor, y: Tensor) -> None:
         for _ in range(self.updates_per_batch):

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
+from gmed.learners import _state_dict
+from gmed.learners._rollback import memory_transaction, rollback_on_error
+from gmed.learners._validation import check_inputs, check_labels, check_trainable, checked_logits, count_classes
 from gmed.learners.batch import Batch
-from gmed.learners.decisions import AsTheyCome, Decide, Decisions, all_finite
+from gmed.learners.decisions import all_finite
 from gmed.learners.exclusive import Lock, exclusive, waits_for_changes
 from gmed.learners.extras import Extras
 from gmed.learners.forgetting import Kept, asked_for
-from gmed.learners.given import as_tensor
 from gmed.learners.optimizer import MakeOptimizer, OptimizerStep
-from gmed.learners.snapshot import Snapshot
+from gmed.learners.random_draws import RandomDraws
 from gmed.learners.state import read_state, write_state
 from gmed.memory import Memory
 from gmed.models import (
@@ -31,23 +33,20 @@ from gmed.models import (
     Passes,
     evaluating,
     features,
-    forward,
     gradient,
     grow_outputs,
     keeps_its_inputs,
     leaves_nothing_to_chance,
     running_statistics,
-    same_chance,
     trainable,
     treats_examples_independently,
     unchanged_inputs,
 )
 from gmed.models.factored import descend, sum_of, witnesses
-from gmed.randomness import generator, torch_seeded
-from gmed.retrieval import uniform
+from gmed.randomness import torch_seeded
 
 
-class Learner(ABC):
+class Learner(RandomDraws, ABC):
     """A model that learns from a stream, one batch at a time, and can predict at any moment.
 
     A learner is its :meth:`step`; everything else here is what all of them share.
@@ -93,7 +92,6 @@ class Learner(ABC):
     version = 1
     task_aware: ClassVar[bool] = False
     foreseeable: ClassVar[bool] = False
-    updates_per_batch: int = 1
     restores_parameters: bool = False
     told: bool = False
 
@@ -107,6 +105,7 @@ class Learner(ABC):
         optimizer: MakeOptimizer | None = None,
         seed: int = 0,
     ) -> None:
+        super().__init__()
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
             raise UsageError(f"the model must be a module with parameters to train, not {type(model).__name__}")
         if memory is not None:
@@ -129,9 +128,7 @@ class Learner(ABC):
         self.criterion = criterion
         self.optimizer = None if optimizer is None else OptimizerStep(optimizer, trainable(model).values(), self.lr)
         self.steps = 0
-        self.decisions: Decisions = AsTheyCome()
         self.passes: Passes | None = None
-        self._samples: dict[str, tuple[Tensor, Decide]] = {}  # the latest of each purpose, and how it is decided
         self._sums_exactly = treats_examples_independently(model)
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
@@ -175,152 +172,6 @@ class Learner(ABC):
         """The network that predictions are made with: the model, unless a method overrides this."""
         return self.model
 
-    def random(self, purpose: str) -> np.random.Generator:
-        """This step's random numbers for one purpose; no purpose disturbs another."""
-        if not self.decisions.live:
-            raise UsageError(f"{type(self).__name__} is declared foreseeable, but its step draws {purpose!r} unplanned")
-        return generator(self.seed, purpose, self.steps)
-
-    def planned(self, name: str, decide: Decide) -> Tensor:
-        """What ``decide`` decides in this step, as a tensor where the model is.
-
-        It may use this learner's random numbers and counters, nothing that the batch or the model computes: then
-        many steps can be decided ahead, and a step computed without asking the host.
-        """
-        return self.decisions.take(name, decide, next(self.model.parameters()).device)
-
-    def sample(self, count: int, purpose: str) -> Tensor:
-        """Slots of so many stored examples, uniformly. Learners that draw as many for one purpose draw alike."""
-        decide = partial(self._drawn, count, purpose)
-        drawn = self.planned(purpose, decide)
-        self._samples[purpose] = drawn, decide
-        return drawn
-
-    def as_drawn(self, slots: Tensor) -> Decide | None:
-        """How chance decides on slots, if this is what :meth:`sample` gave: for decisions that depend on them."""
-        return next((decide for drawn, decide in self._samples.values() if drawn is slots), None)
-
-    def _drawn(self, count: int, purpose: str) -> NDArray[np.int64]:
-        return uniform(self._own_memory().filled(), count, self.random(purpose))
-
-    def offer(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
-        """Offer a batch to memory, with what else it keeps of examples."""
-        memory, columns = self._own_memory(), {**self._to_store, **columns}
-        if memory.foreseeable:
-            places = self.planned("reservoir", lambda: memory.places(memory.admit(y, self.random("reservoir"))))
-            origin = self.planned("origin", lambda: memory.next_origins(len(y)))
-            memory.store(places, origin, x=x, y=y, **columns)
-        else:
-            memory.insert(x, y, self.random("reservoir"), **columns)
-
-    def can_be_decided_ahead(self) -> bool:
-        """Whether every step of this learner, as it is put together, is foreseeable."""
-        parts = [
-            part
-            for part in (self, self.memory, getattr(self, "editing", None), getattr(self, "retrieval", None))
-            if part is not None
-        ]
-        declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
-        usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
-        return declared and usual and leaves_nothing_to_chance(self.model)
-
-    def steady(self) -> bool:
-        """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""
-        return True
-
-    def torch_random(self, purpose: str) -> torch.Generator:
-        """The same for many numbers at once, drawn on the model's device."""
-        device = next(self.model.parameters()).device
-        return torch.Generator(device).manual_seed(int(self.random(purpose).integers(2**63 - 1)))
-
-    def room(self) -> int:
-        """How many examples it can keep."""
-        return 0 if self.memory is None else self.memory.capacity
-
-    def added_parameters(self) -> int:
-        """Parameters that its model has beyond those of the network it is compared with."""
-        return 0
-
-    @property
-    def step_size(self) -> float:
-        """τ at this step."""
-        return self.lr
-
-    def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
-        """One step of plain SGD on the loss of an incoming batch, taken on paper only."""
-        own = None if self._has_usual_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
-        return LookAhead(self.model, x, y, lr=self.step_size, loss=self.criterion, stream_loss=own)
-
-    @property
-    def _has_usual_loss(self) -> bool:
-        """Whether the loss of stream and replay is the sum of their own."""
-        return type(self).loss is Learner.loss
-
-    def descend(
-        self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
-    ) -> None:
-        """Take one step on the loss of stream and replay, the stream batch being that of ``ahead``.
-
-        One forward over both together, so that batch-norm sees them together. Where examples do not influence
-        each other and the look-ahead was taken, its stream gradient is used again: the same sum.
-
-        Parameters
-        ----------
-        slots
-            Where the replayed examples are stored, for a loss that asks for what was stored with them.
-        """
-        replays = x_m is not None and y_m is not None and len(y_m) > 0
-        if replays and ahead.taken and self._sums_exactly and self._has_usual_loss:
-            assert x_m is not None and y_m is not None
-            replay_loss, replay_slope = ahead.loss_and_gradient(x_m, y_m)
-            self.move(sum_of(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
-            return
-        stream, replay = self._stream_and_replay(ahead, x_m, y_m, slots) if replays else self._stream_and_replay(ahead)
-        loss = self.loss(stream, replay)
-        self._to_store = stream.to_store
-        self.move(gradient(loss, ahead.current), loss)
-
-    def _stream_and_replay(
-        self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
-    ) -> tuple[Batch, Batch | None]:
-        """Stream and replay with what the model gives for them."""
-        if x_m is None or y_m is None:
-            return Batch(ahead.x, ahead.y, self.model(ahead.x)), None
-        ours, theirs = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
-        return Batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
-
-    def _stored(self, slots: Tensor | None, name: str) -> Tensor:
-        """What memory keeps of examples under a name."""
-        memory = self._own_memory()
-        if slots is None or not memory.has_column(name):
-            raise UsageError(
-                f"nothing called {name!r} is stored with the replayed examples; store it first: "
-                f"stream.store({name}=...)"
-            )
-        values: Tensor = getattr(memory, name)[slots]
-        return values
-
-    @torch.no_grad()
-    def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
-        """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
-        self.check_finite(loss, slope)
-        if self.optimizer is None:
-            descend(trainable(self.model), slope, self.step_size)
-        else:
-            self.optimizer([slope.get(name) for name in trainable(self.model)], self.step_size / self.lr)
-
-    @torch.no_grad()
-    def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
-        statistics = running_statistics(self.model) if self.decisions.live else {}
-        if not self.decisions.sound(loss, chain(witnesses(slope), statistics.values())):
-            what = f"the loss is {float(loss):g} and its gradient "
-            what += "finite" if all_finite(witnesses(slope)) else "not finite"
-            what += "" if all_finite(statistics.values()) else ", and batch-norm statistics are not finite"
-            raise DivergedError(
-                f"at step {self.steps} {what}; the step was not taken. "
-                f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
-            )
-
     # ------------------------------------------------------------------ what a user calls
 
     @torch.enable_grad()
@@ -342,26 +193,26 @@ class Learner(ABC):
         DivergedError
             If the loss is not finite; the step was not taken.
         """
-        self._learn(x, y)
+        self._observe(x, y)
 
     @exclusive
-    def _learn(self, x: Any, y: Any, *task: int) -> None:
-        if torch.is_inference_mode_enabled():
-            raise InputError("learning needs gradients, which torch.inference_mode() rules out; leave it first")
-        if not any(p.requires_grad for p in self.model.parameters()):
-            raise InputError("every parameter of the model is frozen; set requires_grad of those it shall learn")
-        x, y, classes = self._checked(x, y)
-        self._extras.to(x)
-        self._to_store = {}
-        try:
-            with self._all_or_nothing(), self._room_in_memory(x, y), self._own_randomness(), self._counting():
-                self.step(x, y, *task)
-        except ValueError as error:
-            if isinstance(error, GmedError):
-                raise
-            raise InputError(f"the model cannot learn from a batch of shape {tuple(x.shape)}: {error}") from error
-        self._shape, self._classes = tuple(x.shape[1:]), classes
-        self.steps += 1
+    @torch.enable_grad()
+    def update(self, x: Tensor, y: Tensor, *task: int) -> None:
+        """Learn from one batch that is known to be valid, such as a benchmark's.
+
+        It is :meth:`observe` without the checks of the batch. Everything else holds: a step that fails changes nothing.
+
+        Parameters
+        ----------
+        x, y
+            Tensors that nobody changes later: finite floating-point inputs, and integer labels that the model has
+            outputs for. They are moved to the model's device and type.
+        task
+            The number of the task, for a learner that is told it.
+        """
+        like = next(self.model.parameters())
+        x, y = x.to(like.device, like.dtype), y.to(like.device)
+        self._update(x, y, self._number_of_classes(x), *task)
 
     @torch.no_grad()
     def predict(self, x: Any) -> Tensor:
@@ -374,9 +225,9 @@ class Learner(ABC):
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         x = self._inputs(x)
         if self._leaves_inputs_alone:
-            return self._evaluated(x, self.prediction_model)
+            return checked_logits(self.prediction_model, x)
         with unchanged_inputs(x) as (copy,):
-            return self._evaluated(copy, self.prediction_model)
+            return checked_logits(self.prediction_model, copy)
 
     @waits_for_changes
     @torch.no_grad()
@@ -434,24 +285,6 @@ class Learner(ABC):
             self.discard(goes)
         return int(goes.sum())
 
-    def kept_examples(self) -> Kept:
-        """The examples it keeps for later, on which a request to forget is decided."""
-        memory = self.memory
-        if memory is None or not memory.ready:
-            return Kept.none()
-        held = torch.from_numpy(memory.filled()).to(memory.y.device)
-        return Kept(memory.x[held], memory.y[held], memory.origin[held])
-
-    def discard(self, goes: NDArray[np.bool_]) -> None:
-        """Keep some of :meth:`kept_examples` no longer."""
-        memory = self._own_memory()
-        memory.remove(memory.filled()[goes])
-
-    @property
-    def classes(self) -> int:
-        """How many classes the model tells apart; 0 as long as nothing was observed."""
-        return self._classes
-
     @exclusive
     def grow(self, classes: int) -> None:
         """Have the model tell so many classes apart, the new ones behind the others.
@@ -474,100 +307,158 @@ class Learner(ABC):
         if self._shape is not None:
             self._classes = classes
 
-    # ------------------------------------------------------------------ state is data
+    @property
+    def classes(self) -> int:
+        """How many classes the model tells apart; 0 as long as nothing was observed."""
+        return self._classes
+
+    # ------------------------------------------------------------------ what a step is made of
+
+    @property
+    def step_size(self) -> float:
+        """τ at this step."""
+        return self.lr
+
+    def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
+        """One step of plain SGD on the loss of an incoming batch, taken on paper only."""
+        own = None if self._has_usual_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
+        return LookAhead(self.model, x, y, lr=self.step_size, loss=self.criterion, stream_loss=own)
+
+    def descend(
+        self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
+    ) -> None:
+        """Take one step on the loss of stream and replay, the stream batch being that of ``ahead``.
+
+        One forward over both together, so that batch-norm sees them together. Where examples do not influence
+        each other and the look-ahead was taken, its stream gradient is used again: the same sum.
+
+        Parameters
+        ----------
+        slots
+            Where the replayed examples are stored, for a loss that asks for what was stored with them.
+        """
+        replays = x_m is not None and y_m is not None and len(y_m) > 0
+        if replays and ahead.taken and self._sums_exactly and self._has_usual_loss:
+            assert x_m is not None and y_m is not None
+            replay_loss, replay_slope = ahead.loss_and_gradient(x_m, y_m)
+            self.move(sum_of(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
+            return
+        stream, replay = self._stream_and_replay(ahead, x_m, y_m, slots) if replays else self._stream_and_replay(ahead)
+        loss = self.loss(stream, replay)
+        self._to_store = stream.to_store
+        self.move(gradient(loss, ahead.current), loss)
+
+    @torch.no_grad()
+    def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
+        """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
+        self.check_finite(loss, slope)
+        if self.optimizer is None:
+            descend(trainable(self.model), slope, self.step_size)
+        else:
+            self.optimizer([slope.get(name) for name in trainable(self.model)], self.step_size / self.lr)
+
+    @torch.no_grad()
+    def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
+        statistics = running_statistics(self.model) if self.decisions.live else {}
+        if not self.decisions.sound(loss, chain(witnesses(slope), statistics.values())):
+            what = f"the loss is {float(loss):g} and its gradient "
+            what += "finite" if all_finite(witnesses(slope)) else "not finite"
+            what += "" if all_finite(statistics.values()) else ", and batch-norm statistics are not finite"
+            raise DivergedError(
+                f"at step {self.steps} {what}; the step was not taken. "
+                f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
+            )
+
+    def offer(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
+        """Offer a batch to memory, with what else it keeps of examples."""
+        memory, columns = self._own_memory(), {**self._to_store, **columns}
+        if memory.foreseeable:
+            places = self.planned("reservoir", lambda: memory.places(memory.admit(y, self.random("reservoir"))))
+            origin = self.planned("origin", lambda: memory.next_origins(len(y)))
+            memory.store(places, origin, x=x, y=y, **columns)
+        else:
+            memory.insert(x, y, self.random("reservoir"), **columns)
+
+    @property
+    def _has_usual_loss(self) -> bool:
+        """Whether the loss of stream and replay is the sum of their own."""
+        return type(self).loss is Learner.loss
+
+    def _stream_and_replay(
+        self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
+    ) -> tuple[Batch, Batch | None]:
+        """Stream and replay with what the model gives for them."""
+        if x_m is None or y_m is None:
+            return Batch(ahead.x, ahead.y, self.model(ahead.x)), None
+        ours, theirs = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
+        return Batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
+
+    def _stored(self, slots: Tensor | None, name: str) -> Tensor:
+        """What memory keeps of examples under a name."""
+        memory = self._own_memory()
+        if slots is None or not memory.has_column(name):
+            raise UsageError(
+                f"nothing called {name!r} is stored with the replayed examples; store it first: "
+                f"stream.store({name}=...)"
+            )
+        values: Tensor = getattr(memory, name)[slots]
+        return values
+
+    # ------------------------------------------------------------------ around a step
+
+    @exclusive
+    def _observe(self, x: Any, y: Any, *task: int) -> None:
+        check_trainable(self.model)
+        x = self._inputs(x).clone()  # the caller may change theirs later
+        classes = self._number_of_classes(x)
+        self._update(x, check_labels(y, x, classes), classes, *task)
+
+    def _update(self, x: Tensor, y: Tensor, classes: int, *task: int) -> None:
+        """Take one step on a checked batch, or none."""
+        self._extras.to(x)
+        self._to_store = {}
+        try:
+            with self._rollback_on_error(), memory_transaction(self.memory, x, y), self._seeded(), self._counting():
+                self.step(x, y, *task)
+        except ValueError as error:
+            if isinstance(error, GmedError):
+                raise
+            raise InputError(f"the model cannot learn from a batch of shape {tuple(x.shape)}: {error}") from error
+        self._shape, self._classes = tuple(x.shape[1:]), classes
+        self.steps += 1
+
+    def _inputs(self, given: Any) -> Tensor:
+        return check_inputs(self.model, given, self._shape)
+
+    def _number_of_classes(self, x: Tensor) -> int:
+        return self._classes if self._shape is not None else count_classes(self.model, x)
+
+    def _rollback_on_error(self) -> AbstractContextManager[None]:
+        return rollback_on_error(self)
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Dropout and the like draw from this learner's seed and step, not from what else the process does."""
+        if leaves_nothing_to_chance(self.model):
+            yield
+        else:
+            with torch_seeded(self.seed, "model", self.steps):
+                yield
+
+    def _counting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.passes is None else self.passes.counting(self.model)
+
+    # ------------------------------------------------------------------ state
 
     @waits_for_changes
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the learner is, as named tensors: load it into a learner built alike to go on exactly."""
-        counters = {"steps": self.steps, "seed": self.seed, "classes": self._classes}
-        state = {name: torch.tensor(number) for name, number in counters.items()}
-        state["shape"] = torch.tensor(self._shape or (), dtype=torch.int64)
-        state |= {f"model.{name}": t.detach() for name, t in self.model.state_dict().items()}
-        if self.memory is not None:
-            state |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
-        state |= {f"own.{name}": t for name, t in self.own_state().items()}
-        state |= self.extra_state()
-        return {name: t.clone() for name, t in state.items()}
+        return _state_dict.state_dict(self)
 
     @exclusive
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the learner whose state this is, its seed included. A state that does not fit changes nothing."""
-        self._check_fits(state)
-        before = self.state_dict()
-        try:
-            self._become(state)
-        except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-            self._become(before)
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(f"this state does not fit the learner: {error}") from error
-
-    def _check_fits(self, state: dict[str, Tensor]) -> None:
-        own = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        counters = ["steps", "seed", "classes", *(["memory.seen"] if self.memory is not None else [])]
-        own |= {name: torch.tensor(0) for name in counters}
-        for name, ours in own.items():
-            if name not in state:
-                raise UsageError(f"this state has no {name}: it is another kind of learner's")
-            theirs = state[name]
-            if theirs.shape != ours.shape:
-                raise UsageError(f"{name} is {tuple(theirs.shape)} in this state, {tuple(ours.shape)} here")
-            if theirs.is_floating_point() != ours.is_floating_point():
-                raise UsageError(f"{name} is {theirs.dtype} in this state, {ours.dtype} here")
-        if extra := sorted(name for name in state if name.startswith("model.") and name not in own):
-            raise UsageError(f"this state has {extra[0]}: it is another model's")
-        if negative := [name for name in counters if int(state[name]) < 0]:
-            raise UsageError(f"{negative[0]} is {int(state[negative[0]])} in this state: it is damaged")
-        for name, theirs in state.items():
-            if not torch.isfinite(theirs).all() and torch.isfinite(own.get(name, torch.zeros(()))).all():
-                raise UsageError(f"{name} holds NaN or infinity in this state: it is damaged")
-
-    def _become(self, state: dict[str, Tensor]) -> None:
-        like = next(self.model.parameters())
-
-        def part(prefix: str, where: torch.device = like.device) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v.to(where) for k, v in state.items() if k.startswith(prefix)}
-
-        if self.memory is not None:
-            self.memory.load_state_dict(part("memory.", torch.device("cpu")))
-            if self.memory.ready:
-                self.memory.to(like)
-        self.model.load_state_dict(part("model."))
-        self.steps, self.seed, self._classes = (int(state[name]) for name in ("steps", "seed", "classes"))
-        self._shape = tuple(state["shape"].tolist()) or None
-        self.load_own_state(part("own."))
-        self._extras.load_state_dict(part("extra."))
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(part("optimizer."))
-        elif part("optimizer."):
-            raise UsageError("this state is of a learner with another optimizer; build this one with it")
-        if self._shape is not None:
-            self._check_stream(like.new_empty((1, *self._shape)))
-
-    def _check_stream(self, x: Tensor) -> None:
-        """Make sure that a state's examples and labels are such as this model takes."""
-        classes = self._evaluated(x).shape[1]
-        if self._classes != classes:
-            raise UsageError(f"this state is of {self._classes} classes, the model has {classes} outputs")
-        if self.memory is not None and self.memory.ready:
-            held = torch.from_numpy(self.memory.filled())
-            labels = self.memory.y.cpu()[held]
-            if self.memory.x.shape[1:] != x.shape[1:] or bool(((labels < 0) | (labels >= classes)).any()):
-                raise UsageError("the memory in this state holds examples of another stream: it is damaged")
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """Return what was registered with :meth:`register_extra`, and what the optimizer remembers."""
-        state = {f"extra.{name}": t for name, t in self._extras.state_dict().items()}
-        if self.optimizer is not None:
-            state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
-        return state
-
-    def own_state(self) -> dict[str, Tensor]:
-        """What a learner knows besides its model, memory and counters."""
-        return {}
-
-    def load_own_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027
-        """Take it back."""
+        _state_dict.load_state_dict(self, state)
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, whole or not at all."""
@@ -581,136 +472,54 @@ class Learner(ABC):
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
 
-    # ------------------------------------------------------------------ checks
+    def extra_state(self) -> dict[str, Tensor]:
+        """Return what was registered with :meth:`register_extra`, and what the optimizer remembers."""
+        state = {f"extra.{name}": t for name, t in self._extras.state_dict().items()}
+        if self.optimizer is not None:
+            state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
+        return state
 
-    def _inputs(self, given: Any) -> Tensor:
-        x = as_tensor("x", given)
-        if not x.is_floating_point():
-            raise InputError(
-                f"x holds {x.dtype}, floating-point values are needed. Pixels: scale them first, x.float() / 255."
-            )
-        if x.ndim < 2 or not len(x):
-            raise InputError(f"x must be a batch of at least one example, not of shape {tuple(x.shape)}")
-        if self._shape is not None and x.shape[1:] != self._shape:
-            raise InputError(f"examples of shape {tuple(x.shape[1:])} do not fit this stream's {tuple(self._shape)}")
-        like = next(self.model.parameters())
-        if like.is_meta:
-            raise InputError("the model is on the meta device, without values; give it some first: model.to_empty(...)")
-        x = x.detach().to(device=like.device, dtype=like.dtype)
-        if not all_finite([x]):
-            where = (~torch.isfinite(x).flatten(1).all(1)).nonzero().flatten().tolist()
-            raise InputError(
-                f"x holds NaN or infinity (in {like.dtype}) in example(s) {where[:5]} of the batch. "
-                "Drop or mend them before observing."
-            )
-        return x
+    def own_state(self) -> dict[str, Tensor]:
+        """What a learner knows besides its model, memory and counters."""
+        return {}
 
-    def _checked(self, x: Any, y: Any) -> tuple[Tensor, Tensor, int]:
-        x = self._inputs(x).clone()  # the caller may change theirs later
-        y = as_tensor("y", y)
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise InputError(f"y holds {y.dtype}, integer class labels are needed")
-        if y.ndim != 1 or len(y) != len(x):
-            raise InputError(f"y must hold one label per example: shape {tuple(y.shape)} for {len(x)} examples")
-        y = y.detach().to(device=x.device, dtype=torch.int64, copy=True)
-        classes = self._classes if self._shape is not None else self._count_classes(x)
-        if int(y.min()) < 0 or int(y.max()) >= classes:
-            raise InputError(
-                f"labels run from {int(y.min())} to {int(y.max())}; the model has {classes} outputs, "
-                f"so they must lie in 0 .. {classes - 1}"
-            )
-        return x, y, classes
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        """Take it back."""
 
-    def _count_classes(self, x: Tensor) -> int:
-        """Try the model on the first batch: do inputs of this shape fit, and how many classes come out?"""
-        output = self._evaluated(x[:1].clone())
-        if not output.requires_grad:
-            raise InputError("the model's output does not depend on any parameter it could learn; is it detached?")
-        if not self._leaves_inputs_alone:
-            with unchanged_inputs(x) as (copy,):
-                self._evaluated(copy[:1])
-                if self.model.training:
-                    self._tried(copy)
-        return int(output.shape[1])
+    # ------------------------------------------------------------------ what some methods answer otherwise
 
-    @torch.no_grad()
-    def _tried(self, x: Tensor) -> Tensor:
-        """The model's output in the mode it is in; nothing of the model or of torch's generators changes."""
-        with same_chance():
-            return forward(self.model, trainable(self.model), x)
+    def kept_examples(self) -> Kept:
+        """The examples it keeps for later, on which a request to forget is decided."""
+        memory = self.memory
+        if memory is None or not memory.ready:
+            return Kept.none()
+        held = torch.from_numpy(memory.filled()).to(memory.y.device)
+        return Kept(memory.x[held], memory.y[held], memory.origin[held])
 
-    def _evaluated(self, x: Tensor, model: nn.Module | None = None) -> Tensor:
-        """The model's output in evaluation mode, or the error that says why it is of no use."""
-        model = self.model if model is None else model
-        try:
-            with evaluating(model):
-                output = model(x)
-        except (RuntimeError, ValueError, TypeError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            raise InputError(f"the model does not take inputs of shape {tuple(x.shape)}: {error}") from error
-        wanted = f"the model must return a ({len(x)}, classes) tensor of logits for {len(x)} inputs"
-        if not isinstance(output, Tensor):
-            raise InputError(f"{wanted}, not {type(output).__name__}")
-        if output.ndim != 2 or len(output) != len(x) or not output.shape[1]:
-            raise InputError(f"{wanted}, not one of shape {tuple(output.shape)}")
-        if not output.is_floating_point() or output.layout != torch.strided or output.device != x.device:
-            kind = f"{output.dtype} ({output.layout}) on {output.device}"
-            raise InputError(f"{wanted}: dense and floating-point on {x.device}, not {kind}")
-        return output
+    def discard(self, goes: NDArray[np.bool_]) -> None:
+        """Keep some of :meth:`kept_examples` no longer."""
+        memory = self._own_memory()
+        memory.remove(memory.filled()[goes])
 
-    def _restores(self) -> bool:
-        """Whether a step that fails puts parameters back."""
-        return self.restores_parameters or self.updates_per_batch > 1
+    def room(self) -> int:
+        """How many examples it can keep."""
+        return 0 if self.memory is None else self.memory.capacity
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """A step that fails leaves no trace: neither in batch-norm statistics and what the method keeps nor, where
-        something can fail after its first update, in the parameters."""
-        tensors = [*self.model.buffers(), *self._extras.tensors()]
-        if self._restores():
-            tensors += [*self.model.parameters(), *(self.optimizer.tensors() if self.optimizer is not None else ())]
-        before, held = Snapshot(tensors), self._extras.items()
-        remembered = self.optimizer.remembered() if self.optimizer is not None else set()
-        try:
-            yield
-        except BaseException:
-            for name, value in held:
-                setattr(self, name, value)
-            before.restore()
-            if self.optimizer is not None and self._restores():
-                self.optimizer.drop_all_but(remembered)
-            raise
+    def added_parameters(self) -> int:
+        """Parameters that its model has beyond those of the network it is compared with."""
+        return 0
 
-    @contextmanager
-    def _room_in_memory(self, x: Tensor, y: Tensor) -> Iterator[None]:
-        """Have memory where the model is, laid out for the first batch; a step that fails leaves no trace there."""
-        if self.memory is None:
-            yield
-        elif self.memory.ready:
-            self.memory.to(x)
-            with self.memory.transaction():
-                yield
-        else:
-            try:
-                self.memory.lay_out(x, y)
-                yield
-            except BaseException:
-                self.memory.clear()
-                raise
+    def can_be_decided_ahead(self) -> bool:
+        """Whether every step of this learner, as it is put together, is foreseeable."""
+        parts = [
+            part
+            for part in (self, self.memory, getattr(self, "editing", None), getattr(self, "retrieval", None))
+            if part is not None
+        ]
+        declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
+        usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
+        return declared and usual and leaves_nothing_to_chance(self.model)
 
-    def _own_memory(self) -> Memory:
-        assert self.memory is not None
-        return self.memory
-
-    def _counting(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.passes is None else self.passes.counting(self.model)
-
-    @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        """Dropout and the like draw from this learner's seed and step, not from what else the process does."""
-        if leaves_nothing_to_chance(self.model):
-            yield
-        else:
-            with torch_seeded(self.seed, "model", self.steps):
-                yield
+    def steady(self) -> bool:
+        """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""
+        return True

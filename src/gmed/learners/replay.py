@@ -60,6 +60,7 @@ class Replay(Learner):
     """
 
     memory: Memory
+    updates_per_batch: int = 1
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class TaskAware(Learner):
             number = whole_number("task", task, least=0)
         except UsageError as error:
             raise InputError(str(error)) from None
-        self._learn(x, y, number)
+        self._observe(x, y, number)
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]

@@ -78,6 +78,7 @@ class Settings:
         if self.memory == 0:
             learner = FineTune(model, lr=self.learning_rate, seed=seed)
             learner.updates_per_batch = self.updates_per_batch
+            learner.restores_parameters = self.updates_per_batch > 1
             return learner
         return ER(
             model,

@@ -15,11 +15,10 @@ from gmed.editing.edit import History, Moment
 from gmed.editing.optimal_edit import forgetting_gradient
 from gmed.engine import RunSpec
 from gmed.engine.run import make_learner, make_stream
-from gmed.engine.together import Together
+from gmed.engine.training import train
 from gmed.errors import UsageError
-from gmed.learners import Learner
 from gmed.learners.replay import Replay
-from gmed.streams import Stream, pixels
+from gmed.streams import pixels
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu", data_dir:
     learner = editing_learner(spec, device)
     watched = WatchedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = watched
-    _train(learner, make_stream(spec, torch.device(device), data_dir), spec)
+    for _ in train(learner, make_stream(spec, torch.device(device), data_dir), spec.benchmark.batch_size):
+        pass
     return watched.similarities
 
 
@@ -113,7 +113,8 @@ def prediction_change(spec: RunSpec, device: str = "cpu", data_dir: Path | None 
 def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay, EditedMemory]:
     stream = make_stream(spec, torch.device(device), data_dir)
     learner = editing_learner(spec, device)
-    _train(learner, stream, spec)
+    for _ in train(learner, stream, spec.benchmark.batch_size):
+        pass
     memory = learner.memory
     slots = torch.from_numpy(memory.filled()).to(memory.x.device)
     origin = memory.origin[slots]
@@ -126,14 +127,3 @@ def editing_learner(spec: RunSpec, device: str) -> Replay:
     if not isinstance(learner, Replay) or not isinstance(learner.editing, GMED):
         raise UsageError(f"{spec.method.name}: only methods that edit with gmed can be analysed so")
     return learner
-
-
-def _train(learner: Learner, stream: Stream, spec: RunSpec) -> None:
-    together, start = Together([learner], [stream], spec.benchmark.batch_size), 0
-    for number, stop in enumerate(stream.evaluate_after):
-        task = (number,) if learner.task_aware else ()
-        for _ in together.learn(start, stop, *task):
-            pass
-        start = stop
-    for failure in together.failures.values():
-        raise failure

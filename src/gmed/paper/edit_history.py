@@ -17,7 +17,7 @@ from gmed.editing import GMED
 from gmed.editing.edit import Moment
 from gmed.engine import RunSpec
 from gmed.engine.run import make_stream
-from gmed.engine.together import Together
+from gmed.engine.training import train
 from gmed.errors import UsageError
 from gmed.memory import Memory
 from gmed.paper.analysis import editing_learner
@@ -114,14 +114,11 @@ def edit_history(
     learner.editing = recording
     memory, size = learner.memory, spec.benchmark.batch_size
     slots = generator(spec.seed, "slots looked at").permutation(memory.capacity)[:SLOTS]
-    together, looks, increases = Together([learner], [stream], size), [], []
-    for number, (start, stop) in enumerate(pairwise((0, *stream.evaluate_after))):
-        task = (number,) if learner.task_aware else ()
+    looks, increases = [], []
+    for start, stop in pairwise((0, *stream.evaluate_after)):
         for begin, end in pairwise(moments(start, stop, size, max(1, LOOKS // len(stream.evaluate_after)))):
-            for _ in together.learn(begin, end, *task):
+            for _ in train(learner, stream, size, begin, end):
                 pass
-            for failure in together.failures.values():
-                raise failure
             looks.append(_look(memory, end, slots))
             progress(end, len(stream))
         increases.append(torch.cat([torch.zeros(2, 0), *recording.increases], dim=1))

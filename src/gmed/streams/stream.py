@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -48,18 +49,26 @@ class Stream:
     def __len__(self) -> int:
         return len(self.y)
 
-    def stretches(self, batch_size: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
-        """The batches up to each point of evaluation, ready for a learner. No batch crosses such a point."""
-        whole_number("batch_size", batch_size)
-        start = 0
-        for stop in self.evaluate_after:
-            yield self._batches(start, stop, batch_size)
-            start = stop
+    def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches from one example to another, ready for a learner. None crosses a point of evaluation.
 
-    def _batches(self, start: int, stop: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for at in range(start, stop, size):
-            end = min(at + size, stop)
-            yield pixels(self.x[at:end]), self.y[at:end]
+        >>> flow = Stream(torch.zeros(7, 2), torch.arange(7), (), evaluate_after=(4, 7), num_classes=7)
+        >>> [y.tolist() for x, y in flow.batches(3, start=1)]
+        [[1, 2, 3], [4, 5, 6]]
+        """
+        whole_number("batch_size", batch_size)
+        at, stop = start, len(self) if stop is None else stop
+        for end in (*self.evaluate_after, len(self)):
+            while at < min(end, stop):
+                rows = slice(at, min(at + batch_size, end, stop))
+                yield pixels(self.x[rows]), self.y[rows]
+                at = rows.stop
+
+    def stretches(self, batch_size: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
+        """Yield the batches up to each point of evaluation, task by task."""
+        whole_number("batch_size", batch_size)
+        for start, stop in pairwise((0, *self.evaluate_after)):
+            yield self.batches(batch_size, start, stop)
 
     def to(self, device: torch.device) -> Stream:
         tests = tuple(Examples(t.x.to(device), t.y.to(device)) for t in self.tests)
