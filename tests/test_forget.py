@@ -232,7 +232,7 @@ def test_a_request_in_the_middle_of_what_was_decided():
     """Told while a stretch has been made and the next is decided already."""
     flow = stream(600)
     alone, ahead = MAKERS["er"](), MAKERS["er"]()
-    group, told = Together([ahead], [flow], 10), False
+    group, told = Together([ahead], [flow], 10, rows=5), False
     for reached in group.learn(0, 600):
         if reached >= 300 and not told:
             assert group._decided is not None

@@ -14,6 +14,7 @@ from gmed.engine import RunSpec, Terms, run, run_one
 from gmed.engine.group import computed_together
 from gmed.engine.run import run_together
 from gmed.engine.together import Together
+from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, BGD, ER, GEM, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN
 from gmed.memory import Reservoir, TaskRing, host
@@ -21,6 +22,14 @@ from gmed.models import Passes, ResNet18, unit
 from gmed.streams import Stream
 
 CPU = Terms(device="cpu")
+
+
+@pytest.fixture
+def grouped(monkeypatch):
+    """Have learners advance together on a CPU too."""
+    monkeypatch.setattr(run, "GROUPED_ON", {"cpu", "cuda"})
+
+
 FORESEEN = {
     "finetune": lambda m, s: FineTune(m, lr=0.1, seed=s),
     "er": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), seed=s),
@@ -69,7 +78,7 @@ def told(learner, task):
 
 
 def together(learners, streams, batch_size, cuts, ends=True):
-    group = Together(learners, streams, batch_size)
+    group = Together(learners, streams, batch_size, rows=5)
     for task, (start, stop) in enumerate(pairwise(cuts)):
         reached = list(group.learn(start, stop, *told(learners[0], task)))
         assert not ends or reached[-1:] == ([stop] if stop > start else [])
@@ -127,12 +136,13 @@ def test_it_is_test_then_train(name):
     make = {**FORESEEN, **STEP_BY_STEP}[name]
     learners, plain = ([make(model(seed), seed) for seed in range(2)] for _ in range(2))
     streams = [stream(seed, 400) for seed in range(2)]
-    group = Together(learners, streams, 7, prequential=True)
+    counts = [Counts(Passes(), torch.zeros((), dtype=torch.int64)) for _ in learners]
+    group = Together(learners, streams, 7, counts, rows=5)
     for task, (start, stop) in enumerate(pairwise(CUTS)):
         list(group.learn(start, stop, *told(learners[0], task)))
-    assert not together(plain, streams, 7, CUTS).right
+    assert all(count.correct is None for count in together(plain, streams, 7, CUTS).counts)
     for seed in range(2):
-        assert int(group.right[seed]) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
+        assert int(counts[seed].correct) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
         assert same(learners[seed].state_dict(), plain[seed].state_dict())
     assert group.foreseeable == (name in FORESEEN)
 
@@ -146,9 +156,10 @@ def test_predictions_by_hand():
     learner = FORESEEN["finetune"](nn.Sequential(nn.Flatten(), weights), 0)
     learner.lr = 1e-9
     flow = stream(0, 120)
-    group = Together([learner], [flow], 10, prequential=True)
+    counts = Counts(None, torch.zeros((), dtype=torch.int64))
+    group = Together([learner], [flow], 10, [counts], rows=5)
     list(group.learn(0, 120))
-    assert int(group.right[0]) == int((flow.y == 1).sum()) > 0
+    assert int(counts.correct) == int((flow.y == 1).sum()) > 0
 
 
 @pytest.mark.parametrize("name", FORESEEN)
@@ -162,8 +173,21 @@ def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
             for at in range(start, stop, 7):
                 rows = slice(at, min(at + 7, stop))
                 watched.observe(flow.x[rows].float() / 255, flow.y[rows], *told(watched, task))
-        assert group.passes[seed] == watched.passes
+        assert group.counts[seed].passes == watched.passes
         assert same(watched.state_dict(), learners[seed].state_dict())
+
+
+@pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
+def test_the_training_loop_counts_and_learns_as_a_plain_one_does(name):
+    make = {**FORESEEN, **STEP_BY_STEP}[name]
+    flow = replace(stream(0, 400), evaluate_after=tuple(CUTS[1:]))
+    trained, watched = make(model(0), 0), make(model(0), 0)
+    counts = Counts(Passes(), torch.zeros((), dtype=torch.int64))
+    assert list(train(trained, flow, 7, counts=counts))[-1] == 400
+    assert int(counts.correct) == predict_then_learn(make(model(0), 0), flow, 7, CUTS)
+    watched.passes = Passes()
+    assert same(trained.state_dict(), alone(watched, flow, 7, CUTS))
+    assert counts.passes == watched.passes
 
 
 def test_one_that_diverges_does_not_stop_the_others():
@@ -292,7 +316,7 @@ def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
 
 
 @pytest.mark.parametrize("learners", [5, 1])
-def test_too_little_memory_for_all_at_once(monkeypatch, learners):
+def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
     """A device with room for two learners at a time, and one with room for none."""
     room = 2 if learners > 1 else 0
     real = run._Run.finish
@@ -312,7 +336,7 @@ def test_too_little_memory_for_all_at_once(monkeypatch, learners):
         assert isinstance(outcomes[0], torch.OutOfMemoryError)
 
 
-def test_a_method_that_fails_does_not_stop_the_others(monkeypatch):
+def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
     """An error that is not a divergence, in one of several methods: its runs fail, the rest is computed without."""
     real = GMED.edit
 
@@ -331,7 +355,7 @@ def test_a_method_that_fails_does_not_stop_the_others(monkeypatch):
         assert outcomes[place].accuracy == expected[place]
 
 
-def test_runs_together_are_the_runs_alone():
+def test_runs_together_are_the_runs_alone(grouped):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
     both = run_together(specs, CPU)
     assert [run.accuracy for run in both] == [run_one(spec, CPU).accuracy for spec in specs]
@@ -358,7 +382,7 @@ def test_points_of_a_grid_advance_together():
     assert {spec.method.name for group in groups[:3] for spec in group} == {spec.method.name for spec in specs[:60]}
 
 
-def test_a_grid_together_is_each_point_alone():
+def test_a_grid_together_is_each_point_alone(grouped):
     methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0,gamma=0.9)", "er(lr=0.1)+gmed(beta=1.0)"
     specs = [RunSpec.make("split-mnist-tuning", method, 4) for method in methods]
     assert len(computed_together(specs)) == 1
@@ -373,7 +397,7 @@ def test_learners_of_several_methods_together():
         assert same(learner.state_dict(), alone(FORESEEN[name](model(3), 3), stream(3, 700), 7, [0, 350, 700]))
 
 
-def test_no_more_advance_together_than_there_is_room_for(monkeypatch):
+def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
     made, original = [], run._Run
     monkeypatch.setattr(run, "_Run", lambda specs, *others: made.append(len(specs)) or original(specs, *others))
@@ -425,8 +449,8 @@ def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
 
     make = FORESEEN.get(name, lambda m, s: GEM(m, lr=0.1, memory=TaskRing(25, tasks=1), seed=s))
     learner, inside, outside = make(model(0), 0), set(), set()
-    observe, step = learner.observe, learner.step
-    learner.observe = lambda *given: inside.add(unit._in_kernels) or observe(*given)
+    update, step = learner.update, learner.step
+    learner.update = lambda *given: inside.add(unit._in_kernels) or update(*given)
     learner.step = lambda *given: inside.add(unit._in_kernels) or step(*given)
     for _ in Together([learner], [stream(0, 100)], 10).learn(0, 100, *told(learner, 0)):
         outside.add(unit._in_kernels)

@@ -191,16 +191,16 @@ def table(
 def bench(
     benchmark: Annotated[str, typer.Argument(help="A benchmark; random images in its shape are used")],
     methods: Annotated[list[str], typer.Argument(help="Methods: er, er+gmed")],
-    replicas: Annotated[str, typer.Option(help="Learners that advance together: 1,20")] = "1",
+    replicas: Annotated[str | None, typer.Option(help="Learners that advance together, on a GPU: 1,20")] = None,
     steps: Annotated[int, typer.Option(help="Steps measured, after 200 to warm up")] = 400,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     model: Model = None,
     extension: Extension = None,
     as_json: Json = False,
 ) -> None:
-    """Measure how fast methods step here, alone in a plain loop and several together."""
-    parts = [part.strip() for part in replicas.split(",")]
-    counts = [whole_number("replicas", int(part) if part.isdecimal() else part) for part in parts]
+    """Measure how fast methods step here, and on a GPU several together."""
+    parts = None if replicas is None else [part.strip() for part in replicas.split(",")]
+    counts = parts and [whole_number("replicas", int(part) if part.isdecimal() else part) for part in parts]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     if model is not None:

@@ -164,7 +164,7 @@ def steps_decided_ahead_are_the_same_steps(text: str) -> None:
     alone, ahead = make(text), make(text)
     batches = list(stream(40))
     x, y = (torch.cat(parts) for parts in zip(*((x, y) for x, y, _ in batches), strict=True))
-    group = Together([ahead], [Stream(x, y, (), (len(y),), 4)], 10)
+    group = Together([ahead], [Stream(x, y, (), (len(y),), 4)], 10, rows=5)
     at = 0
     for task, part in groupby(batches, key=lambda batch: batch[2]):
         stop = at + sum(len(labels) for _, labels, _ in part)

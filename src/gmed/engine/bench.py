@@ -1,4 +1,4 @@
-"""How fast learners step here: alone in a plain loop, and several together."""
+"""How fast learners step here: alone in the training loop, and several together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from gmed.engine.spec import RunSpec
 from gmed.engine.stages import Stages
 from gmed.engine.terms import keep_freed_memory, pick_device
 from gmed.engine.together import Together
+from gmed.engine.training import train
 from gmed.streams import Stream, pixels
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mini-imagenet": (3, 84, 84)}
@@ -34,17 +35,17 @@ class Speed:
     Attributes
     ----------
     replicas
-        Learners that advanced together; 0 is one learner in a plain loop over ``observe``.
+        Learners that advanced together; 0 is one learner in the training loop.
     milliseconds
         Per step of one learner.
     ratio
-        How many times as fast as the plain loop measured in the same process.
+        How many times as fast as the training loop measured in the same process.
     peak_bytes
         The most device memory in use; 0 on a CPU.
     captured
         Whether the steps ran as a CUDA graph.
     stages
-        Of the plain loop, milliseconds of a step by stage (:class:`~gmed.engine.stages.Stages`), in a loop of its own.
+        Of the training loop, milliseconds of a step by stage (:class:`~gmed.engine.stages.Stages`), measured apart.
     """
 
     benchmark: str
@@ -64,30 +65,38 @@ def bench(
     benchmark: str,
     method: str,
     *,
-    replicas: Sequence[int] = (1,),
+    replicas: Sequence[int] | None = None,
     steps: int = 400,
     warm_up: int = WARM_UP,
     device: str = "auto",
     by_stage: bool = True,
     at_most: float = math.inf,
 ) -> list[Speed]:
-    """Measure a method on random images in the shape of a benchmark's, first in a plain loop, then together.
+    """Measure a method on random images in the shape of a benchmark's, first in the training loop, then together.
 
-    The plain loop is made twice, the second time with a clock at every stage of a step, unless that is not wanted.
+    The loop is run twice, the second time with a clock at every stage of a step, unless that is not wanted.
 
     The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up. After ``at_most`` seconds
     no further step is made if there were two, and the last ones are what was measured.
 
+    Parameters
+    ----------
+    replicas
+        How many learners advance together. By default one on a GPU, and none on a CPU, where runs are the loop.
+
+    Examples
+    --------
     >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
-    [0, 1]
+    [0]
     >>> [speed.milliseconds > 0 for speed in bench("split-mnist", "er", replicas=(), steps=10**4, at_most=0.0)]
     [True]
     """
     keep_freed_memory()
     found, where = get_benchmark(benchmark), pick_device(device)
-    stream = _random_stream(found, warm_up + steps, where)
+    stream = _random_stream(found, (warm_up, warm_up + steps), where)
     spec, speeds = RunSpec.make(benchmark, method, 0), list[Speed]()
-    for count in (0, *replicas):
+    counts = ((1,) if where.type == "cuda" else ()) if replicas is None else replicas
+    for count in (0, *counts):
         _reset_peak(where)
         seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where, at_most)
         each = 1000 * seconds / steps / max(count, 1)
@@ -101,7 +110,7 @@ def seconds_to_predict(benchmark: str, method: str, *, device: str = "auto", exa
     """How long a method takes to classify an example here, among many."""
     spec, where = RunSpec.make(benchmark, method, 0), pick_device(device)
     learner = make_learner(spec, where)
-    x = pixels(_random_stream(spec.benchmark, examples // spec.benchmark.batch_size, where).x)
+    x = pixels(_random_stream(spec.benchmark, (examples // spec.benchmark.batch_size,), where).x)
     found = []
     for _ in range(2):  # libraries set themselves up in the first
         _wait(where)
@@ -129,26 +138,20 @@ def _seconds(
     group = Together(learners, [stream] * len(learners), size)
 
     before, timed = steps
-    whole = before + timed
 
-    def learn(start: int, stop: int, *task: int) -> Iterator[int]:
-        """Tells how many steps have been made."""
-        if replicas:
-            for place in group.learn(start * size, stop * size, *task):
-                yield place // size
+    def learn() -> Iterator[int]:
+        """Yield how many examples have been learned from."""
+        if not replicas:
+            yield from train(learners[0], stream, size)
+        for task, (start, stop) in enumerate(pairwise((0, *stream.evaluate_after)) if replicas else ()):
+            yield from group.learn(start, stop, *((task,) if learners[0].task_aware else ()))
             for failure in group.failures.values():
                 raise failure
-        else:
-            for step in range(start, stop):
-                rows = slice(step * size, (step + 1) * size)
-                learners[0].observe(pixels(stream.x[rows]), stream.y[rows], *task)
-                yield step + 1
 
-    parts = [(0, before, 0), (before, whole, 1)] if learners[0].task_aware else [(0, whole)]
     marks = [(0, time.perf_counter())]
-    for made in chain.from_iterable(learn(*part) for part in parts):
+    for seen in learn():
         _wait(where)
-        marks.append((made, time.perf_counter()))
+        marks.append((seen // size, time.perf_counter()))
         if len(marks) > 2 and marks[-1][1] - marks[0][1] > at_most:
             break
     *earlier, (last, end) = marks
@@ -157,25 +160,24 @@ def _seconds(
 
 
 def _stages(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: torch.device) -> dict[str, float]:
-    """Milliseconds by stage of the second number of steps after the first, in a plain loop."""
+    """Milliseconds by stage of the second number of steps after the first."""
     learner, size, (before, timed) = make_learner(spec, where), spec.benchmark.batch_size, steps
     stages = Stages(learner)
-    for step in range(before + timed):
-        if step == before:
+    for seen in train(learner, stream, size):
+        if seen == before * size:
             stages.seconds = dict.fromkeys(stages.seconds, 0.0)
-        rows = slice(step * size, (step + 1) * size)
-        task = (int(step >= before),) if learner.task_aware else ()
-        learner.observe(pixels(stream.x[rows]), stream.y[rows], *task)
     return {stage: 1000 * seconds / timed for stage, seconds in stages.seconds.items()}
 
 
-def _random_stream(benchmark: Benchmark, steps: int, where: torch.device) -> Stream:
+def _random_stream(benchmark: Benchmark, steps: Sequence[int], where: torch.device) -> Stream:
+    """Return a stream of as many batches as the last of ``steps`` says; tasks end after each of them."""
     generator = torch.Generator().manual_seed(0)
-    count = steps * benchmark.batch_size
+    ends = tuple(step * benchmark.batch_size for step in steps)
+    count = ends[-1]
     own = OwnData.named(benchmark.data)
     shape, classes = (own.shape, own.classes) if own else (SHAPES[benchmark.data], 10)
     x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
-    return Stream(x, torch.randint(classes, (count,), generator=generator), (), (count,), classes).to(where)
+    return Stream(x, torch.randint(classes, (count,), generator=generator), (), ends, classes).to(where)
 
 
 def _wait(where: torch.device) -> None:

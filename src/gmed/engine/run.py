@@ -38,6 +38,9 @@ AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
 SMALL = 784
 """Numbers of an input below which the activations are what takes room."""
 
+GROUPED_ON = {"cuda"}
+"""Devices on which learners advance together."""
+
 BY_PREDICT = "by predict"
 """How prequential accuracy is measured. Results from before have that of the model, whatever a method predicts with."""
 
@@ -225,12 +228,14 @@ class _Run:
         ]
         self.seen = 0
         self.resumed_at: list[int] = []
-        self.counts = [Counts(correct=_zero(self.where) if terms.prequential else None) for _ in specs]
+        self.counts = [Counts(Passes(), _zero(self.where) if terms.prequential else None) for _ in specs]
         self.failures: dict[int, GmedError] = {}
         self.group = None
-        if self.where.type == "cuda" and all(learner.can_be_decided_ahead() for learner in self.learners):
+        if self.where.type in GROUPED_ON and all(learner.can_be_decided_ahead() for learner in self.learners):
             batch_size = specs[0].benchmark.batch_size
             self.group = Together(self.learners, self.streams, batch_size, self.counts, self.failures)
+        elif len(specs) > 1:
+            raise ValueError("several runs advance together only on a GPU, and only if their steps can be captured")
         self.untrained = [self._before_the_first_step(replica, checkpoint) for replica, checkpoint in enumerate(kept)]
         for replica, checkpoint in enumerate(kept):
             if checkpoint is not None:
@@ -370,10 +375,12 @@ def _that_fit(parts: list[list[RunSpec]], terms: Terms) -> Iterator[list[RunSpec
     """The same runs in parts that can be computed at a time: on a GPU as many as there is room for, else one by one."""
     where = pick_device(terms.device)
     for part in parts:
-        free, size = free_bytes(where), 1
-        if free is not None and len(part) > 1 and part[0].can_be_decided_ahead():
-            stream = made_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, where)
-            size = learners_that_fit(part[0], stream, free)
+        size = 1
+        if len(part) > 1 and where.type in GROUPED_ON and part[0].can_be_decided_ahead():
+            size, free = len(part), free_bytes(where)
+            if free is not None:
+                stream = made_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, where)
+                size = learners_that_fit(part[0], stream, free)
         yield from (part[at : at + size] for at in range(0, len(part), size))
 
 

@@ -20,11 +20,11 @@ STAGES = {
 """What a step is made of, and the methods of learners that each stage is the work of."""
 
 REST = "rest"
-"""What belongs to no stage: checking a batch, and passes that a step makes by itself."""
+"""What belongs to no stage: what is around a step, and passes that a step makes by itself."""
 
 
 class Stages:
-    """Seconds that a learner spends in each stage of :meth:`~gmed.learners.Learner.observe`.
+    """Seconds that a learner spends in each stage of :meth:`~gmed.learners.Learner.update`.
 
     What a look-ahead computes counts for the stage that first asks for it; a stage inside another counts for the outer
     one. On a GPU every stage is waited for, so that they add up to more than a step takes otherwise.
@@ -32,7 +32,7 @@ class Stages:
     >>> import gmed
     >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.05, memory=gmed.memory.Reservoir(500))
     >>> stages = Stages(learner)
-    >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
+    >>> learner.update(torch.rand(10, 1, 28, 28), torch.arange(10))
     >>> list(stages.seconds), min(stages.seconds.values()) > 0
     (['draw', 'edit', 'update', 'memory', 'rest'], True)
     """
@@ -47,7 +47,7 @@ class Stages:
                     self.seconds[stage] = 0.0
                     setattr(learner, name, self._timed(getattr(learner, name), stage))
         self.seconds[REST] = 0.0
-        learner.observe = self._whole(learner.observe)  # type: ignore[method-assign]
+        learner.update = self._whole(learner.update)  # type: ignore[method-assign]
 
     def _timed(self, method: Callable[..., Any], stage: str) -> Callable[..., Any]:
         def timed(*given: Any, **named: Any) -> Any:
@@ -62,10 +62,10 @@ class Stages:
 
         return timed
 
-    def _whole(self, observe: Callable[..., None]) -> Callable[..., None]:
+    def _whole(self, update: Callable[..., None]) -> Callable[..., None]:
         def whole(*given: Any) -> None:
             elsewhere, start = sum(self.seconds.values()) - self.seconds[REST], self._now()
-            observe(*given)
+            update(*given)
             elsewhere -= sum(self.seconds.values()) - self.seconds[REST]
             self.seconds[REST] += self._now() - start + elsewhere
 

@@ -57,7 +57,7 @@ class Together:
     failures
         Where it is noted why a learner failed, by its number.
     rows
-        How many steps are decided at a time.
+        How many steps are decided at a time, by default :data:`ROWS`.
 
     Attributes
     ----------
@@ -72,16 +72,16 @@ class Together:
         batch_size: int,
         counts: Sequence[Counts] | None = None,
         failures: dict[int, GmedError] | None = None,
-        rows: int = ROWS,
+        rows: int | None = None,
     ) -> None:
         self.learners, self.streams, self.batch_size = learners, streams, batch_size
         self.device = streams[0].x.device
         self.foreseeable = all(learner.can_be_decided_ahead() for learner in learners)
-        self.counts = [Counts() for _ in learners] if counts is None else counts
+        self.counts = [Counts(Passes()) for _ in learners] if counts is None else counts
         self.failures = {} if failures is None else failures
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured = False
-        self._rows = rows
+        self._rows = ROWS if rows is None else rows
         self._sound = list(range(len(learners)))
         self._asked: dict[int, dict[str, Any]] = {}  # by the last step of each learner that is like the next
         self._made: dict[int, Passes] = {}  # the passes of that step, and of every later one that asks for the like

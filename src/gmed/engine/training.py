@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gmed.learners import Learner
+from gmed.learners.decisions import AsTheyCome
 from gmed.models import Passes
 from gmed.streams import Stream
 
@@ -41,9 +42,12 @@ def train(
         yield seen
 
 
-@dataclass
 class Counts:
     """What is counted while a learner trains.
+
+    Watching a model takes time. Steps of a capturable learner that are alike make the same passes, so only the first of
+    them is watched: steps of one task with as many incoming examples, and with as many stored ones or more than a step
+    draws.
 
     Attributes
     ----------
@@ -53,34 +57,42 @@ class Counts:
         How many examples were predicted correctly before they were learned from; ``None`` where that is not wanted.
     """
 
-    passes: Passes | None = field(default_factory=Passes)
-    correct: Tensor | None = None
-    _of_a_step: Passes = field(default_factory=Passes)  # as counted in the last step that was watched
-    _repeats: tuple[int, ...] | None = None  # what steps are like that make the same passes again
+    def __init__(self, passes: Passes | None, correct: Tensor | None = None) -> None:
+        self.passes, self.correct = passes, correct
+        self._of_a_step = Passes()  # those of the last step that was watched
+        self._alike: tuple[int, ...] | None = None  # what identifies the steps that make as many
+        self._most_drawn = sys.maxsize  # by such a step, of the stored examples
+        self._steady = False
 
     @torch.no_grad()
     def predict(self, learner: Learner, x: Tensor, y: Tensor) -> None:
-        """Count what the learner gets right of a batch that it has not learned from yet, if that is wanted."""
+        """Count what the learner gets right of a batch that it has not learned from yet."""
         if self.correct is not None:
             self.correct.add_((learner.predict(x) == y).sum())
 
     def begin_step(self, learner: Learner, batch_size: int, *task: int) -> None:
-        """Have the next step's passes counted.
-
-        Watching a model takes time. Steps of a capturable learner that are alike make the same passes, so that only the
-        first of them is watched.
-        """
+        """Watch the next step unless one like it has been watched."""
         learner.passes = None
         if self.passes is None:
             return
-        like = batch_size, *task, *(() if learner.memory is None else (len(learner.memory),))
-        if like != self._repeats:
+        stored = 0 if learner.memory is None else len(learner.memory)
+        if (batch_size, *task, min(stored, self._most_drawn)) != self._alike:
+            self._alike, self._most_drawn = (batch_size, *task, stored), sys.maxsize
+            self._steady = learner.steady()
             self._of_a_step = learner.passes = Passes()
-            self._repeats = like if learner.can_be_decided_ahead() and learner.steady() else None
+            learner.decisions = AsTheyCome()
 
     def end_step(self, learner: Learner) -> None:
-        """Add what the step has made."""
-        if self.passes is not None:
-            self.passes.add(self._of_a_step)
-            if not learner.steady():  # from here on steps are others
-                self._repeats = None
+        """Count the passes of the step that was taken."""
+        if self.passes is None:
+            return
+        self.passes.add(self._of_a_step)
+        if not learner.steady():
+            self._alike = None
+        elif learner.passes is not None and self._alike is not None:  # it was watched
+            *kind, stored = self._alike
+            drawn = learner.decisions.rows if isinstance(learner.decisions, AsTheyCome) else stored
+            if drawn < stored:
+                self._most_drawn = drawn
+            repeats = self._steady and learner.can_be_decided_ahead()
+            self._alike = (*kind, min(stored, self._most_drawn)) if repeats else None

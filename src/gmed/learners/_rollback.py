@@ -2,56 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from gmed.learners.snapshot import Snapshot
-from gmed.memory import Memory
+from gmed.models import all_modules
 
 if TYPE_CHECKING:
     from gmed.learners.learner import Learner
 
 
-@contextmanager
-def rollback_on_error(learner: Learner) -> Iterator[None]:
-    """Put everything back that a learner's step has changed, should it fail, but for its memory.
+class Rollback:
+    """A learner as it is before a step: should what is inside the block fail, it becomes that again.
 
-    That is: the model's buffers (batch-norm statistics), what was registered as an extra and, where something can fail
-    after the first update (``restores_parameters``), parameters and what the optimizer remembers.
+    That is its memory, its model's buffers (batch-norm statistics), what was registered as an extra and, where
+    something can fail after the first update (``restores_parameters``), parameters and what the optimizer remembers.
+    Inside, memory is where the model is, and laid out for the first batch.
     """
-    extras, optimizer = learner._extras, learner.optimizer
-    tensors = [*learner.model.buffers(), *extras.tensors()]
-    if learner.restores_parameters:
-        tensors += [*learner.model.parameters(), *(optimizer.tensors() if optimizer is not None else ())]
-    before, held = Snapshot(tensors), extras.items()
-    remembered = optimizer.remembered() if optimizer is not None else set()
-    try:
-        yield
-    except BaseException:
-        for name, value in held:
+
+    def __init__(self, learner: Learner, x: Tensor, y: Tensor) -> None:
+        self.learner, self.x, self.y = learner, x, y
+        self.memory = learner.memory
+        self.memory_is_new = self.memory is not None and not self.memory.ready
+
+    def __enter__(self) -> None:
+        learner, memory = self.learner, self.memory
+        self.extras = learner._extras.items()
+        tensors = [b for m in all_modules(learner.model) for b in m._buffers.values() if b is not None]
+        tensors += learner._extras.tensors()
+        if learner.restores_parameters:
+            tensors += learner.model.parameters()
+            if learner.optimizer is not None:
+                tensors += learner.optimizer.tensors()
+        self.before = Snapshot(tensors) if tensors else None
+        self.remembered = learner.optimizer.remembered() if learner.optimizer is not None else set()
+        if memory is not None and self.memory_is_new:
+            try:
+                memory.lay_out(self.x, self.y)
+            except BaseException:
+                memory.clear()
+                raise
+        elif memory is not None:
+            memory.to(self.x)
+            memory.begin_transaction()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            self.restore()
+        elif self.memory is not None:
+            self.memory.commit()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        learner = self.learner
+        if self.memory is not None and self.memory_is_new:
+            self.memory.clear()
+        elif self.memory is not None:
+            self.memory.rollback()
+        for name, value in self.extras:
             setattr(learner, name, value)
-        before.restore()
-        if optimizer is not None and learner.restores_parameters:
-            optimizer.drop_all_but(remembered)
-        raise
-
-
-@contextmanager
-def memory_transaction(memory: Memory | None, x: Tensor, y: Tensor) -> Iterator[None]:
-    """Have memory where the model is, laid out for the first batch; undo what is written should the step fail."""
-    if memory is None:
-        yield
-    elif memory.ready:
-        memory.to(x)
-        with memory.transaction():
-            yield
-    else:
-        try:
-            memory.lay_out(x, y)
-            yield
-        except BaseException:
-            memory.clear()
-            raise
+        if self.before is not None:
+            self.before.restore()
+        if learner.optimizer is not None and learner.restores_parameters:
+            learner.optimizer.drop_all_but(self.remembered)

@@ -34,12 +34,23 @@ class Decisions(Protocol):
 
 
 class AsTheyCome:
-    """Each decision is made when a step asks for it, and a step that must not be taken is known at once."""
+    """Each decision is made when a step asks for it, and a step that must not be taken is known at once.
+
+    Attributes
+    ----------
+    rows
+        How many rows all decisions so far had together.
+    """
 
     live = True
 
+    def __init__(self) -> None:
+        self.rows = 0
+
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
-        return torch.from_numpy(decide()).to(device)
+        decided = decide()
+        self.rows += len(decided)
+        return torch.from_numpy(decided).to(device)
 
     def sound(self, loss: Tensor, slope: Iterable[Tensor]) -> bool:
         return all_finite([loss, *slope])
@@ -55,6 +66,7 @@ class Recorded(AsTheyCome):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: dict[str, tuple[Decide, tuple[int, ...]]] = {}
 
     def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
@@ -126,17 +138,16 @@ class Ahead:
         return np.concatenate([rows[name].reshape(len(rows[name]), -1) for name in names], axis=1)
 
 
-@torch.no_grad()
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether there is neither NaN nor infinity in any of them.
 
     >>> all_finite([torch.ones(2), torch.tensor([1.0, float("nan")])]), all_finite([torch.tensor([1e30])])
     (False, True)
     """
-    tensors = list(tensors)
-    # the largest numbers have no square, so a no may be wrong
+    tensors = [tensor.detach() for tensor in tensors]
+    # the largest numbers have no finite sum or square, so a no may be wrong
     if all(tensor.is_cpu for tensor in tensors):
-        quickly = all(isfinite(norm.item()) for norm in torch._foreach_norm(tensors)) if tensors else True
+        quickly = all(isfinite(tensor.sum().item()) for tensor in tensors)
     else:
         quickly = bool(torch.isfinite(get_total_norm(tensors)))
     return quickly or bool(torch.isfinite(get_total_norm(tensors, norm_type=inf)))

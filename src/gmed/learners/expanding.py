@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from torch import Tensor, nn
 
 from gmed.errors import UsageError
+from gmed.learners._rollback import Rollback
 from gmed.learners._state_dict import restore
 from gmed.learners.learner import Learner
 
@@ -46,15 +45,22 @@ class Expanding(Learner):
             restore(self, before)
             raise
 
-    @contextmanager
-    def _rollback_on_error(self) -> Iterator[None]:
-        parts = self.parts
-        try:
-            with super()._rollback_on_error():
-                yield
-        except BaseException:
-            self.resize(parts)
-            raise
+    def _rollback(self, x: Tensor, y: Tensor) -> Rollback:
+        return _RollbackOfParts(self, x, y)
+
+
+class _RollbackOfParts(Rollback):
+    """The same for a model that may have grown."""
+
+    learner: Expanding
+
+    def __init__(self, learner: Expanding, x: Tensor, y: Tensor) -> None:
+        super().__init__(learner, x, y)
+        self.parts = learner.parts
+
+    def restore(self) -> None:
+        super().restore()
+        self.learner.resize(self.parts)
 
 
 def sized(module: nn.Module) -> int:

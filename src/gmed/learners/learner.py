@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
 from gmed.learners import _state_dict
-from gmed.learners._rollback import memory_transaction, rollback_on_error
+from gmed.learners._rollback import Rollback
 from gmed.learners._validation import check_inputs, check_labels, check_trainable, checked_logits, count_classes
 from gmed.learners.batch import Batch
 from gmed.learners.decisions import all_finite
@@ -174,7 +174,6 @@ class Learner(RandomDraws, ABC):
 
     # ------------------------------------------------------------------ what a user calls
 
-    @torch.enable_grad()
     def observe(self, x: Any, y: Any) -> None:
         """Learn from one batch.
 
@@ -196,7 +195,6 @@ class Learner(RandomDraws, ABC):
         self._observe(x, y)
 
     @exclusive
-    @torch.enable_grad()
     def update(self, x: Tensor, y: Tensor, *task: int) -> None:
         """Learn from one batch that is known to be valid, such as a benchmark's.
 
@@ -357,13 +355,12 @@ class Learner(RandomDraws, ABC):
         else:
             self.optimizer([slope.get(name) for name in trainable(self.model)], self.step_size / self.lr)
 
-    @torch.no_grad()
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
-        statistics = running_statistics(self.model) if self.decisions.live else {}
-        if not self.decisions.sound(loss, chain(witnesses(slope), statistics.values())):
+        statistics = running_statistics(self.model) if self.decisions.live else []
+        if not self.decisions.sound(loss, chain(witnesses(slope), statistics)):
             what = f"the loss is {float(loss):g} and its gradient "
             what += "finite" if all_finite(witnesses(slope)) else "not finite"
-            what += "" if all_finite(statistics.values()) else ", and batch-norm statistics are not finite"
+            what += "" if all_finite(statistics) else ", and batch-norm statistics are not finite"
             raise DivergedError(
                 f"at step {self.steps} {what}; the step was not taken. "
                 f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
@@ -416,9 +413,9 @@ class Learner(RandomDraws, ABC):
     def _update(self, x: Tensor, y: Tensor, classes: int, *task: int) -> None:
         """Take one step on a checked batch, or none."""
         self._extras.to(x)
-        self._to_store = {}
+        self._to_store, self._device = {}, x.device
         try:
-            with self._rollback_on_error(), memory_transaction(self.memory, x, y), self._seeded(), self._counting():
+            with self._rollback(x, y), self._seeded(), self._counting(), torch.enable_grad():
                 self.step(x, y, *task)
         except ValueError as error:
             if isinstance(error, GmedError):
@@ -433,17 +430,13 @@ class Learner(RandomDraws, ABC):
     def _number_of_classes(self, x: Tensor) -> int:
         return self._classes if self._shape is not None else count_classes(self.model, x)
 
-    def _rollback_on_error(self) -> AbstractContextManager[None]:
-        return rollback_on_error(self)
+    def _rollback(self, x: Tensor, y: Tensor) -> Rollback:
+        return Rollback(self, x, y)
 
-    @contextmanager
-    def _seeded(self) -> Iterator[None]:
-        """Dropout and the like draw from this learner's seed and step, not from what else the process does."""
-        if leaves_nothing_to_chance(self.model):
-            yield
-        else:
-            with torch_seeded(self.seed, "model", self.steps):
-                yield
+    def _seeded(self) -> AbstractContextManager[None]:
+        """Have dropout and the like draw from this learner's seed and step, not from what else the process does."""
+        certain = leaves_nothing_to_chance(self.model)
+        return nullcontext() if certain else torch_seeded(self.seed, "model", self.steps)
 
     def _counting(self) -> AbstractContextManager[None]:
         return nullcontext() if self.passes is None else self.passes.counting(self.model)

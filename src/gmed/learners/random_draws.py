@@ -26,6 +26,7 @@ class RandomDraws:
 
     def __init__(self) -> None:
         self.decisions: Decisions = AsTheyCome()
+        self._device: torch.device | None = None  # where the model is, during a step
         self._samples: dict[str, tuple[Tensor, Decide]] = {}  # the latest of each purpose, and how it is decided
 
     def random(self, purpose: str) -> np.random.Generator:
@@ -45,7 +46,7 @@ class RandomDraws:
         It may use this learner's random numbers and counters, nothing that the batch or the model computes: then
         many steps can be decided ahead, and a step computed without asking the host.
         """
-        return self.decisions.take(name, decide, next(self.model.parameters()).device)
+        return self.decisions.take(name, decide, self._device or next(self.model.parameters()).device)
 
     def sample(self, count: int, purpose: str) -> Tensor:
         """Return slots of so many stored examples, uniformly. Learners that draw as many for one purpose draw alike."""

@@ -127,7 +127,7 @@ class Replay(Learner):
     def edit(self, drawn: Tensor, ahead: LookAhead) -> Edited:
         """The drawn examples, edited if this learner edits; nothing is stored yet."""
         if self.editing is None or not len(drawn):
-            return Edited(drawn, self.memory.x[drawn])
+            return Edited(drawn, self.memory.x.index_select(0, drawn))
         edited = Edited(drawn, self._edit_slots(drawn, ahead, "editing"))
         if self.editing.extra and len(extra := self._extra(drawn)):
             x = self._edit_slots(extra, ahead, "extra editing")

@@ -3,7 +3,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from gmed.errors import InputError, UsageError, whole_number
@@ -15,7 +14,6 @@ class TaskAware(Learner):
 
     task_aware: ClassVar[bool] = True
 
-    @torch.enable_grad()
     def observe(self, x: Any, y: Any, task: int) -> None:  # type: ignore[override]
         """Learn from one batch of the task with this number (0, 1, ...)."""
         try:

@@ -55,7 +55,8 @@ class Memory(ABC):
         self._holes = np.zeros(0, dtype=np.int64)  # slots emptied on request, in their order
         self._rows: dict[str, Tensor] = {}  # the columns with one more row, where what is not stored is written
         self._on_host: dict[str, Tensor] = {}  # those of them that a GPU has no room for, as the host sees them
-        self._overwritten: list[tuple[str, Tensor, Tensor]] | None = None
+        self._overwritten: list[tuple[str, Tensor, Tensor]] | None = None  # since a transaction began
+        self._before: tuple[int, NDArray[np.int64], tuple[str, ...]] = 0, self._holes, ()
 
     @abstractmethod
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
@@ -138,6 +139,8 @@ class Memory(ABC):
         Of two examples sent to one slot in the same batch, the later stays.
         """
         slots, outside = admitted.tolist(), self.capacity
+        if len(set(slots)) == len(slots):
+            return np.minimum(admitted, outside)
         last = {slot: number for number, slot in enumerate(slots)}
         stays = [last[slot] == number and slot < outside for number, slot in enumerate(slots)]
         return np.where(stays, admitted, outside).astype(np.int64)
@@ -167,8 +170,8 @@ class Memory(ABC):
                 shapes = f"{tuple(held.shape[1:])} for each example, not {tuple(values.shape[1:])}"
                 raise UsageError(f"{name!r} in memory has the shape {shapes}")
             if self._overwritten is not None:
-                self._overwritten.append((name, slots, held[slots]))
-            held[slots] = values.detach().to(held.dtype)
+                self._overwritten.append((name, slots, held.index_select(0, slots)))
+            held.index_copy_(0, slots, values.detach().to(held.dtype))
 
     def remove(self, slots: NDArray[np.int64]) -> None:
         """Empty some of the filled slots: what they hold is overwritten, in every column.
@@ -199,19 +202,31 @@ class Memory(ABC):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Whatever is written inside is undone if something fails there."""
-        seen, holes, self._overwritten = self.seen, self._holes, []
-        names = set(self._rows)
+        self.begin_transaction()
         try:
             yield
         except BaseException:
-            for name, slots, values in reversed(self._overwritten):
-                self._rows[name][slots] = values
-            for name in self._rows.keys() - names:
-                self._drop(name)
-            self.seen, self._holes = seen, holes
+            self.rollback()
             raise
-        finally:
-            self._overwritten = None
+        self.commit()
+
+    def begin_transaction(self) -> None:
+        """Remember from now on what is overwritten, until :meth:`commit` or :meth:`rollback`."""
+        self._before = self.seen, self._holes, tuple(self._rows)
+        self._overwritten = []
+
+    def commit(self) -> None:
+        """Keep what was written since the transaction began."""
+        self._overwritten = None
+
+    def rollback(self) -> None:
+        """Undo what was written since the transaction began."""
+        for name, slots, values in reversed(self._overwritten or ()):
+            self._rows[name][slots] = values
+        self.seen, self._holes, names = self._before
+        for name in self._rows.keys() - set(names):
+            self._drop(name)
+        self._overwritten = None
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the memory is, as named tensors."""

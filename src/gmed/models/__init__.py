@@ -1,5 +1,6 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
+from gmed.models.as_built import all_modules
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
 from gmed.models.functional import features, forward, gradient, replaced_tensors, trainable, unchanged_inputs
@@ -22,6 +23,7 @@ __all__ = [
     "Mixture",
     "Passes",
     "ResNet18",
+    "all_modules",
     "evaluating",
     "export_onnx",
     "features",

@@ -185,8 +185,8 @@ class FactoredGradient(Slope):
 
 def sum_of(first: Slope, second: Slope) -> Slope:
     """The sum of two gradients; the first must not be used any more."""
-    if isinstance(first, FactoredGradient):
-        if isinstance(second, FactoredGradient):
+    if type(first) is FactoredGradient:
+        if type(second) is FactoredGradient:
             return first + second
         first = dict(first)
     torch._foreach_add_(list(first.values()), [second[name] for name in first])
@@ -195,7 +195,7 @@ def sum_of(first: Slope, second: Slope) -> Slope:
 
 def descend(parameters: Mapping[str, Tensor], slope: Slope, step: float) -> None:
     """Move parameters against their gradient."""
-    if isinstance(slope, FactoredGradient):
+    if type(slope) is FactoredGradient:  # quicker than isinstance, which asks an abstract class
         slope.descend(parameters, step)
     else:
         torch._foreach_sub_(list(parameters.values()), [slope[name] for name in parameters], alpha=step)
@@ -203,7 +203,7 @@ def descend(parameters: Mapping[str, Tensor], slope: Slope, step: float) -> None
 
 def witnesses(slope: Slope) -> Iterator[Tensor]:
     """Tensors that are finite if and only if a gradient is, computed as they are asked for."""
-    if isinstance(slope, FactoredGradient):
+    if type(slope) is FactoredGradient:
         bounds = [factors.bound() for factors in slope.factors.values()]
         if torch.isfinite(torch.stack(bounds)).all():
             yield from bounds

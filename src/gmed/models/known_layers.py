@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gmed.models.as_built import as_built
+from gmed.models.as_built import all_modules, as_built
 from gmed.models.batch_norm import BatchNorm
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
@@ -98,7 +98,7 @@ def leaves_nothing_to_chance(model: nn.Module) -> bool:
     >>> leaves_nothing_to_chance(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     False
     """
-    return all(as_built(m) and _forward(m) in _WITHOUT_CHANCE for m in model.modules())
+    return all(as_built(m) and _forward(m) in _WITHOUT_CHANCE for m in all_modules(model))
 
 
 def keeps_its_inputs(model: nn.Module) -> bool:

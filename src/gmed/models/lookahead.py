@@ -113,7 +113,7 @@ class LookAhead:
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The model's output at θ and at θ', for gradients with respect to x."""
-        if isinstance(self.stream_gradient, FactoredGradient):
+        if type(self.stream_gradient) is FactoredGradient:
             before, after = self.stream_gradient.outputs(x, 0.0, self.lr)
             return before, after
         theta = {name: p.detach() for name, p in self.current.items()}
@@ -125,7 +125,7 @@ class LookAhead:
 
     def output_after(self, x: Tensor) -> Tensor:
         """The model's output at θ' alone."""
-        if isinstance(self.stream_gradient, FactoredGradient):
+        if type(self.stream_gradient) is FactoredGradient:
             return self.stream_gradient.outputs(x, self.lr)[0]
         return self._output_at(self.parameters, x)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.interrupts import hold_interrupts
+from gmed.models.as_built import all_modules
 from gmed.models.batch_norm import BatchNorm
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm)
@@ -32,15 +33,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 module.training = training
 
 
-def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+def running_statistics(model: nn.Module) -> list[Tensor]:
     """The means and variances that batch-norm layers keep."""
-    return {
-        f"{name}.{kept}": statistic
-        for name, module in model.named_modules()
+    return [
+        statistic
+        for module in all_modules(model)
         if type(module) in _BATCH_NORMS
-        for kept, statistic in module.named_buffers(recurse=False)
-        if statistic.is_floating_point()
-    }
+        for statistic in module._buffers.values()
+        if statistic is not None and statistic.is_floating_point()
+    ]
 
 
 @contextmanager
