@@ -199,8 +199,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure how fast methods step here, and on a GPU several together."""
-    parts = None if replicas is None else [part.strip() for part in replicas.split(",")]
-    counts = parts and [whole_number("replicas", int(part) if part.isdecimal() else part) for part in parts]
+    counts = None if replicas is None else [_count("replicas", part.strip()) for part in replicas.split(",")]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     if model is not None:
@@ -212,6 +211,10 @@ def bench(
         print(json.dumps({"environment": environment, "speeds": [speed.to_dict() for speed in speeds]}, indent=2))
     else:
         show_speeds(console, speeds, environment)
+
+
+def _count(name: str, text: str) -> int:
+    return whole_number(name, int(text) if text.isdecimal() else text)
 
 
 @app.command("list")
