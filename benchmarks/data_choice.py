@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from gmed.engine import RunSpec
+from gmed.engine.benchmarks import STREAMS
 from gmed.engine.run import accuracies_on
 from gmed.randomness import generator, torch_seeded
 
@@ -32,11 +33,11 @@ def final_accuracy(job: tuple[str, str, int, int]) -> float:
     benchmark, method, choice, seed = job
     torch.set_num_threads(1)
     spec = RunSpec.make(benchmark, method, seed)
-    module = sys.modules[spec.benchmark.stream.__module__]
+    module = sys.modules[STREAMS[spec.benchmark.stream.name].__module__]
     module.generator = lambda s, purpose, step=0: generator(choice if purpose == "data" else s, purpose, step)
     stream = spec.method.make_stream(spec.benchmark.make_stream(None, seed), seed)
     with torch_seeded(seed, "weights"):
-        model = spec.benchmark.model()
+        model = spec.benchmark.make_model()
     learner = spec.method.make_learner(model, seed)
     for stretch in stream.stretches(spec.benchmark.batch_size):
         for x, y in stretch:

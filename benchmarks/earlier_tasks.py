@@ -48,7 +48,7 @@ def final_accuracy(job: tuple[str, bool, int]) -> float:
     spec = RunSpec.make(benchmark, "er", seed)
     stream = spec.benchmark.make_stream(None, seed)
     with torch_seeded(seed, "weights"):
-        learner = spec.method.make_learner(spec.benchmark.model(), seed)
+        learner = spec.method.make_learner(spec.benchmark.make_model(), seed)
     if filtered:
         learner.__class__ = EarlierTasksER
     for stretch in stream.stretches(spec.benchmark.batch_size):

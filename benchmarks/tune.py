@@ -18,7 +18,8 @@ from itertools import product
 from pathlib import Path
 
 import gmed
-from gmed.engine import TUNING, get_benchmark, resolve
+from gmed.engine import get_benchmark, resolve
+from gmed.engine.benchmark_id import tuning_name
 from gmed.results.tuning import GRIDS
 
 ALPHAS, BETAS = GRIDS["gmed"]["alpha"], GRIDS["gmed"]["beta"]
@@ -62,7 +63,7 @@ def main() -> None:
     file = chosen.out / "tuning.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     for benchmark, family in product(chosen.benchmarks, chosen.families):
-        made = get_benchmark(benchmark + TUNING)
+        made = get_benchmark(tuning_name(benchmark))
         means = found.setdefault(f"{benchmark} {family}", {})
         names = {candidate: resolve(made, candidate).name for candidate in FAMILIES[family] if candidate not in means}
         results = gmed.run(

@@ -468,7 +468,7 @@ def test_memory_as_the_paper_counts_it():
         assert Overhead.of(learner, 784).examples == 4 * added / 785
         assert Overhead.of(learner, 784).examples == pytest.approx(published[row, "split-mnist"], rel=0.0005)
     for benchmark, parts, pixels, waiting in (("split-mnist", 5, 784, 500), ("split-cifar10", 5, 3072, 1000)):
-        learner = CNDPM(get_benchmark(benchmark).model(), short_term=waiting)
+        learner = CNDPM(get_benchmark(benchmark).make_model(), short_term=waiting)
         learner.resize(parts)
         assert round(4 * learner.added_parameters() / pixels + waiting) == published["CN-DPM", benchmark]
         assert Overhead.of(learner, pixels).examples == pytest.approx(published["CN-DPM", benchmark], rel=0.001)

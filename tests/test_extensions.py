@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import gmed
+from gmed import registry
 from gmed.engine import RunSpec, Terms, extensions, get_benchmark, resolve, run_one
 from gmed.engine.checkpoint import Checkpoints
 from gmed.engine.run import Interrupted, run_together
-from gmed.engine.sources import file_source
 from gmed.errors import UsageError
+from gmed.io.user_code import file_source
 from gmed.testing import CHECKS, check_method
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -183,11 +184,11 @@ BAD_FILES = {
 
 @pytest.mark.parametrize(("text", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
 def test_files_that_cannot_be_used_say_why_and_leave_nothing(tmp_path, text, message):
-    tables = [dict(table) for table in extensions._TABLES]
+    tables = registry.snapshot()
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(UsageError, match=message):
         gmed.load_extension(tmp_path / "bad.py")
-    assert [dict(table) for table in extensions._TABLES] == tables
+    assert registry.snapshot() == tables
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -272,12 +273,12 @@ def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_p
     for sources in ((first,), (other,), (), (first,)):
         extensions.have_all(sources)
         if sources:
-            assert extensions.REGISTERED["fade"] == sources[0]
+            assert registry.REGISTERED["fade"] == sources[0]
         assert RunSpec.make("split-mnist", "er+fade", 0)
     (tmp_path / "greedy.py").write_text(FADE.replace('"fade"', '"gmed"'))
     with pytest.raises(UsageError, match="the name gmed is taken"):
         extensions.have_all((file_source(tmp_path / "greedy.py"),))
-    assert extensions.REGISTERED["fade"] == first
+    assert registry.REGISTERED["fade"] == first
 
 
 def test_what_it_inherits_from_counts_too(fade, tmp_path, monkeypatch):

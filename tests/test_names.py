@@ -22,9 +22,9 @@ from gmed.engine import BENCHMARKS, EDITS, METHODS, RunResult, RunSpec, extensio
 from gmed.engine.checkpoint import Checkpoints
 from gmed.engine.group import heard, told
 from gmed.engine.own_model import OwnModel
-from gmed.engine.sources import digest
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import Experiment, stored_results
+from gmed.io.user_code import digest
 from gmed.learners.state import write_state
 from gmed.paper.edit_history import edit_history
 from gmed.report import find_contents, watch_edits
@@ -271,11 +271,11 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
         "def other(): open('mark', 'w').close()\n"
     )
     model = OwnModel.given("nets.py:small")
-    assert get_benchmark(model.on("split-mnist")).model().in_features == 8
+    assert get_benchmark(model.on("split-mnist")).make_model().in_features == 8
     for reference in ("nets.py:other", "nets.py:small(width=9)", "nets:small", "nn.Linear"):
         forged_name = OwnModel(reference, model.digest).on("split-mnist")
         with pytest.raises(UsageError, match="is not here; give it again"):
-            get_benchmark(forged_name).model()
+            get_benchmark(forged_name).make_model()
     assert not Path("mark").exists()
 
 
@@ -286,9 +286,9 @@ def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
     monkeypatch.setattr("gmed.engine.own_model._GIVEN", {})
     (spec,) = heard({**words, "model": None})
     with pytest.raises(UsageError, match="is not here"):
-        spec.benchmark.model()
+        spec.benchmark.make_model()
     (spec,) = heard(words)
-    assert spec.benchmark.model().in_features == 8
+    assert spec.benchmark.make_model().in_features == 8
 
 
 def test_the_gallery_makes_the_model_that_is_given_with_it(here):
@@ -485,7 +485,7 @@ def test_whatever_a_name_says_it_is_read_or_refused_at_once_and_nothing_is_made(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(nn.Module, "__init__", refused)
         patched.setattr("gmed.engine.methods.Method.make_learner", refused)
-        patched.setattr("gmed.engine.sources.import_module", refused)
+        patched.setattr("gmed.io.user_code.import_module", refused)
         patched.setattr("gmed.engine.methods.read_installed", lambda: None)
         try:
             spec = RunSpec.named(benchmark, method, 0)

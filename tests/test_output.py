@@ -237,7 +237,7 @@ def test_curves_that_could_not_be_written_are_noticed_before_any_run(folder, mon
 def curious(tmp_path):
     """A store with the most curious names and errors that are possible."""
     (tmp_path / "=a|b_c*.csv").write_text("=x,kind|of\n" + "".join(f"{i},{'pq'[i % 2]}\n" for i in range(40)))
-    name = Experiment(str(tmp_path / "=a|b_c*.csv"), ["er"], label="kind|of").benchmark_name
+    name = str(Experiment(str(tmp_path / "=a|b_c*.csv"), ["er"], label="kind|of").benchmark_id)
     with Store(tmp_path / "gmed.db") as store:
         for method, share in (("er", 0.5), ("er+gmed", 0.75)):
             for seed in range(3):

@@ -156,7 +156,7 @@ def test_folders_of_images(tmp_path):
     own = OwnData.at(tmp_path / "trees", None, "by-class")
     assert (own.shape, own.classes, own.tasks) == ((3, 32, 32), 4, 2)
     benchmark = get_benchmark(own.name)
-    assert isinstance(benchmark.model(), ResNet18)
+    assert isinstance(benchmark.make_model(), ResNet18)
     assert benchmark.make_stream(tmp_path, 0).x.dtype == torch.uint8
     Image.fromarray(pixels[:, :20]).save(tmp_path / "trees" / "elm" / "9.png")
     with pytest.raises(DataError, match="20 x 32 pixels, not 32 x 32"):
@@ -280,7 +280,7 @@ def test_every_name_is_read_back(tmp_path):
     file = write_csv(tmp_path / "my trees.csv", rows(), header=("a", "b", "dry, or wet", "kind=x"))
     own = OwnData.at(file, "kind=x", "by-column=dry, or wet")
     assert OwnData.named(own.name) == own
-    assert isinstance(get_benchmark(own.name).model(), MLP)
+    assert isinstance(get_benchmark(own.name).make_model(), MLP)
     spec = RunSpec.make(own.name + "-fuzzy", "er", 0)
     assert spec.benchmark.fuzzy
     assert spec.key != RunSpec.make(own.name, "er", 0).key

@@ -141,10 +141,10 @@ def test_a_name_says_everything_and_a_table_needs_no_file(nets):
     name = OwnModel.given("nets.py:small(width=8)").on("split-mnist-fuzzy")
     found = get_benchmark(name)
     assert found.fuzzy
-    assert isinstance(found.model()[1], nn.Linear) and found.model()[1].out_features == 8
+    assert isinstance(found.make_model()[1], nn.Linear) and found.make_model()[1].out_features == 8
     absent = get_benchmark(name[:-2] + "0]" if name[-2] != "0" else name[:-2] + "1]")
     with pytest.raises(UsageError, match="is not here; give it again: --model"):
-        absent.model()
+        absent.make_model()
     assert RunSpec.make(absent.name, "er", 0).config()["model"]["name"] == "nets.py:small(width=8)"
 
 

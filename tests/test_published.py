@@ -8,9 +8,10 @@ from importlib.resources import files
 import pytest
 
 from gmed.engine import BENCHMARKS, METHODS
-from gmed.engine.methods import EDITS, parse, resolve
+from gmed.engine.methods import parse, resolve
 from gmed.paper import PREVIOUS_BEST, published, quantities
 from gmed.paper.targets import TARGETS
+from gmed.registry import EDITS
 from gmed.results.tuning import GRIDS
 
 ROWS = list(csv.DictReader((files("gmed.paper") / "published.csv").read_text().splitlines()))
@@ -122,7 +123,7 @@ def test_other_numbers():
     }
     defaults = {(q.benchmark, q.quantity): q.value for q in quantities() if q.row.startswith("er+gmed")}
     for (benchmark, name), value in defaults.items():
-        assert BENCHMARKS[benchmark].edits["gmed"][name] == value
+        assert EDITS["gmed"].defaults_on(benchmark, "")[name] == value
 
 
 def test_settings_are_the_published_ones():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from inspect import Parameter
@@ -21,20 +22,21 @@ from gmed.cli_doctor import add_doctor
 from gmed.cli_examples import ByUse, add_examples
 from gmed.cli_exit import run_program
 from gmed.cli_fit import add_fit
-from gmed.cli_options import DataDir, Drop, Extension, Label, Model, Over, Split, StoreFile
+from gmed.cli_options import DataDir, Extension, Model, Over, StoreFile, with_options
 from gmed.cli_report import add_report
 from gmed.cli_reproduce import add_reproduce
 from gmed.cli_runs import add_commands
 from gmed.cli_tune import add_tune
 from gmed.cli_watch import add_watch
+from gmed.engine import BenchmarkId
 from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
-from gmed.engine.benchmarks import BENCHMARKS, TUNING
-from gmed.engine.methods import EDITS, MEMORIES, METHODS, RETRIEVALS, base_parameters, settable
+from gmed.engine.benchmarks import BENCHMARKS, Benchmark
 from gmed.engine.own_model import OwnModel
-from gmed.engine.sources import read_installed
 from gmed.errors import whole_number
 from gmed.experiment import Experiment, Watcher, default_store, left_out, stored_results
+from gmed.io.user_code import read_installed
+from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, values_on
 from gmed.report.runs import without_tuning
 from gmed.results import Results
 from gmed.tensorboard import TensorBoardCurves
@@ -88,6 +90,7 @@ def _options(
 
 
 @app.command()
+@with_options()
 def run(
     benchmark: Annotated[
         str,
@@ -96,55 +99,18 @@ def run(
         ),
     ],
     methods: Annotated[list[str] | None, typer.Argument(help="Methods: er, er+gmed, 'er+gmed(alpha=1.0)'")] = None,
-    seeds: Annotated[str | None, typer.Option(help="5 means seeds 0-4; 3,7,11 means those [5]")] = None,
-    memory: Annotated[int | None, typer.Option(help="Memory size [the benchmark's]")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core; GPU: at most 8]")] = None,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
-    data_dir: DataDir = None,
-    store: StoreFile = None,
-    checkpoint_every: Annotated[float | None, typer.Option(help="Seconds between checkpoints of a run [60]")] = None,
-    fuzzy: Annotated[bool, typer.Option("--fuzzy", help="Let tasks fade into each other")] = False,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="On a GPU: the same bits every time, more slowly")
-    ] = False,
-    label: Label = None,
-    split: Split = None,
-    drop: Drop = None,
-    prequential: Annotated[
-        bool, typer.Option("--prequential", help="Predict each batch before learning from it too")
-    ] = False,
-    model: Model = None,
-    extension: Extension = None,
+    *,
+    options: dict[str, Any],
     tensorboard: Annotated[str | None, typer.Option(help="Folder that curves are written into, live")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
     over: Over = None,
     as_json: Json = False,
 ) -> None:
     """Run methods on a benchmark over seeds; finished runs are kept and never computed again."""
-    given: dict[str, Any] = {
-        "methods": methods or None,
-        "seeds": seeds,
-        "memory": memory,
-        "device": device,
-        "workers": workers,
-        "data_dir": data_dir,
-        "cluster": cluster,
-        "store": store,
-        "fuzzy": fuzzy or None,
-        "deterministic": deterministic or None,
-        "prequential": prequential or None,
-        "checkpoint_every": checkpoint_every,
-        "label": label,
-        "split": split,
-        "drop": drop,
-        "model": model,
-    }
     if benchmark.endswith((".toml", ".yaml", ".yml")):
-        experiment = Experiment.from_file(Path(benchmark), **given)
+        experiment = Experiment.from_file(Path(benchmark), methods=methods or None, **options)
     else:
-        given["methods"] = methods or []
-        experiment = Experiment(benchmark, **{k: v for k, v in given.items() if v is not None})
+        experiment = Experiment(benchmark, methods or [], **options)
 
     progress = LiveProgress(make_console(stderr=True))
     try:
@@ -176,7 +142,7 @@ def table(
     """Show stored results beside the published ones."""
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
     notes = [left_out(store or default_store(), outdated)]
-    if benchmark is None or not benchmark.endswith(TUNING):
+    if benchmark is None or not BenchmarkId.parse(benchmark).tuning:
         notes.append(_tuning_left_out(results))
         results = without_tuning(results)
     for note in filter(None, notes):
@@ -241,20 +207,29 @@ def list_(
     shown = Table(title="\nMethods", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "parameters", "what it is"):
         shown.add_column(heading)
-    for name, recipe in METHODS.items():
-        shown.add_row(name, _defaults(base_parameters(recipe)), recipe.summary)
-    for name, part in {**MEMORIES, **RETRIEVALS, **EDITS}.items():
-        what = (part.__doc__ or "").strip().split("\n")[0].rstrip(".")
-        shown.add_row(f"...+{name}", _defaults(settable(part)), what)
+    for name, entry in METHODS.items():
+        shown.add_row(name, _defaults(entry.parameters()), entry.summary)
+    for name, entry in {**MEMORIES, **RETRIEVALS, **EDITS}.items():
+        shown.add_row(f"...+{name}", _defaults(entry.parameters()), entry.summary)
     console.print(shown)
     console.print("\nDefaults of each benchmark")
     for b in sharp:
-        edits = [f"{name}({_pairs(values)})" for name, values in b.edits.items()]
-        console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(edits)}")
+        console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(_defaults_on(b))}")
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
 
 
 add_examples(app)
+
+
+def _defaults_on(benchmark: Benchmark) -> Iterator[str]:
+    """What methods and edits take there, where a benchmark says so."""
+    where = benchmark.defaults_key, benchmark.family
+    for name, entry in {**METHODS, **EDITS}.items():
+        if values := entry.defaults_on(*where):
+            yield f"{name}({_pairs(values)})"
+        for edit, declared in entry.edits_on_benchmarks.items():
+            if values := values_on(declared, *where):
+                yield f"{name}+{edit}({_pairs(values)})"
 
 
 def _pairs(settings: Any) -> str:
@@ -268,7 +243,7 @@ def _defaults(parameters: dict[str, Parameter]) -> str:
 def _tuning_left_out(results: Results) -> str:
     """How many runs of tuning there are, and how to see them, in words; nothing where there are none."""
     ended = [*(run.benchmark for run in results.runs), *(failure.benchmark for failure in results.failures)]
-    tried = [name for name in ended if name.endswith(TUNING)]
+    tried = [name for name in ended if BenchmarkId.parse(name).tuning]
     names = " or ".join(map(shlex.quote, dict.fromkeys(tried)))
     return f"runs of tuning are left out ({len(tried)}); to see them: gmed table {names}" if tried else ""
 

@@ -13,7 +13,7 @@ import typer
 from gmed.cli_report import Format
 from gmed.data.catalogue import CATALOGUE
 from gmed.engine.benchmarks import BENCHMARKS
-from gmed.engine.methods import EDITS, METHODS
+from gmed.registry import EDITS, METHODS
 from gmed.studies import STUDIES
 
 

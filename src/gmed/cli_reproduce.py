@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli_options import DataDir, StoreFile
+from gmed.cli_options import with_options
 from gmed.errors import UsageError
 from gmed.experiment import MOST_SEEDS, default_store
 from gmed.studies import STUDIES, Asked, get_study
@@ -21,6 +21,7 @@ def add_reproduce(app: typer.Typer) -> None:
     app.command("reproduce")(_reproduce)
 
 
+@with_options("device", "workers", "data_dir", "store")
 def _reproduce(
     target: Annotated[str | None, typer.Argument(help="A table or figure: main, ablation, cosine, tsne ...")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="What there is, and what it still needs")] = False,
@@ -31,20 +32,17 @@ def _reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, max=MOST_SEEDS, help="How many [the paper's, 10 or 20]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
     out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core; GPU: at most 8]")] = None,
-    data_dir: DataDir = None,
-    store: StoreFile = None,
+    *,
+    options: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Compute a table or figure of the paper anew and set ours beside the published numbers."""
     if show_list or target is None:
-        _list(store, data_dir, device or "auto", estimate is not False, as_json)
+        _list(options, estimate is not False, as_json)
         return
     if estimate is not None:
         raise UsageError("--estimate and --no-estimate go with --list")
-    given = {"device": device, "workers": workers, "data_dir": data_dir, "store": store or default_store()}
-    how: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    how = {"store": default_store(), **options}
     columns = [name.strip() for name in (benchmarks or "").split(",") if name.strip()]
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
@@ -78,14 +76,15 @@ def _close(opened: list[LiveProgress]) -> None:
     opened.clear()
 
 
-def _list(store: str | None, data_dir: str | None, device: str, estimate: bool, as_json: bool) -> None:
+def _list(options: dict[str, Any], estimate: bool, as_json: bool) -> None:
     console = make_console(stderr=True)
 
     def tell(benchmark: str, method: str) -> None:
         console.print(f"measuring {benchmark} {method}")
 
     measure = tell if estimate else None
-    standings = survey(STUDIES.values(), store=store, data_dir=data_dir, device=device, measure=measure)
+    known = {name: options[name] for name in ("store", "data_dir", "device") if name in options}
+    standings = survey(STUDIES.values(), measure=measure, **known)
     if as_json:
         print(json.dumps([standing.to_dict() for standing in standings], indent=2))
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli_options import DataDir, Drop, Extension, Label, Split, StoreFile
+from gmed.cli_options import with_options
 from gmed.experiment import default_store
 from gmed.terminal import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
 from gmed.tune import tune
@@ -18,30 +18,21 @@ def add_tune(app: typer.Typer) -> None:
     app.command("tune")(_tune)
 
 
+@with_options("device", "workers", "cluster", "data_dir", "label", "split", "drop", "extensions", "store")
 def _tune(
     benchmark: Annotated[str, typer.Argument(help="A benchmark, or data of your own: .csv, .parquet, .npz, folder")],
     method: Annotated[str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit")],
     seeds: Annotated[int, typer.Option(min=1, help="How many each candidate is tried at")] = 5,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [one per core; GPU: at most 8]")] = None,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers compute")] = None,
-    data_dir: DataDir = None,
-    label: Label = None,
-    split: Split = None,
-    drop: Drop = None,
-    extension: Extension = None,
-    store: StoreFile = None,
+    *,
+    options: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Choose an edit's hyper-parameters on held-out examples of the first three tasks, as the paper does."""
-    given: dict[str, Any] = {"device": device, "workers": workers, "cluster": cluster, "data_dir": data_dir}
-    given |= {"label": label, "split": split, "drop": drop}
-    how = {k: v for k, v in given.items() if v is not None}
-    path = store or default_store()
+    path = options.pop("store", None) or default_store()
     progress = LiveProgress(make_console(stderr=True))
     try:
         with progress:
-            found = tune(benchmark, method, seeds=seeds, store=path, watcher=progress, **how)
+            found = tune(benchmark, method, seeds=seeds, store=path, watcher=progress, **options)
     except KeyboardInterrupt:
         progress.console.print(f"Stopped. What was tried is kept in {path}; the same command goes on from there.")
         raise typer.Exit(INTERRUPTED) from None

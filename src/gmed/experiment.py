@@ -6,20 +6,20 @@ import os
 import time
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, fields
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gmed.data.own import DEFAULT_SPLIT, OwnData, is_own
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
-    FUZZY,
     METHODS,
-    TUNING,
+    BenchmarkId,
     Event,
     Failed,
     Finished,
@@ -71,59 +71,165 @@ class Watcher:
         """While nothing is left to do but wait for runs that another sweep is computing."""
 
 
+class Option(NamedTuple):
+    """What is known of an option of a run, wherever it is given.
+
+    Attributes
+    ----------
+    help
+        For the command line.
+    types
+        What its value may be, besides what is the same as its default.
+    wanted
+        The same in words.
+    flag
+        Its name at the command line, where that is not its own.
+    each
+        What each entry is, of an option that is a list.
+    """
+
+    help: str
+    types: tuple[type, ...]
+    wanted: str
+    flag: str | None = None
+    each: str | None = None
+
+
+def _option(help: str, types: tuple[type, ...], wanted: str, **further: str) -> dict[str, Option]:
+    return {"option": Option(help, types, wanted, **further)}
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """What to compute and where, as one value: the arguments of :func:`run`, or a file."""
+    """What to run and where: the arguments of :func:`run`, the options of ``gmed run`` and the keys of a file.
+
+    Attributes
+    ----------
+    benchmark, methods
+        Names as ``gmed list`` shows them, or the path of data of one's own (:func:`gmed.data.own.read_own`); methods
+        may carry parameters, ``"er+gmed(alpha=1.0)"``.
+    seeds
+        A number n for seeds 0 .. n - 1, or the seeds themselves.
+    memory
+        Memory size of methods that have one; by default the benchmark's.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    workers
+        Worker processes; by default one per core (on a GPU at most eight), 0 for none but this one. Results do not
+        depend on it.
+    cluster
+        The address of a Dask scheduler whose workers compute instead (``gmed[cluster]``).
+    data_dir
+        A folder with the data set's files; by default ``$GMED_DATA``, else the cache. MNIST is in the package.
+    store
+        The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder; ``None`` keeps
+        nothing.
+    checkpoint_every
+        Seconds between checkpoints of a run.
+    fuzzy
+        Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
+    deterministic
+        Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
+    label, split, drop
+        Of one's own data: which column of a table is the label, how tasks are made, by default ``by-class``, and which
+        columns are left out.
+    prequential
+        Whether every batch is predicted before it is learned from, for one more figure at the cost of a forward pass;
+        a stored run without that figure is run again.
+    extensions
+        Python files that register parts of one's own.
+    model
+        A model in place of the benchmark's: ``"net.py:small(width=64)"`` or ``"package.module:factory"``; a function or
+        class at the top level of a file, called without arguments; or a module, of which every run gets a copy.
+    """
 
     benchmark: str
-    methods: Sequence[str]
-    seeds: int | str | Sequence[int] = 5
-    memory: int | None = None
-    device: str = "auto"
-    workers: int | None = None
-    data_dir: str | Path | None = None
-    store: str | Path | None = field(default_factory=lambda: default_store())
-    fuzzy: bool = False
-    checkpoint_every: float = 60.0
-    deterministic: bool = False
-    cluster: str | None = None
-    label: str | None = None
-    split: str | None = None
-    drop: Sequence[str] = ()
-    prequential: bool = False
-    extensions: Sequence[str | Path] = ()
-    model: Given | None = None
+    methods: Sequence[str] | str
+    seeds: int | str | Sequence[int] = field(
+        default=5, metadata=_option("5 means seeds 0-4; 3,7,11 means those [5]", (object,), "seeds")
+    )
+    memory: int | None = field(
+        default=None, metadata=_option("Memory size [the benchmark's]", (int,), "a whole number")
+    )
+    device: str = field(default="auto", metadata=_option("auto, cpu or cuda [auto]", (str,), "auto, cpu or cuda"))
+    workers: int | None = field(
+        default=None,
+        metadata=_option("Worker processes [one per core; GPU: at most 8]", (int,), "a whole number"),
+    )
+    cluster: str | None = field(
+        default=None,
+        metadata=_option(
+            "Address of a Dask scheduler whose workers compute", (str,), "the address of a Dask scheduler"
+        ),
+    )
+    data_dir: str | Path | None = field(
+        default=None,
+        metadata=_option(
+            "Folder of the data set [$GMED_DATA, else the cache; MNIST: the packaged one]", (str, Path), "a folder"
+        ),
+    )
+    store: str | Path | None = field(
+        default_factory=lambda: default_store(),
+        metadata=_option("SQLite file of results [$GMED_STORE, else gmed.db here]", (str, Path), "a file"),
+    )
+    checkpoint_every: float = field(
+        default=60.0, metadata=_option("Seconds between checkpoints of a run [60]", (object,), "a number")
+    )
+    fuzzy: bool = field(default=False, metadata=_option("Let tasks fade into each other", (bool,), "true or false"))
+    deterministic: bool = field(
+        default=False, metadata=_option("On a GPU: the same bits every time, more slowly", (bool,), "true or false")
+    )
+    label: str | None = field(
+        default=None, metadata=_option("Of a table: the column that is the label", (str,), "the name of a column")
+    )
+    split: str | None = field(
+        default=None,
+        metadata=_option(
+            "Of your own data: by-class, by-time, by-column=NAME, none [by-class]",
+            (str,),
+            "a way to make tasks, such as by-class",
+        ),
+    )
+    drop: Sequence[str] = field(
+        default=(),
+        metadata=_option(
+            "Of a table: a column to leave out; may be given again",
+            (list, tuple),
+            "a list of columns",
+            each="names of columns",
+        ),
+    )
+    prequential: bool = field(
+        default=False, metadata=_option("Predict each batch before learning from it too", (bool,), "true or false")
+    )
+    model: Given | None = field(
+        default=None,
+        metadata=_option("Model of your own: net.py:small or package.module:factory", (object,), "a model"),
+    )
+    extensions: Sequence[str | Path] = field(
+        default=(),
+        metadata=_option(
+            "Python file that registers parts of your own; may be repeated",
+            (list, tuple),
+            "a list of Python files",
+            flag="--extension",
+            each="Python files such as 'my_edit.py'",
+        ),
+    )
 
     def __post_init__(self) -> None:
-        kinds: dict[str, tuple[Any, str]] = {
-            "benchmark": (str, "a name"),
-            "methods": ((list, tuple), "a list of names"),
-            "memory": ((int, type(None)), "a whole number"),
-            "device": (str, "auto, cpu or cuda"),
-            "workers": ((int, type(None)), "a whole number"),
-            "data_dir": ((str, Path, type(None)), "a folder"),
-            "store": ((str, Path, type(None)), "a file"),
-            "cluster": ((str, type(None)), "the address of a Dask scheduler"),
-            "label": ((str, type(None)), "the name of a column"),
-            "split": ((str, type(None)), "a way to make tasks, such as by-class"),
-            "drop": ((list, tuple), "a list of columns"),
-            "extensions": ((list, tuple), "a list of Python files"),
-        }
-        for name, (kind, wanted) in kinds.items():
-            if not isinstance(getattr(self, name), kind) or isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name} must be {wanted}, not {short(getattr(self, name))}")
+        if isinstance(self.methods, str):
+            object.__setattr__(self, "methods", [self.methods])
+        if not isinstance(self.benchmark, str):
+            raise UsageError(f"benchmark must be a name, not {short(self.benchmark)}")
+        if not isinstance(self.methods, (list, tuple)):
+            raise UsageError(f"methods must be a list of names, not {short(self.methods)}")
         for method in self.methods:
             if not isinstance(method, str):
                 raise UsageError(f"methods must be names such as 'er+gmed', not {short(method)}")
-        for column in self.drop:
-            if not isinstance(column, str):
-                raise UsageError(f"drop must be names of columns, not {short(column)}")
-        for name in ("fuzzy", "deterministic", "prequential"):
-            if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name} must be true or false, not {short(getattr(self, name))}")
+        for name, option in run_options().items():
+            self._check(name, getattr(self, name), option)
         for path in self.extensions:
-            if not isinstance(path, (str, Path)):
-                raise UsageError(f"extensions must be Python files such as 'my_edit.py', not {short(path)}")
             load_extension(path)
         check_device(self.device)
         finite_number("checkpoint_every", self.checkpoint_every, above=0)
@@ -131,6 +237,16 @@ class Experiment:
             whole_number("workers", self.workers, least=0)
         if self.store is not None and str(self.store) in ("", ".", ":memory:"):
             raise UsageError(f"store must be a file, not {str(self.store)!r}; in Python, store=None keeps nothing")
+
+    @staticmethod
+    def _check(name: str, value: Any, option: Option) -> None:
+        empty = value is None and name in _OPTIONAL
+        is_bool = isinstance(value, bool) and not {bool, object} & set(option.types)
+        if not empty and (is_bool or not isinstance(value, option.types)):
+            raise UsageError(f"{name} must be {option.wanted}, not {short(value)}")
+        for entry in value if option.each is not None else ():
+            if not isinstance(entry, (str, Path) if name == "extensions" else str):
+                raise UsageError(f"{name} must be {option.each}, not {short(entry)}")
 
     @classmethod
     def from_file(cls, path: Path, **overrides: Any) -> Experiment:
@@ -143,29 +259,30 @@ class Experiment:
         for name in ("benchmark", "methods"):
             if name not in content:
                 raise UsageError(f"{path}: the key {name!r} is missing")
-        if isinstance(content["methods"], str):
-            content["methods"] = [content["methods"]]
         return cls(**content)
 
     def specs(self) -> list[RunSpec]:
-        """The runs, seed by seed so that methods at one seed share its stream; none twice."""
-        benchmark = self.benchmark_name
-        if self.fuzzy and not benchmark.endswith(FUZZY):
-            benchmark += FUZZY
+        """Return the runs, seed by seed so that methods at one seed share its stream; none twice."""
+        with ExitStack() as stack:
+            return self._specs(_Stored(self.store, stack))
+
+    def _specs(self, stored: _Stored) -> list[RunSpec]:
+        benchmark = self.benchmark_id
+        if self.fuzzy:
+            benchmark = replace(benchmark, fuzzy=True)
         if self.model is not None:
-            benchmark = OwnModel.given(self.model).on(benchmark)
+            benchmark = replace(benchmark, model=OwnModel.given(self.model))
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
-        methods = [self._settled(benchmark, method) for method in self.methods]
-        made = (
-            RunSpec.make(benchmark, method, seed, self.memory) for seed in seed_list(self.seeds) for method in methods
-        )
+        found, seeds = get_benchmark(str(benchmark)), seed_list(self.seeds)
+        methods = [resolve(found, self._settled(benchmark, text, stored), self.memory) for text in self.methods]
+        made = (RunSpec(found, method, seed) for seed in seeds for method in methods)
         return list({spec.key: spec for spec in made}.values())
 
     @property
-    def benchmark_name(self) -> str:
-        """The benchmark; where a path was given, the name that says all that identifies the data."""
-        return self._own.name if self._own else get_benchmark(self.benchmark).name
+    def benchmark_id(self) -> BenchmarkId:
+        """The benchmark as it was given; where that was a path, with all that identifies the data."""
+        return BenchmarkId(self._own) if self._own else get_benchmark(self.benchmark).id
 
     @cached_property
     def _own(self) -> OwnData | None:
@@ -174,8 +291,7 @@ class Experiment:
             if self.data_dir is not None:
                 raise UsageError(f"data_dir says where the data of a benchmark are; {self.benchmark} says so itself")
             return OwnData.at(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
-        plain = self.benchmark.removesuffix(FUZZY).removesuffix(TUNING)
-        if Path(self.benchmark).suffix and OwnData.named(plain) is None:
+        if Path(self.benchmark).suffix and BenchmarkId.parse(self.benchmark).own_data is None:
             raise UsageError(
                 f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
                 "data in .csv, .parquet or .npz"
@@ -195,14 +311,13 @@ class Experiment:
             return self._path.parent
         return None if self.data_dir is None else Path(self.data_dir)
 
-    def _settled(self, benchmark: str, method: str) -> str:
-        """The method itself, or what was chosen for one that is to be taken as tuned."""
+    def _settled(self, benchmark: BenchmarkId, method: str, stored: _Stored) -> str:
+        """Return the method itself, or what was chosen for one that is to be taken as tuned."""
         if not method.endswith(TUNED):
             return method
-        if self.store is None or not Path(self.store).exists():
+        if (store := stored.read()) is None:
             raise UsageError(f"{method}: what was chosen is in the store, and there is none; gmed tune makes one")
-        with Store(self.store) as store:
-            return chosen(store, benchmark.removesuffix(FUZZY), method.removesuffix(TUNED))
+        return chosen(store, str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED))
 
     def _executor(self) -> Executor:
         if self.cluster is not None:
@@ -216,12 +331,6 @@ class Experiment:
             return None
         return Checkpoints(unfinished_folder(self.store), self.checkpoint_every)
 
-    def _stored(self, specs: Sequence[RunSpec]) -> dict[str, RunResult]:
-        if self.store is None or not Path(self.store).exists():
-            return {}
-        with Store(self.store) as store:
-            return {spec.key: run for spec in specs if (run := self._if_enough(spec, store.find(spec)))}
-
     def _if_enough(self, spec: RunSpec, outcome: Ended | None) -> Ended | None:
         """What became of a run, unless it does not tell what is asked of it.
 
@@ -234,41 +343,51 @@ class Experiment:
         return outcome if outcome.prequential is not None and by_predict else None
 
     def run(self, *, rerun: bool = False, watcher: Watcher | None = None, executor: Executor | None = None) -> Results:
-        """Compute what the store does not have yet, keep each run as it finishes, return them all."""
+        """Compute what the store does not have yet, keep each run as it finishes, return them all.
+
+        Parameters
+        ----------
+        rerun
+            Compute again what the store has.
+        watcher
+            Told what happens.
+        executor
+            Who computes: by default worker processes on this machine, or the cluster that was given.
+        """
         watcher = watcher or Watcher()
-        specs = self.specs()
-        executor = executor or self._executor()
-        data_dir = self.data_folder
-        results = Results(store=None if self.store is None else str(self.store), published=published)
-        stored = {} if rerun else self._stored(specs)
-        results.runs.extend(stored.values())
-        todo = [spec for spec in specs if spec.key not in stored]
-        checkpoints = self._checkpoints(rerun)
-        if checkpoints is not None and checkpoints.folder.exists():  # what was left by processes that were killed
-            for spec in specs:
-                if spec.key in stored:
-                    checkpoints.discard(spec)
-            checkpoints.remove_stale()
-        if todo:  # bad or missing data are known before anything runs or is written
-            data = todo[0].benchmark.dataset(data_dir, watcher.preparing)
-            if self.model is not None:
-                check_fits(todo[0].benchmark, data)
-        with Store(self.store if self.store is not None else ":memory:") as store:
+        with ExitStack() as stack:
+            opened = _Stored(self.store, stack)
+            specs = self._specs(opened)
+            executor = executor or self._executor()
+            results = Results(store=None if self.store is None else str(self.store), published=published)
+            old = None if rerun else opened.read()
+            stored = {s.key: run for s in specs if old and (run := self._if_enough(s, old.find(s)))}
+            results.runs.extend(stored.values())
+            todo = [spec for spec in specs if spec.key not in stored]
+            checkpoints = self._checkpoints(rerun)
+            if checkpoints is not None and checkpoints.folder.exists():  # what was left by processes that were killed
+                for spec in specs:
+                    if spec.key in stored:
+                        checkpoints.discard(spec)
+                checkpoints.remove_stale()
+            if todo:  # bad or missing data are known before anything runs or is written
+                data = todo[0].benchmark.dataset(self.data_folder, watcher.preparing)
+                if self.model is not None:
+                    check_fits(todo[0].benchmark, data)
+                opened.write()
             watcher.start(todo, len(stored))
             if todo:
-                terms = Terms(self.device, data_dir, checkpoints, self.deterministic, self.prequential)
-                with (
-                    Sweep(store) as sweep,
-                    closing(self._events(todo, sweep, terms, executor, rerun, watcher)) as events,
-                ):
-                    for event in events:
-                        if isinstance(event, Finished):
-                            results.runs.append(event.result)
-                        elif isinstance(event, Failed):
-                            spec = event.spec
-                            failure = Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error)
-                            results.failures.append(failure)
-                        watcher.event(event)
+                terms = Terms(self.device, self.data_folder, checkpoints, self.deterministic, self.prequential)
+                sweep = stack.enter_context(Sweep(opened.write()))
+                events = stack.enter_context(closing(self._events(todo, sweep, terms, executor, rerun, watcher)))
+                for event in events:
+                    if isinstance(event, Finished):
+                        results.runs.append(event.result)
+                    elif isinstance(event, Failed):
+                        spec = event.spec
+                        failure = Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error)
+                        results.failures.append(failure)
+                    watcher.event(event)
         results.runs = in_order(results.runs, [spec.method.name for spec in specs])
         return results
 
@@ -317,25 +436,38 @@ def _outcome(event: Finished | Failed) -> RunResult | str:
     return event.result if isinstance(event, Finished) else event.error
 
 
+class _Stored:
+    """The store of an experiment, opened once: to read if there is one, to write when there is something to write."""
+
+    def __init__(self, path: str | Path | None, stack: ExitStack) -> None:
+        self.path, self.stack = path, stack
+        self.opened: Store | None = None
+
+    def read(self) -> Store | None:
+        if self.opened is None and self.path is not None and Path(self.path).exists():
+            self.opened = self.stack.enter_context(Store(self.path))
+        return self.opened
+
+    def write(self) -> Store:
+        self.opened = self.read() or self.stack.enter_context(Store(":memory:" if self.path is None else self.path))
+        return self.opened
+
+
+def run_options() -> dict[str, Option]:
+    """Return the options of a run by their names in Python, in the order in which they are listed."""
+    return {f.name: f.metadata["option"] for f in fields(Experiment) if "option" in f.metadata}
+
+
+_OPTIONAL = frozenset(f.name for f in fields(Experiment) if "None" in str(f.type))
+
+
 def run(
     benchmark: str,
     methods: str | Sequence[str],
     *,
-    seeds: int | Sequence[int] = 5,
-    memory: int | None = None,
-    device: str = "auto",
-    workers: int | None = None,
-    data_dir: str | Path | None = None,
-    store: str | Path | None = "",
-    fuzzy: bool = False,
-    deterministic: bool = False,
-    label: str | None = None,
-    split: str | None = None,
-    drop: Sequence[str] = (),
-    prequential: bool = False,
-    model: Given | None = None,
     rerun: bool = False,
     executor: Executor | None = None,
+    **options: Any,
 ) -> Results:
     """Run methods on a benchmark over seeds, and return the results as data.
 
@@ -345,39 +477,14 @@ def run(
     Parameters
     ----------
     benchmark, methods
-        Names as ``gmed list`` shows them, or the path of data of one's own (:func:`gmed.data.own.read_own`); methods
-        may carry parameters, ``"er+gmed(alpha=1.0)"``.
-    seeds
-        A number n for seeds 0 .. n - 1, or the seeds themselves.
-    memory
-        Memory size of methods that have one; by default the benchmark's.
-    device
-        ``auto``, ``cpu`` or ``cuda``.
-    workers
-        Worker processes; by default one per core (on a GPU at most eight), 0 for none but this one. Results do not
-        depend on it.
-    data_dir
-        A folder with the data set's files; by default ``$GMED_DATA``, else the cache. MNIST is in the package.
-    store
-        The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder;
-        ``None`` keeps nothing.
-    fuzzy
-        Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
-    deterministic
-        Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
-    label, split, drop
-        Of one's own data: which column of a table is the label, how tasks are made, by default ``by-class``, and which
-        columns are left out.
-    prequential
-        Whether every batch is predicted before it is learned from, for one more figure at the cost of a forward pass;
-        a stored run without that figure is computed again.
-    model
-        A model in place of the benchmark's: ``"net.py:small(width=64)"`` or ``"package.module:factory"``; a function or
-        class at the top level of a file, called without arguments; or a module, of which every run gets a copy.
+        Names as ``gmed list`` shows them, or the path of data of one's own; methods may carry parameters,
+        ``"er+gmed(alpha=1.0)"``.
     rerun
-        Compute anew what the store already has.
+        Compute again what the store has.
     executor
         Who computes: by default worker processes on this machine, or a :class:`gmed.engine.cluster.Cluster`.
+    **options
+        The options of ``gmed run``: :class:`Experiment` describes each.
 
     Examples
     --------
@@ -389,26 +496,25 @@ def run(
     >>> er > 70 > 25 > finetune
     True
     """
-    methods = [methods] if isinstance(methods, str) else list(methods)
-    store = default_store() if store == "" else store
-    experiment = Experiment(
-        benchmark,
-        methods,
-        seeds,
-        memory,
-        device,
-        workers,
-        data_dir,
-        store,
-        fuzzy,
-        deterministic=deterministic,
-        label=label,
-        split=split,
-        drop=drop,
-        prequential=prequential,
-        model=model,
-    )
-    return experiment.run(rerun=rerun, executor=executor)
+    known = run_options()
+    for name in options:
+        if name not in known:
+            raise unknown("option", name, [*known, "rerun", "executor"])
+    return Experiment(benchmark, methods, **options).run(rerun=rerun, executor=executor)
+
+
+def _signature() -> Signature:
+    """Return that of :func:`run`, every option by its name: what editors and ``help`` show."""
+    own = [p for p in signature(run).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    given = [
+        p.replace(kind=Parameter.KEYWORD_ONLY)
+        for p in signature(Experiment).parameters.values()
+        if p.name not in ("benchmark", "methods")
+    ]
+    return signature(run).replace(parameters=[*own, *given])
+
+
+run.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:

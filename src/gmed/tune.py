@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gmed.engine import FUZZY, TUNING
+from gmed.engine.benchmark_id import tuning_name
 from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, Watcher, default_store
@@ -46,11 +46,9 @@ def tune(
     method: str,
     *,
     seeds: int = 5,
-    label: str | None = None,
-    split: str | None = None,
     store: str | Path | None = None,
     watcher: Watcher | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Tuned:
     """Try every candidate of a method on held-out examples of the first three tasks, and choose the best.
 
@@ -64,20 +62,21 @@ def tune(
         A benchmark or the path of data of one's own, and a method with an edit.
     seeds
         How many each candidate is tried at.
-    label, split, store, how
+    store, **options
         As in :func:`gmed.run`; tuning needs a store.
     """
     if method.endswith(TUNED):
         raise UsageError(f"{method}: tune it by its name without {TUNED}, {method.removesuffix(TUNED)}")
     path = store or default_store()
-    asked = Experiment(benchmark.removesuffix(FUZZY), [method], seeds, store=path, label=label, split=split, **how)
-    benchmark = asked.benchmark_name
-    if benchmark.endswith(TUNING):
-        tuned = shlex.join(["gmed", "tune", *as_typed(benchmark.removesuffix(TUNING), method)])
-        raise UsageError(f"{benchmark}: what another benchmark is tuned on; tune that one: {tuned}")
+    asked = Experiment(benchmark, method, seeds, store=path, **options)
+    which = asked.benchmark_id
+    benchmark = str(which.variant())
+    if which.tuning:
+        tuned = shlex.join(["gmed", "tune", *as_typed(benchmark, method)])
+        raise UsageError(f"{which}: what another benchmark is tuned on; tune that one: {tuned}")
     named = candidates(benchmark, method)
     beforehand = replace(
-        asked, benchmark=benchmark + TUNING, data_dir=asked.data_folder, label=None, split=None, drop=()
+        asked, benchmark=tuning_name(benchmark), data_dir=asked.data_folder, label=None, split=None, drop=()
     )
     results = replace(beforehand, methods=list(named.values())).run(watcher=watcher)
     if not results.runs:

@@ -1,10 +1,12 @@
 """How stored examples change."""
 
-from gmed.editing.adversarial_edit import AdversarialEdit
+# ruff: isort: skip_file
+# in the order in which edits are listed
 from gmed.editing.edit import Edit, History, Moment
 from gmed.editing.gmed import GMED, edit_examples
-from gmed.editing.optimal_edit import OptimalEdit
 from gmed.editing.random_edit import RandomEdit
+from gmed.editing.adversarial_edit import AdversarialEdit
+from gmed.editing.optimal_edit import OptimalEdit
 
 __all__ = [
     "GMED",

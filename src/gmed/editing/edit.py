@@ -60,6 +60,8 @@ class Edit(ABC):
         Whether the edit needs :attr:`Moment.history`.
     """
 
+    part_kind: ClassVar[str] = "edit"
+    id: ClassVar[str] = "Edit"
     version: ClassVar[int] = 1
     extra: int = 0
     write_back: bool = True

@@ -1,20 +1,21 @@
 """Runs: which there are, how one is computed, and who computes many."""
 
-from gmed.engine.benchmarks import BENCHMARKS, FUZZY, TUNING, Benchmark, get_benchmark
+from gmed.engine.benchmark_id import BenchmarkId
+from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 from gmed.engine.executor import Evaluated, Event, Failed, Finished, Progress, execute
-from gmed.engine.extensions import load_extension, register
-from gmed.engine.methods import EDITS, METHODS, Method, resolve
+from gmed.engine.extensions import load_extension
+from gmed.engine.methods import Method, resolve
 from gmed.engine.run import RunResult, run_one
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
+from gmed.registry import EDITS, METHODS, register
 
 __all__ = [
     "BENCHMARKS",
     "EDITS",
-    "FUZZY",
     "METHODS",
-    "TUNING",
     "Benchmark",
+    "BenchmarkId",
     "Evaluated",
     "Event",
     "Failed",

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from gmed.data.own import OwnData
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.run import environment, make_learner
 from gmed.engine.spec import RunSpec
@@ -174,7 +173,7 @@ def _random_stream(benchmark: Benchmark, steps: Sequence[int], where: torch.devi
     generator = torch.Generator().manual_seed(0)
     ends = tuple(step * benchmark.batch_size for step in steps)
     count = ends[-1]
-    own = OwnData.named(benchmark.data)
+    own = benchmark.id.own_data
     shape, classes = (own.shape, own.classes) if own else (SHAPES[benchmark.data], 10)
     x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
     return Stream(x, torch.randint(classes, (count,), generator=generator), (), ends, classes).to(where)

@@ -20,7 +20,7 @@ def check_fits(benchmark: Benchmark, data: Dataset) -> None:
     >>> check_fits(mnist, mnist.dataset())
     """
     with torch_seeded(0, "weights"):
-        model = benchmark.model()
+        model = benchmark.make_model()
     x, y = pixels(torch.from_numpy(data.x_train[[0, 1]])), torch.from_numpy(data.y_train[[0, 1]])
     try:
         learner = FineTune(model, lr=1e-6)

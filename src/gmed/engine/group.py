@@ -7,8 +7,8 @@ from typing import Any
 
 from gmed.engine.extensions import have_all
 from gmed.engine.own_model import OwnModel
-from gmed.engine.sources import Source
 from gmed.engine.spec import RunSpec
+from gmed.io.user_code import Source
 
 Group = tuple[RunSpec, ...]
 """Runs that are computed together: of one benchmark, and of methods that differ in real numbers at most."""

@@ -11,101 +11,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Any, Literal, get_args, get_origin
 
 from torch import nn
 
-from gmed.editing import GMED, AdversarialEdit, Edit, OptimalEdit, RandomEdit
-from gmed.engine.benchmarks import Benchmark
+from gmed import registry
+from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.parts import Part, parse_part, written
-from gmed.engine.sources import Source, read_installed, sources_of
 from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
-from gmed.learners import (
-    AGEM,
-    BGD,
-    CNDPM,
-    ER,
-    GEM,
-    GSS,
-    HAL,
-    MIR,
-    CompCL,
-    ERAdam,
-    ERAug,
-    ERTricks,
-    FineTune,
-    Learner,
-    ProgNN,
-)
-from gmed.memory import GSSGreedy, LossAwareReservoir, Memory, Reservoir, TaskRing
-from gmed.models.mixture import expanded
+from gmed.io.user_code import Source, read_installed, sources_of
+from gmed.learners import Learner
+from gmed.memory import Memory
 from gmed.randomness import torch_seeded
-from gmed.retrieval import Retrieval
-from gmed.streams import Stream, iid
+from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, TABLES, Entry, part_id, settable, values_on
+from gmed.streams import Stream
 from gmed.streams.iid import MOST_PASSES
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A method as the parts it is made of."""
-
-    summary: str
-    learner: type[Learner]
-    memory: type[Memory] | None = None
-    order: Callable[..., Stream] | None = None  # how the stream is reordered first, if it is
-    model: Callable[..., nn.Module] | None = None  # what is made of the benchmark's network, if it is not used itself
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def editable(self) -> bool:
-        return "editing" in constructor_parameters(self.learner)
-
-    @property
-    def retrieves(self) -> bool:
-        """Whether what it replays can be chosen otherwise."""
-        return "retrieval" in constructor_parameters(self.learner)
-
-
-METHODS = {
-    "finetune": Recipe("SGD on the stream alone", FineTune),
-    "er": Recipe("experience replay from a reservoir", ER, memory=Reservoir),
-    "er-expanded": Recipe("er by Adam, on the network cn-dpm ends with", ERAdam, memory=Reservoir, model=expanded),
-    "mir": Recipe("replays what the incoming batch would harm most", MIR, memory=Reservoir),
-    "er-aug": Recipe("replays augmented copies too", ERAug, memory=Reservoir),
-    "er-t": Recipe("er-aug, loss-aware balanced reservoir, decaying lr", ERTricks, memory=LossAwareReservoir),
-    "gss": Recipe("memory of examples whose gradients differ", GSS, memory=GSSGreedy),
-    "agem": Recipe("stream gradient, never against the memory's", AGEM, memory=Reservoir),
-    "bgd": Recipe("Bayesian gradient descent, no memory", BGD),
-    "cn-dpm": Recipe("a new expert when the data call for one", CNDPM),
-    "gem": Recipe("task-aware: never against any earlier task", GEM, memory=TaskRing),
-    "hal": Recipe("task-aware: replay, and outputs on anchors held", HAL, memory=Reservoir),
-    "prog-nn": Recipe("task-aware: a column for every task, earlier ones fixed", ProgNN),
-    "comp-cl": Recipe("task-aware: components in every layer, weighted by task", CompCL),
-    "iid-online": Recipe("SGD on the shuffled stream, one pass", FineTune, order=iid),
-    "iid-offline": Recipe("SGD on the shuffled stream, several passes", FineTune, order=iid, defaults={"passes": 5}),
-}
-"""The bases, by name; those of somebody's own join in when they are registered."""
-
-EDITS: dict[str, type[Edit]] = {
-    "gmed": GMED,
-    "random-edit": RandomEdit,
-    "adv-edit": AdversarialEdit,
-    "optimal-edit": OptimalEdit,
-}
-"""The edits, by name; those of somebody's own join in when they are registered."""
-
-MEMORIES: dict[str, type[Memory]] = {}
-"""Memories of somebody's own, by name; those of this package belong to their methods."""
-
-RETRIEVALS: dict[str, type[Retrieval]] = {}
-"""Retrievals of somebody's own, by name."""
 
 MOST_LETTERS = 10_000
 """Of a method's name."""
 
+registry.complete()
 _OURS = frozenset((*METHODS, *EDITS))
 
 _BOUNDS = {"memory": (0, 100_000_000), "passes": (1, MOST_PASSES)}
@@ -143,24 +71,34 @@ class Method:
         return stream if order is None else order(stream, seed, **_given_to(order, self.base.parameters))
 
     def make_learner(self, model: nn.Module, seed: int) -> Learner:
-        recipe, settings = METHODS[self.base.name], self.base.parameters
-        if recipe.model is not None:
+        entry, settings = METHODS[self.base.name], self.base.parameters
+        if entry.model is not None:
             with torch_seeded(seed, "weights"):
-                model = recipe.model(model, **_given_to(recipe.model, settings))
-        parts: dict[str, Any] = _given_to(recipe.learner, settings)
+                model = entry.model(model, **_given_to(entry.model, settings))
+        parts: dict[str, Any] = _given_to(entry.part, settings)
         if self.memory is not None:
-            parts["memory"] = MEMORIES[self.memory.name](settings["memory"], **self.memory.parameters)
-        elif recipe.memory is not None:
-            parts["memory"] = recipe.memory(settings["memory"], **_given_to(recipe.memory, settings))
+            parts["memory"] = MEMORIES[self.memory.name].part(settings["memory"], **self.memory.parameters)
+        elif entry.memory is not None:
+            parts["memory"] = entry.memory(settings["memory"], **_given_to(entry.memory, settings))
         if self.retrieval is not None:
-            parts["retrieval"] = RETRIEVALS[self.retrieval.name](**self.retrieval.parameters)
+            parts["retrieval"] = RETRIEVALS[self.retrieval.name].part(**self.retrieval.parameters)
         if self.edit is not None:
-            parts["editing"] = EDITS[self.edit.name](**self.edit.parameters)
-        return recipe.learner(model, seed=seed, **parts)
+            parts["editing"] = EDITS[self.edit.name].part(**self.edit.parameters)
+        learner: Learner = entry.part(model, seed=seed, **parts)
+        return learner
 
     def config(self) -> dict[str, Any]:
-        parts = {"base": self.base, "memory": self.memory, "retrieval": self.retrieval, "edit": self.edit}
-        return {kind: {"name": part.name, **part.parameters} for kind, part in parts.items() if part is not None}
+        """Return its parts and their parameters, by the ids that stand in run keys."""
+        found = {}
+        for kind, part in self._named_parts():
+            ids = TABLES[kind][part.name].parameter_ids()
+            given = {ids[name][0] if name in ids else name: value for name, value in part.parameters.items()}
+            found["base" if kind == "method" else kind] = {"name": part.name, **given}
+        return found
+
+    def _named_parts(self) -> list[tuple[str, Part]]:
+        parts = {"method": self.base, "memory": self.memory, "retrieval": self.retrieval, "edit": self.edit}
+        return [(kind, part) for kind, part in parts.items() if part is not None]
 
     @property
     def shape(self) -> str:
@@ -181,7 +119,7 @@ class Method:
     def versions(self) -> dict[str, int | str]:
         """The version of every part that computes this method; of a file of somebody's own, its digest."""
         lineage = [ancestor for part in self._classes() for ancestor in part.__mro__]
-        versions: dict[str, int | str] = {c.__name__: int(vars(c)["version"]) for c in lineage if "version" in vars(c)}
+        versions: dict[str, int | str] = {part_id(c): int(vars(c)["version"]) for c in lineage if "version" in vars(c)}
         for source in self.sources():
             versions[source.name] = "+".join(filter(None, (str(versions.get(source.name, "")), source.digest)))
         return versions
@@ -191,14 +129,9 @@ class Method:
         return sources_of(self._classes())
 
     def _classes(self) -> list[type]:
-        recipe = METHODS[self.base.name]
-        parts: list[type | None] = [
-            recipe.learner,
-            MEMORIES[self.memory.name] if self.memory else recipe.memory,
-            RETRIEVALS[self.retrieval.name] if self.retrieval else None,
-            EDITS[self.edit.name] if self.edit else None,
-        ]
-        return [part for part in parts if part is not None]
+        usual = METHODS[self.base.name].memory
+        given = [] if self.memory is not None or usual is None else [usual]
+        return [*(TABLES[kind][part.name].part for kind, part in self._named_parts()), *given]
 
 
 def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
@@ -213,7 +146,12 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
     >>> resolve(get_benchmark("split-mnist"), "er+gmed", memory=200).edit.parameters["alpha"]
     5.0
     """
-    method = read_method(benchmark, text, memory)
+    return _resolve(benchmark.name, text, memory, registry.generation())
+
+
+@lru_cache(maxsize=4096)
+def _resolve(benchmark: str, text: str, memory: int | None, generation: int) -> Method:
+    method = read_method(get_benchmark(benchmark), text, memory)
     _try(text, method)
     return method
 
@@ -228,6 +166,12 @@ def read_method(benchmark: Benchmark, text: str, memory: int | None = None) -> M
     Traceback (most recent call last):
     gmed.errors.UsageError: iid-offline's passes must be a whole number of at most 1,000, not 999999999
     """
+    return _read_method(benchmark.name, text, memory, registry.generation())
+
+
+@lru_cache(maxsize=16384)
+def _read_method(benchmark_name: str, text: str, memory: int | None, generation: int) -> Method:
+    benchmark = get_benchmark(benchmark_name)
     first, *others = parse(text)
     if "," in first.name:
         raise UsageError(f"{text!r}: methods are separated by spaces")
@@ -237,20 +181,24 @@ def read_method(benchmark: Benchmark, text: str, memory: int | None = None) -> M
     if kind_of_first != "method":
         raise UsageError(f"{first.name} is {_WHAT_IT_IS[kind_of_first]}: er+{first.name}")
     named = _named(text, others)
-    recipe, edit_part = METHODS[first.name], named.get("edit")
-    _check_takes(text, recipe, named)
+    entry = METHODS[first.name]
+    _check_takes(text, entry, named)
 
     settings = dict(first.parameters)
-    if memory is not None and recipe.memory is not None:
+    if memory is not None and entry.memory is not None:
         settings.setdefault("memory", memory)
-    own = replace(recipe, memory=Memory) if "memory" in named else recipe
-    base, short_base = _settle(Part(first.name, settings), base_parameters(own), benchmark.settings)
+    own = replace(entry, memory=Memory) if "memory" in named else entry
+    where = benchmark.defaults_key, benchmark.family
+    base, short_base = _settle(Part(first.name, settings), own, {**benchmark.settings, **entry.defaults_on(*where)})
     settled, short = {}, [str(short_base)]
     for kind, part in named.items():
-        usual = benchmark.settings
-        if part is edit_part:
-            usual = benchmark.edits.get(f"{base.name}+{part.name}", benchmark.edits.get(part.name, {}))
-        settled[kind], shortest = _settle(part, settable(_parts(kind)[part.name]), usual)
+        taken = TABLES[kind][part.name]
+        usual = taken.defaults_on(*where)
+        if kind == "edit":
+            usual = values_on(entry.edits_on_benchmarks.get(part.name, {}), *where) or usual
+        else:
+            usual = {**benchmark.settings, **usual}
+        settled[kind], shortest = _settle(part, taken, usual)
         short.append(str(shortest))
     base_name = "+".join(short[:-1]) or None
     return Method(
@@ -262,16 +210,10 @@ def _kind(name: str) -> str | None:
     """What a name is of; installed extensions are looked at before a name is said not to exist."""
     for _ in range(2):
         for kind in ("method", *_KINDS):
-            if name in _parts(kind):
+            if name in TABLES[kind]:
                 return kind
         read_installed()
     return None
-
-
-def _parts(kind: str) -> Mapping[str, Any]:
-    tables: dict[str, Mapping[str, Any]]
-    tables = {"method": METHODS, "memory": MEMORIES, "retrieval": RETRIEVALS, "edit": EDITS}
-    return tables[kind]
 
 
 _KINDS = ("memory", "retrieval", "edit")
@@ -305,15 +247,15 @@ def _unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
     return UsageError(f"{said} One of your own is known once its file is loaded: --extension FILE.py")
 
 
-def _check_takes(text: str, recipe: Recipe, named: Mapping[str, Part]) -> None:
+def _check_takes(text: str, entry: Entry, named: Mapping[str, Part]) -> None:
     """Make sure that a method can be put together with these parts."""
     first = text.partition("+")[0].partition("(")[0].strip()
-    if "edit" in named and not recipe.editable:
+    if "edit" in named and not entry.editable:
         takers = ", ".join(name for name, other in METHODS.items() if other.editable)
         raise UsageError(f"{text!r}: {first} takes no edit; these do: {takers}")
-    if "memory" in named and recipe.memory is None:
+    if "memory" in named and entry.memory is None:
         raise UsageError(f"{text!r}: {first} stores no examples, so there is no memory to replace")
-    if "retrieval" in named and not recipe.retrieves:
+    if "retrieval" in named and not entry.retrieves:
         takers = ", ".join(name for name, other in METHODS.items() if other.retrieves)
         raise UsageError(f"{text!r}: {first} does not leave open what it replays; these do: {takers}")
 
@@ -348,56 +290,29 @@ def parse(text: str) -> tuple[Part, ...]:
     return tuple(parse_part(part.strip(), text) for part in parts)
 
 
-def base_parameters(recipe: Recipe) -> dict[str, Parameter]:
-    """What can be set on a recipe: its learner's numbers, its memory's size, its order's passes."""
-    found = settable(recipe.learner)
-    if recipe.memory is not None:
-        found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
-        found |= settable(recipe.memory)
-    for maker in (recipe.order, recipe.model):
-        found |= {} if maker is None else settable(maker)
-    return {k: p.replace(default=recipe.defaults.get(k, p.default)) for k, p in found.items()}
-
-
-def settable(part: Callable[..., Any]) -> dict[str, Parameter]:
-    """The arguments of a part that are settings, not other parts."""
-    parts = {"model", "memory", "capacity", "editing", "retrieval", "criterion", "optimizer", "stream", "seed"}
-    return {k: p for k, p in constructor_parameters(part).items() if k not in parts}
-
-
-@lru_cache(maxsize=256)
-def constructor_parameters(part: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """What a part takes; of a class whose constructor passes the rest on (``**replay``), what its base takes too.
-
-    >>> from gmed.learners import ER
-    >>> list(constructor_parameters(ER))[:3]
-    ['model', 'lr', 'memory']
-    """
-    own = dict(signature(part, eval_str=True).parameters)
-    rest = next((name for name, p in own.items() if p.kind is Parameter.VAR_KEYWORD), None)
-    lineage = [kind for kind in getattr(part, "__mro__", ())[:-1] if "__init__" in vars(kind)]
-    if rest is None or len(lineage) < 2:
-        return own
-    del own[rest]
-    return {**constructor_parameters(lineage[1]), **own}
-
-
 def _given_to(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     taken = settable(part)
     return {k: v for k, v in settings.items() if k in taken}
 
 
-def _settle(typed: Part, allowed: Mapping[str, Parameter], usual: Mapping[str, Any]) -> tuple[Part, Part]:
-    """A part with a value for everything (as typed, else the benchmark's, else the part's own default), and
+def _settle(typed: Part, entry: Entry, usual: Mapping[str, Any]) -> tuple[Part, Part]:
+    """Return a part with a value for everything (as typed, else the benchmark's, else the part's own default), and
     the part with only what differs from the defaults.
     """
-    for name in typed.parameters:
+    allowed = entry.parameters()
+    names = {other: name for name, ids in entry.parameter_ids().items() for other in ids}
+    given: dict[str, Any] = {}
+    for typed_name, value in typed.parameters.items():
+        name = typed_name if typed_name in allowed else names.get(typed_name, typed_name)
         if name not in allowed:
             raise unknown(f"parameter of {typed.name}:", name, allowed)
+        if name in given:
+            raise UsageError(f"{typed.name}: {name} is given twice, also as {typed_name}")
+        given[name] = value
     full, short = {}, {}
     for name, parameter in allowed.items():
         default = usual.get(name, parameter.default)
-        value = typed.parameters.get(name, default)
+        value = given.get(name, default)
         if value is Parameter.empty:
             raise UsageError(f"{typed.name} needs {name}=...: this benchmark has no published value for it")
         full[name] = _converted(typed.name, name, value, parameter.annotation)

@@ -19,8 +19,8 @@ from typing import Any
 from torch import nn
 
 from gmed.engine.parts import parse_part
-from gmed.engine.sources import Source, file_source, have, read_module, source_of, sources_of
 from gmed.errors import GmedError, UsageError
+from gmed.io.user_code import Source, file_source, have, read_module, source_of, sources_of
 from gmed.learners.state import checksum
 
 Given = str | Callable[..., nn.Module] | nn.Module

@@ -393,7 +393,7 @@ def make_stream(spec: RunSpec, where: torch.device, data_dir: Path | None = None
 def make_learner(spec: RunSpec, where: torch.device) -> Learner:
     """The learner of a run before its first step."""
     with torch_seeded(spec.seed, "weights"):
-        model = spec.benchmark.model()
+        model = spec.benchmark.make_model()
     return spec.method.make_learner(laid_out(model.to(where)), spec.seed)
 
 

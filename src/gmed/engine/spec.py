@@ -9,7 +9,7 @@ from typing import Any
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.methods import Method, read_method, resolve
 from gmed.engine.own_model import OwnModel
-from gmed.engine.sources import Source
+from gmed.io.user_code import Source
 
 ENGINE_VERSION = 1
 """Raised whenever results change by what has no version of its own: look-ahead, retrieval, iid order, evaluation."""
@@ -82,7 +82,7 @@ class RunSpec:
 
     def can_be_decided_ahead(self) -> bool:
         """Whether runs like it can advance together, with what chance decides decided for many steps ahead."""
-        return self.method.make_learner(self.benchmark.model(), self.seed).can_be_decided_ahead()
+        return self.method.make_learner(self.benchmark.make_model(), self.seed).can_be_decided_ahead()
 
     def __str__(self) -> str:
         return f"{self.benchmark.name} {self.method.name} seed {self.seed}"

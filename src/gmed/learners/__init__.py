@@ -1,23 +1,26 @@
 """Learners: ``observe(x, y)`` one batch at a time, ``predict(x)`` at any time."""
 
-from gmed.learners.agem import AGEM
-from gmed.learners.batch import Batch
-from gmed.learners.bgd import BGD
-from gmed.learners.cn_dpm import CNDPM
-from gmed.learners.comp_cl import CompCL
-from gmed.learners.er import ER
-from gmed.learners.er_adam import ERAdam
-from gmed.learners.er_aug import ERAug
-from gmed.learners.er_t import ERTricks
-from gmed.learners.finetune import FineTune
-from gmed.learners.gem import GEM
-from gmed.learners.gss import GSS
-from gmed.learners.hal import HAL
+# ruff: isort: skip_file
+# in the order in which methods are listed
 from gmed.learners.learner import Learner
-from gmed.learners.mir import MIR
-from gmed.learners.prog_nn import ProgNN
+from gmed.learners.batch import Batch
 from gmed.learners.replay import Replay, ReplayOptions
 from gmed.learners.task_aware import TaskAware
+from gmed.learners.finetune import FineTune
+from gmed.learners.er import ER
+from gmed.learners.er_adam import ERAdam
+from gmed.learners.mir import MIR
+from gmed.learners.er_aug import ERAug
+from gmed.learners.er_t import ERTricks
+from gmed.learners.gss import GSS
+from gmed.learners.agem import AGEM
+from gmed.learners.bgd import BGD
+from gmed.learners.cn_dpm import CNDPM
+from gmed.learners.gem import GEM
+from gmed.learners.hal import HAL
+from gmed.learners.prog_nn import ProgNN
+from gmed.learners.comp_cl import CompCL
+import gmed.learners.iid  # noqa: F401 (it registers)
 
 __all__ = [
     "AGEM",

@@ -5,6 +5,15 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+ADAM_LR = {  # as CN-DPM's authors set it for each data set
+    "mnist": {"adam_lr": 1e-4},
+    "split-cifar10": {"adam_lr": 5e-3},
+    "split-cifar100": {"adam_lr": 2e-4},
+    "split-mini-imagenet": {"adam_lr": 2e-4},
+    "own": {"adam_lr": 1e-4},
+}
+"""Learning rates of CN-DPM and of what is compared with it."""
+
 
 class Adam:
     """The Adam optimiser as data: its moments and its count of steps are tensors where the parameters are.

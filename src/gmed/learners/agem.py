@@ -8,10 +8,12 @@ from gmed.errors import UsageError, whole_number
 from gmed.learners.batch import Batch
 from gmed.learners.learner import Learner
 from gmed.learners.optimizer import MakeOptimizer
-from gmed.memory import Memory
+from gmed.memory import Memory, Reservoir
 from gmed.models import Loss, gradient, trainable
+from gmed.registry import register
 
 
+@register("agem", memory=Reservoir, summary="stream gradient, never against the memory's")
 class AGEM(Learner):
     """Averaged gradient episodic memory: learn from the stream alone, but never against the memory.
 
@@ -30,6 +32,7 @@ class AGEM(Learner):
     Chaudhry, Ranzato, Rohrbach, Elhoseiny, "Efficient lifelong learning with A-GEM", ICLR 2019.
     """
 
+    id = "AGEM"
     foreseeable = True
 
     memory: Memory

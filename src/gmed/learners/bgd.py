@@ -7,8 +7,18 @@ from torch.nn.functional import cross_entropy
 from gmed.errors import finite_number, whole_number
 from gmed.learners.learner import Learner
 from gmed.models import forward, gradient, replaced_tensors, trainable
+from gmed.registry import register
 
 
+@register(
+    "bgd",
+    summary="Bayesian gradient descent, no memory",
+    on_benchmarks={
+        "mnist": {"initial_std": 0.017, "eta": 1.0},
+        "permuted-mnist": {"initial_std": 0.05},
+        "images": {"initial_std": 0.011, "eta": 8.0},
+    },
+)
 class BGD(Learner):
     """Bayesian gradient descent: every parameter has a mean and a standard deviation, and the surer it is, the
     less it moves. No memory.
@@ -34,6 +44,8 @@ class BGD(Learner):
     ----------
     Zeno, Golan, Hoffer, Soudry, "Task agnostic continual learning using online variational Bayes", 2018.
     """
+
+    id = "BGD"
 
     def __init__(
         self, model: nn.Module, *, eta: float = 1.0, initial_std: float = 0.05, samples: int = 10, seed: int = 0

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from gmed.errors import DivergedError, finite_number, whole_number
-from gmed.learners.adam import Adam
+from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.decisions import all_finite
 from gmed.learners.expanding import Expanding, sized
 from gmed.learners.forgetting import Kept
@@ -19,8 +19,18 @@ from gmed.models import Mixture
 from gmed.models.experts import Expert
 from gmed.models.mixture import Densities
 from gmed.randomness import torch_seeded
+from gmed.registry import register
+
+_MANY_CLASSES = {"generator_lr": 1e-4, "awake": 0.2, "log_alpha": -300.0}
+_PUBLISHED: dict[str, dict[str, float]] = {
+    "images": {"short_term": 1000, "classifier_steps": 1000, "generator_steps": 4000, "least_usage": 0.0},
+    "split-cifar10": {**ADAM_LR["split-cifar10"], "generator_lr": 2e-4, "awake": 0.1, "log_alpha": -450.0},
+    "split-cifar100": {**ADAM_LR["split-cifar100"], **_MANY_CLASSES},
+    "split-mini-imagenet": {**ADAM_LR["split-mini-imagenet"], **_MANY_CLASSES},
+}
 
 
+@register("cn-dpm", summary="a new expert when the data call for one", on_benchmarks={**ADAM_LR, **_PUBLISHED})
 class CNDPM(Expanding):
     """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new one
     whenever the data call for it. No task ids.
@@ -72,6 +82,7 @@ class CNDPM(Expanding):
     Lee, Ha, Zhang, Kim, "A neural Dirichlet process mixture model for task-free continual learning", ICLR 2020.
     """
 
+    id = "CNDPM"
     model: Mixture
 
     def __init__(

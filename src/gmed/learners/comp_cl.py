@@ -7,13 +7,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import finite_number, whole_number
-from gmed.learners.adam import Adam
+from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.tasks_apart import TasksApart
 from gmed.models import Compositions, gradient, trainable
 from gmed.models.functional import Parameters
 from gmed.models.modes import still_statistics
+from gmed.registry import register
 
 
+@register("comp-cl", summary="task-aware: components in every layer, weighted by task", on_benchmarks=ADAM_LR)
 class CompCL(TasksApart):
     """Lifelong learning of compositional structures (task-aware): every layer has components that tasks share, and one
     more for every task.
@@ -46,6 +48,7 @@ class CompCL(TasksApart):
     Mendez and Eaton, "Lifelong learning of compositional structures", ICLR 2021.
     """
 
+    id = "CompCL"
     foreseeable = True
     model: Compositions
 

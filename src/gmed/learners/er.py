@@ -6,8 +6,11 @@ from torch import nn
 
 from gmed.errors import whole_number
 from gmed.learners.replay import Replay, ReplayOptions
+from gmed.memory import Reservoir
+from gmed.registry import register
 
 
+@register("er", memory=Reservoir, summary="experience replay from a reservoir")
 class ER(Replay):
     """Experience replay, and with ``editing`` Algorithm 1 of the paper (ER+GMED): :meth:`Replay.step`.
 
@@ -39,6 +42,7 @@ class ER(Replay):
     Rolnick et al., "Experience replay for continual learning", NeurIPS 2019.
     """
 
+    id = "ER"
     foreseeable = True
 
     def __init__(self, model: nn.Module, *, updates_per_batch: int = 1, **replay: Unpack[ReplayOptions]) -> None:

@@ -7,12 +7,21 @@ from torch import Tensor, nn
 
 from gmed.editing import Edit
 from gmed.errors import finite_number
-from gmed.learners.adam import Adam
+from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.er import ER
-from gmed.memory import Memory
+from gmed.memory import Memory, Reservoir
 from gmed.models import trainable
+from gmed.models.mixture import expanded
+from gmed.registry import register
 
 
+@register(
+    "er-expanded",
+    memory=Reservoir,
+    summary="er by Adam, on the network cn-dpm ends with",
+    model=expanded,
+    on_benchmarks=ADAM_LR,
+)
 class ERAdam(ER):
     """Experience replay whose updates are Adam's. What looks ahead takes one step of plain SGD all the same.
 
@@ -34,6 +43,7 @@ class ERAdam(ER):
     1
     """
 
+    id = "ERAdam"
     foreseeable = True
 
     def __init__(

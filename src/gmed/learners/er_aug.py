@@ -6,9 +6,32 @@ import torch
 from torch import Tensor, nn
 
 from gmed.learners.replay import Replay, ReplayOptions
+from gmed.memory import Reservoir
+from gmed.registry import register
 from gmed.replay import Augmentation
 
 
+@register(
+    "er-aug",
+    memory=Reservoir,
+    summary="replays augmented copies too",
+    on_benchmarks={
+        "split-mnist": {"rotation": 20.0, "scaling": 0.2, "crop": 1},
+        "split-mnist-full": {"rotation": 20.0, "scaling": 0.2, "crop": 1},
+        "permuted-mnist": {"crop": 1},
+        "rotated-mnist": {"crop": 1},
+        "images": {"crop": 4, "flip": True},
+    },
+    edits_on_benchmarks={
+        "gmed": {
+            "split-mnist": {"alpha": 5.0, "beta": 0.001},
+            "split-mnist-full": {"alpha": 5.0, "beta": 0.001},
+            "split-cifar10": {"alpha": 0.07, "beta": 0.01},
+            "split-cifar100": {"alpha": 0.05, "beta": 0.001},
+            "split-mini-imagenet": {"alpha": 0.5, "beta": 0.0},
+        }
+    },
+)
 class ERAug(Replay):
     """Experience replay of the drawn examples and an augmented copy of each; with ``editing`` Algorithm 2.
 
@@ -29,6 +52,7 @@ class ERAug(Replay):
     learning", ICPR 2020.
     """
 
+    id = "ERAug"
     foreseeable = True
 
     def __init__(

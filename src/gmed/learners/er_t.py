@@ -10,8 +10,26 @@ from gmed.errors import UsageError, finite_number
 from gmed.learners.er_aug import ERAug
 from gmed.learners.replay import ReplayOptions
 from gmed.memory import LossAwareReservoir
+from gmed.registry import register
 
 
+def _down_to_a_sixth(examples: int) -> dict[str, float]:
+    """The decay by which the learning rate ends at a sixth, for a stream of so many examples."""
+    return {"lr_decay": (1 / 6) ** (1 / examples)}
+
+
+@register(
+    "er-t",
+    memory=LossAwareReservoir,
+    summary="er-aug, loss-aware balanced reservoir, decaying lr",
+    on_benchmarks={
+        "split-mnist": _down_to_a_sixth(5_000),
+        "split-mnist-full": _down_to_a_sixth(60_000),
+        "permuted-mnist": _down_to_a_sixth(10_000),
+        "rotated-mnist": _down_to_a_sixth(20_000),
+        "images": _down_to_a_sixth(50_000),
+    },
+)
 class ERTricks(ERAug):
     """ER with the tricks of Buzzega et al. that need no task ids: augmentation, a loss-aware balanced
     reservoir, and a learning rate that decays with every example.
@@ -32,6 +50,7 @@ class ERTricks(ERAug):
     learning", ICPR 2020.
     """
 
+    id = "ERTricks"
     memory: LossAwareReservoir
 
     def __init__(

@@ -3,8 +3,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from gmed.learners.learner import Learner
+from gmed.registry import register
 
 
+@register("finetune", summary="SGD on the stream alone")
 class FineTune(Learner):
     """Plain SGD on whatever comes in, with no memory: the lower bound, and on a shuffled stream the iid baseline.
 
@@ -22,6 +24,7 @@ class FineTune(Learner):
     torch.Size([3])
     """
 
+    id = "FineTune"
     foreseeable = True
     updates_per_batch: int = 1
 

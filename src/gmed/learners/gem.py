@@ -1,24 +1,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from gmed.editing import Edit
 from gmed.errors import DivergedError, UsageError, finite_number
 from gmed.learners.batch import Batch
-from gmed.learners.optimizer import MakeOptimizer
-from gmed.learners.replay import Replay
+from gmed.learners.replay import EditedReplayOptions, Replay
 from gmed.learners.task_aware import TaskAware
 from gmed.memory import TaskRing
-from gmed.models import Loss, gradient, trainable
+from gmed.models import gradient, trainable
+from gmed.registry import register
 
 
+@register("gem", memory=TaskRing, summary="task-aware: never against any earlier task")
 class GEM(Replay, TaskAware):
     """Gradient episodic memory (task-aware), and with ``editing`` Algorithm 4 of the paper (GEM+GMED).
 
@@ -27,46 +27,29 @@ class GEM(Replay, TaskAware):
 
     Parameters
     ----------
-    model, lr, editing, replay_size, criterion, optimizer, seed
+    model
         As in :class:`~gmed.learners.replay.Replay`; ``replay_size`` examples are edited per step, independently of
         the constraints, which are computed on the full memory afterwards.
-    memory
-        A :class:`~gmed.memory.TaskRing`.
     memory_strength
         How far each constraint is pushed beyond zero once one is violated.
+    **replay
+        Everything else that :class:`~gmed.learners.replay.Replay` takes, but no retrieval of another kind; the memory
+        is a :class:`~gmed.memory.TaskRing`.
 
     References
     ----------
     Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning", NeurIPS 2017.
     """
 
+    id = "GEM"
     memory: TaskRing
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        lr: float,
-        memory: TaskRing,
-        editing: Edit | None = None,
-        replay_size: int = 10,
-        memory_strength: float = 0.5,
-        criterion: Loss = cross_entropy,
-        optimizer: MakeOptimizer | None = None,
-        seed: int = 0,
+        self, model: nn.Module, *, memory_strength: float = 0.5, **replay: Unpack[EditedReplayOptions]
     ) -> None:
-        if not isinstance(memory, TaskRing):
-            raise UsageError(f"GEM needs a TaskRing memory, not {memory!r}")
-        super().__init__(
-            model,
-            lr=lr,
-            memory=memory,
-            editing=editing,
-            replay_size=replay_size,
-            criterion=criterion,
-            optimizer=optimizer,
-            seed=seed,
-        )
+        if not isinstance(replay.get("memory"), TaskRing):
+            raise UsageError(f"GEM needs a TaskRing memory, not {replay.get('memory')!r}")
+        super().__init__(model, **replay)
         if finite_number("memory_strength", memory_strength) < 0:
             raise UsageError(f"memory_strength must not be negative, not {memory_strength!r}")
         self.memory_strength = memory_strength

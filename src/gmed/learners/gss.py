@@ -11,8 +11,10 @@ from gmed.learners.er import ER
 from gmed.learners.replay import ReplayOptions
 from gmed.memory import GSSGreedy
 from gmed.models import evaluating, gradient, trainable
+from gmed.registry import register
 
 
+@register("gss", memory=GSSGreedy, summary="memory of examples whose gradients differ")
 class GSS(ER):
     """Experience replay from a memory that keeps examples whose gradients differ (GSS-Greedy).
 
@@ -38,6 +40,7 @@ class GSS(ER):
     Aljundi, Lin, Goujaud, Bengio, "Gradient based sample selection for online continual learning", NeurIPS 2019.
     """
 
+    id = "GSS"
     version = 2
     memory: GSSGreedy
 

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, finite_number, whole_number
 from gmed.learners.decisions import all_finite
-from gmed.learners.optimizer import MakeOptimizer
-from gmed.learners.replay import Replay
+from gmed.learners.replay import PlainReplayOptions, Replay
 from gmed.learners.task_aware import TaskAware
-from gmed.memory import Memory
-from gmed.models import Loss, features, forward, gradient, trainable
+from gmed.memory import Reservoir
+from gmed.models import features, forward, gradient, trainable
+from gmed.registry import register
 
 
+@register("hal", memory=Reservoir, summary="task-aware: replay, and outputs on anchors held")
 class HAL(Replay, TaskAware):
     """Hindsight anchor learning (task-aware): besides replay, outputs on one anchor per task and class are held fixed.
 
@@ -26,7 +29,7 @@ class HAL(Replay, TaskAware):
 
     Parameters
     ----------
-    model, lr, memory, replay_size, criterion, optimizer, seed
+    model
         As in :class:`~gmed.learners.replay.Replay`. The embedding φ is the input of the model's last linear layer.
     anchor_weight
         λ.
@@ -38,6 +41,8 @@ class HAL(Replay, TaskAware):
         The gradient ascent that makes an anchor.
     memory_epochs
         Passes over memory, in batches of ``replay_size``, that give θ_M.
+    **replay
+        Everything else that :class:`~gmed.learners.replay.Replay` takes, but no edit and no retrieval.
 
     References
     ----------
@@ -45,26 +50,21 @@ class HAL(Replay, TaskAware):
     AAAI 2021.
     """
 
+    id = "HAL"
+
     def __init__(
         self,
         model: nn.Module,
         *,
-        lr: float,
-        memory: Memory,
-        replay_size: int = 10,
         anchor_weight: float = 0.1,
         embedding_weight: float = 0.1,
         embedding_decay: float = 0.5,
         anchor_lr: float = 0.001,
         anchor_steps: int = 100,
         memory_epochs: int = 50,
-        criterion: Loss = cross_entropy,
-        optimizer: MakeOptimizer | None = None,
-        seed: int = 0,
+        **replay: Unpack[PlainReplayOptions],
     ) -> None:
-        super().__init__(
-            model, lr=lr, memory=memory, replay_size=replay_size, criterion=criterion, optimizer=optimizer, seed=seed
-        )
+        super().__init__(model, **replay)
         self.anchor_weight = finite_number("anchor_weight", anchor_weight)
         self.embedding_weight = finite_number("embedding_weight", embedding_weight)
         self.embedding_decay = finite_number("embedding_decay", embedding_decay)

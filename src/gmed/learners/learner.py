@@ -44,6 +44,7 @@ from gmed.models import (
 )
 from gmed.models.factored import descend, sum_of, witnesses
 from gmed.randomness import torch_seeded
+from gmed.registry import part_id
 
 
 class Learner(RandomDraws, ABC):
@@ -89,6 +90,8 @@ class Learner(RandomDraws, ABC):
         declares it for itself, and so do memories and edits.
     """
 
+    part_kind: ClassVar[str] = "method"
+    id: ClassVar[str] = "Learner"
     version = 1
     task_aware: ClassVar[bool] = False
     foreseeable: ClassVar[bool] = False
@@ -455,11 +458,11 @@ class Learner(RandomDraws, ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, whole or not at all."""
-        write_state(Path(path), self.state_dict(), {"learner": type(self).__name__})
+        write_state(Path(path), self.state_dict(), {"learner": part_id(type(self))})
 
     def load(self, path: str | Path) -> None:
         """Become the learner saved in this file; this one must have been built alike. Reading runs no code."""
-        state, _ = read_state(Path(path), {"learner": type(self).__name__})
+        state, _ = read_state(Path(path), {"learner": part_id(type(self))})
         try:
             self.load_state_dict(state)
         except UsageError as error:

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from gmed.editing import Edit
 from gmed.errors import whole_number
-from gmed.learners.optimizer import MakeOptimizer
-from gmed.learners.replay import Replay
-from gmed.memory import Memory
-from gmed.models import LookAhead, Loss
+from gmed.learners.replay import EditedReplayOptions, Replay
+from gmed.memory import Reservoir
+from gmed.models import LookAhead
+from gmed.registry import register
 from gmed.retrieval import most_interfered
 
 
+@register(
+    "mir",
+    memory=Reservoir,
+    summary="replays what the incoming batch would harm most",
+    on_benchmarks={"split-mini-imagenet": {"candidates": 25}},
+)
 class MIR(Replay):
     """Maximally interfered retrieval, and with ``editing`` Algorithm 3 of the paper (MIR+GMED).
 
@@ -21,44 +27,32 @@ class MIR(Replay):
 
     Parameters
     ----------
-    model, lr, memory, editing, replay_size, criterion, optimizer, seed
+    model
         As in :class:`~gmed.learners.replay.Replay`.
     candidates
         How many stored examples are scored to find those to replay.
     extra_batches
         Further batches retrieved in the same way, each from candidates of its own, and replayed too.
+    **replay
+        Everything else that :class:`~gmed.learners.replay.Replay` takes, but no retrieval of another kind.
 
     References
     ----------
     Aljundi et al., "Online continual learning with maximally interfered retrieval", NeurIPS 2019.
     """
 
+    id = "MIR"
     foreseeable = True
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        lr: float,
-        memory: Memory,
-        editing: Edit | None = None,
-        replay_size: int = 10,
         candidates: int = 50,
         extra_batches: int = 0,
-        criterion: Loss = cross_entropy,
-        optimizer: MakeOptimizer | None = None,
-        seed: int = 0,
+        **replay: Unpack[EditedReplayOptions],
     ) -> None:
-        super().__init__(
-            model,
-            lr=lr,
-            memory=memory,
-            editing=editing,
-            replay_size=replay_size,
-            criterion=criterion,
-            optimizer=optimizer,
-            seed=seed,
-        )
+        super().__init__(model, **replay)
         self.candidates = whole_number("candidates", candidates)
         self.extra_batches = whole_number("extra_batches", extra_batches, least=0)
 

@@ -3,11 +3,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.learners.adam import ADAM_LR
 from gmed.learners.tasks_apart import TasksApart
 from gmed.models import Columns, gradient, trainable
 from gmed.models.functional import Parameters
+from gmed.registry import register
 
 
+@register("prog-nn", summary="task-aware: a column for every task, earlier ones fixed", on_benchmarks=ADAM_LR)
 class ProgNN(TasksApart):
     """Progressive neural networks (task-aware): a column of the network for every task, which reads the earlier
     ones; those never change again.
@@ -31,6 +34,7 @@ class ProgNN(TasksApart):
     Rusu et al., "Progressive neural networks", 2016.
     """
 
+    id = "ProgNN"
     foreseeable = True
     model: Columns
 

@@ -27,17 +27,30 @@ class Edited(NamedTuple):
     x: Tensor
 
 
-class ReplayOptions(TypedDict, total=False):
-    """What every learner with a memory takes, for constructors that pass it on: ``**replay: Unpack[ReplayOptions]``."""
+class PlainReplayOptions(TypedDict, total=False):
+    """What every learner with a memory takes."""
 
     lr: Required[float]
     memory: Required[Any]
-    editing: Edit | None
     replay_size: int
-    retrieval: Retrieval | None
     criterion: Loss
     optimizer: MakeOptimizer | None
     seed: int
+
+
+class EditedReplayOptions(PlainReplayOptions, total=False):
+    """The same, for a method that takes an edit."""
+
+    editing: Edit | None
+
+
+class ReplayOptions(EditedReplayOptions, total=False):
+    """All that :class:`Replay` takes, for constructors that pass it on: ``**replay: Unpack[ReplayOptions]``.
+
+    A method that takes no edit, or retrieves in its own way, passes on one of the shorter lists.
+    """
+
+    retrieval: Retrieval | None
 
 
 class Replay(Learner):

@@ -40,6 +40,8 @@ class Memory(ABC):
         Whether who enters depends on counters and chance alone, so that it can be decided many steps ahead.
     """
 
+    part_kind: ClassVar[str] = "memory"
+    id: ClassVar[str] = "Memory"
     version = 1
     foreseeable: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ("x", "y", "age", "origin")  # those that there are from the first batch on

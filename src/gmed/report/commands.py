@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gmed.data.own import is_own
 from gmed.engine import RunResult, RunSpec
-from gmed.engine.own_model import OwnModel
+from gmed.engine.benchmark_id import BenchmarkId
 from gmed.report.runs import by_method
 from gmed.results.tuning import Scores
 from gmed.results.wording import as_typed
@@ -28,7 +28,8 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
     for method, own in by_method(runs).items():
         alike.setdefault(tuple(sorted(run.seed for run in own)), []).append(method)
     benchmark, asked = runs[0].benchmark, prequential_asked(runs)
-    if (given := OwnModel.named(benchmark)) and not given[1].is_findable:
+    model = BenchmarkId.parse(benchmark).model
+    if model is not None and not model.is_findable:
         return [f"# {benchmark}: its model was handed over in Python, as a module; gmed.run(..., model=...) runs it"]
     return [
         shlex.join(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gmed.data.own import OwnData
 from gmed.data.progress import Progress, unwatched
 from gmed.engine import RunResult, RunSpec, get_benchmark
 from gmed.engine.own_model import OwnModel
@@ -166,7 +165,7 @@ def _section(
     results: Results,
     data_dir: Path | None,
 ) -> Section:
-    own = OwnData.named(get_benchmark(name).data)
+    own = get_benchmark(name).id.own_data
     classes = own.class_names(data_dir) if own else ()
     found: list[Chart | None] = []
     if runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gmed.engine import METHODS, TUNING, RunResult
+from gmed.engine import METHODS, BenchmarkId, RunResult
 from gmed.engine.methods import parse
 from gmed.results import Results
 
@@ -18,8 +18,8 @@ KNOWN_FIRST = ("er", "er+gmed", "mir", "mir+gmed")
 
 def without_tuning(results: Results) -> Results:
     """The results but for the runs that hyper-parameters were chosen by, finished or failed."""
-    runs = [run for run in results.runs if not run.benchmark.endswith(TUNING)]
-    failures = [failure for failure in results.failures if not failure.benchmark.endswith(TUNING)]
+    runs = [run for run in results.runs if not BenchmarkId.parse(run.benchmark).tuning]
+    failures = [failure for failure in results.failures if not BenchmarkId.parse(failure.benchmark).tuning]
     return replace(results, runs=runs, failures=failures)
 
 

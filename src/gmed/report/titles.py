@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from gmed.data.own import OwnData
-from gmed.engine import FUZZY
-from gmed.engine.own_model import OwnModel
+from gmed.engine import BenchmarkId
 
 
 def titles(names: Sequence[str]) -> dict[str, str]:
@@ -44,16 +43,16 @@ def titles(names: Sequence[str]) -> dict[str, str]:
 
 
 def _always(name: str) -> str:
-    plain, model = OwnModel.named(name) or (name, None)
-    fuzzy = FUZZY if plain.endswith(FUZZY) else ""
-    own = OwnData.named(plain.removesuffix(FUZZY))
-    return (f"{own.file}{fuzzy}" if own else plain) + (f" · {model.reference.partition('(')[0]}" if model else "")
+    benchmark = BenchmarkId.parse(name)
+    own, model = benchmark.own_data, benchmark.model
+    base = replace(benchmark, base=own.file if own else benchmark.base, model=None)
+    return str(base) + (f" · {model.reference.partition('(')[0]}" if model else "")
 
 
 def _details(name: str) -> tuple[str, ...]:
     """What else a name says, the more telling first."""
-    plain, model = OwnModel.named(name) or (name, None)
-    own = OwnData.named(plain.removesuffix(FUZZY))
+    benchmark = BenchmarkId.parse(name)
+    own, model = benchmark.own_data, benchmark.model
     return (
         own.split if own else "",
         f"label {own.label}" if own and own.label else "",

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gmed.engine import TUNING
+from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.engine.methods import parse
 from gmed.engine.parts import Part
 from gmed.errors import UsageError
@@ -17,7 +17,7 @@ from gmed.studies.tuned import records_of
 def tried(store: Store, benchmark: str) -> dict[str, Scores]:
     """What ``gmed tune`` found of alpha and beta on a benchmark, for every method that was tuned there."""
     found = {}
-    for method in dict.fromkeys(untuned(run.method) for run in store.runs(benchmark + TUNING)):
+    for method in dict.fromkeys(untuned(run.method) for run in store.runs(tuning_name(benchmark))):
         with suppress(UsageError):  # it was not tuned to the end
             grid = scores(store, benchmark, method)
             if edits_with_gmed(method) and all(len(point) == 2 for point in grid.means):
@@ -44,7 +44,7 @@ def tuned_benchmarks(names: Iterable[str]) -> list[str]:
     >>> tuned_benchmarks(["split-mnist", "split-mnist-tuning"])
     ['split-mnist']
     """
-    return [name.removesuffix(TUNING) for name in names if name.endswith(TUNING)]
+    return [str(found.variant()) for found in map(BenchmarkId.parse, names) if found.tuning]
 
 
 def tuning_grid(found: dict[str, Scores], place: str) -> Chart | None:

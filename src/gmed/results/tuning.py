@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmed.engine import TUNING, get_benchmark
+from gmed.engine import get_benchmark
+from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.engine.methods import parse, read_method
-from gmed.engine.own_model import OwnModel
 from gmed.errors import DivergedError, UsageError
 from gmed.results.store import Store
 from gmed.results.wording import as_typed
@@ -41,11 +41,11 @@ def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
     >>> len(found), found[0.5, 0.1]
     (45, 'er+gmed(alpha=0.5,beta=0.1)')
     """
-    if OwnModel.named(benchmark):
+    if BenchmarkId.parse(benchmark).model is not None:
         raise UsageError(
             f"{method}: with a model of your own nothing is tuned; give values, er+gmed(alpha=1.0,beta=0.01)"
         )
-    made = get_benchmark(benchmark + TUNING)
+    made = get_benchmark(tuning_name(benchmark))
     base, *edit = parse(method)
     if len(edit) != 1 or edit[0].name not in GRIDS:
         raise UsageError(f"{method}: methods with an edit can be tuned ({', '.join(GRIDS)}), such as er+gmed")
@@ -77,10 +77,10 @@ def scores(store: Store, benchmark: str, method: str) -> Scores:
     """
     named = candidates(benchmark, method)
     found: dict[str, dict[int, float]] = {name: {} for name in named.values()}
-    for run in store.runs(benchmark + TUNING):
+    for run in store.runs(tuning_name(benchmark)):
         if run.method in found:
             found[run.method][run.seed] = 100 * run.final_accuracy
-    for failure in store.failures(benchmark + TUNING):
+    for failure in store.failures(tuning_name(benchmark)):
         if failure.method in found and failure.error.startswith(DivergedError.__name__):
             found[failure.method].setdefault(failure.seed, 0.0)
     seeds = set.intersection(*(set(tried) for tried in found.values()))

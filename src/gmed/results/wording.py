@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from gmed.data.own import DEFAULT_SPLIT, OwnData
-from gmed.engine import FUZZY, TUNING
-from gmed.engine.own_model import OwnModel
+from gmed.data.own import DEFAULT_SPLIT
+from gmed.engine import BenchmarkId
 from gmed.results.statistics import Difference, Gain
 
 
@@ -85,15 +85,15 @@ def as_typed(benchmark: str, *methods: str) -> list[str]:
     >>> as_typed("split-mnist-fuzzy[model=net.py:small(width=64),0123456789ab]", "er")
     ['split-mnist-fuzzy', 'er', '--model', 'net.py:small(width=64)']
     """
-    plain, model = OwnModel.named(benchmark) or (benchmark, None)
-    asked = ["--model", model.reference] if model else []
-    own = OwnData.named(plain.removesuffix(FUZZY).removesuffix(TUNING))
+    named = BenchmarkId.parse(benchmark)
+    own = named.own_data
+    asked = ["--model", named.model.reference] if named.model else []
     if own is None:
-        return [plain, *methods, *asked]
+        return [str(replace(named, model=None)), *methods, *asked]
     label = ["--label", own.label] if own.label is not None else []
     split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
     dropped = [word for column in own.drop for word in ("--drop", column)]
-    fuzzy = ["--fuzzy"] if plain.endswith(FUZZY) else []
+    fuzzy = ["--fuzzy"] if named.fuzzy else []
     file = f"./{own.file}" if own.file.startswith("-") else own.file  # it is no option
     return [file, *methods, *label, *split, *dropped, *fuzzy, *asked]
 

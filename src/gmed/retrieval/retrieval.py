@@ -19,6 +19,8 @@ class Retrieval(ABC):
         Always false: what is retrieved may depend on the model, so a step has to be made before the next is decided.
     """
 
+    part_kind: ClassVar[str] = "retrieval"
+    id: ClassVar[str] = "Retrieval"
     version: ClassVar[int] = 1
     foreseeable: ClassVar[bool] = False
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gmed.engine import TUNING
+from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.errors import UsageError, unknown
 from gmed.experiment import default_store
 from gmed.plan import SIX, Planned, compute
@@ -20,6 +20,10 @@ SEEDS = 5
 """At which ``gmed tune`` tries every candidate unless told otherwise."""
 
 
+def _tuned_benchmark(name: str) -> str:
+    return str(BenchmarkId.parse(name).variant())
+
+
 class Tuned(Figure):
     """The hyper-parameters that ``gmed tune`` chooses, as a heat map: it tries what the store does not have yet."""
 
@@ -30,7 +34,7 @@ class Tuned(Figure):
 
     def plan(self) -> list[Planned]:
         return [
-            Planned(benchmark + TUNING, candidate, SEEDS)
+            Planned(tuning_name(benchmark), candidate, SEEDS)
             for benchmark in SIX
             for method in ROWS
             for candidate in candidates(benchmark, method).values()
@@ -42,12 +46,12 @@ class Tuned(Figure):
                 raise unknown(f"column of {self.where}:", name, SIX)
         if asked.how.get("store", "") is None:
             raise UsageError(f"{self.name} keeps what it tries in a store; give one")
-        chosen = self.chosen(replace(asked, benchmarks=[name + TUNING for name in asked.benchmarks]))
+        chosen = self.chosen(replace(asked, benchmarks=[tuning_name(name) for name in asked.benchmarks]))
         results = compute(chosen.planned, asked.watcher, **asked.how)
-        missing = {name.removesuffix(TUNING): why for name, why in chosen.missing.items()}
+        missing = {_tuned_benchmark(name): why for name, why in chosen.missing.items()}
         found, records = Finding(self, asked.quick, missing=missing, failures=results.failures), list[Record]()
         with Store(asked.how.get("store") or default_store()) as store:
-            for benchmark in (name.removesuffix(TUNING) for name in chosen.benchmarks):
+            for benchmark in map(_tuned_benchmark, chosen.benchmarks):
                 for method, row in ROWS.items():
                     try:
                         grid = scores(store, benchmark, method)

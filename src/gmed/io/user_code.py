@@ -179,6 +179,11 @@ def _read(module: ModuleType, wanted: str) -> Source:
     return Source(module.__name__, str(file), text, str(file.resolve().parents[levels]))
 
 
+def is_ours(part: type) -> bool:
+    """Whether a class is defined in this package."""
+    return part.__module__.partition(".")[0] == "gmed"
+
+
 def sources_of(parts: Iterable[type]) -> tuple[Source, ...]:
     """The sources of classes and of all they inherit from, but for what is this package's, torch's or Python's."""
     found: dict[str, Source] = {}
