@@ -119,3 +119,23 @@ def test_formulas_in_csv_are_text():
     file = BytesIO()
     write_csv(file, ["method", "x"], [{"method": "=cmd|' /C calc'!A0", "x": -1.5}, {"method": "er+gmed", "x": "-2"}])
     assert file.getvalue().decode() == "method,x\n'=cmd|' /C calc'!A0,-1.5\ner+gmed,-2\n"
+
+
+def test_what_is_removed_is_locked_until_it_is_gone(tmp_path, monkeypatch):
+    """Else a writer that has just created it gets the lock in between, and loses its file."""
+    fcntl = pytest.importorskip("fcntl", reason="temporary files are not locked on Windows")
+    left = tmp_path / ".out.csv.0123456789abcdef.tmp"
+    left.touch()
+    unlink, locked = Path.unlink, []
+
+    def watched(path, *args, **kwargs):
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                locked.append(path)
+        unlink(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    assert remove_stale_files(tmp_path, "out.csv") == 1
+    assert locked == [left] and not left.exists()

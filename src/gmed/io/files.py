@@ -180,29 +180,35 @@ def remove_stale_files(folder: Path, name: str | None = None) -> int:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             found = pattern.fullmatch(entry.name)
-            if found and entry.is_file(follow_symlinks=False) and _is_stale(entry, locked=len(found["token"]) == 16):
-                with suppress(OSError):
-                    Path(entry.path).unlink()
-                    removed += 1
+            if found and entry.is_file(follow_symlinks=False):
+                removed += _remove_stale(entry, locked=len(found["token"]) == 16)
     return removed
 
 
-def _is_stale(entry: os.DirEntry[str], *, locked: bool) -> bool:
-    """Whether the writer of a temporary file is gone."""
+def _remove_stale(entry: os.DirEntry[str], *, locked: bool) -> bool:
+    """Remove a temporary file whose writer is gone; return whether it did."""
     if not locked or sys.platform == "win32":  # names of earlier versions end in a process id, and are not locked
-        return _is_old(entry)
+        return _is_old(entry) and _unlink(entry)
     try:
         handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _unlink(entry)  # while it is locked: a writer who has just created it waits, and finds it gone
     except BlockingIOError:
         return False  # somebody is writing
     except OSError:  # a network file system without locks
-        return _is_old(entry)
+        return _is_old(entry) and _unlink(entry)
     finally:
         os.close(handle)
+
+
+def _unlink(entry: os.DirEntry[str]) -> bool:
+    try:
+        Path(entry.path).unlink()
+    except OSError:
+        return False
     return True
 
 
