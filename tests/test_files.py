@@ -10,9 +10,11 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+import torch
 
 from gmed.errors import UsageError
 from gmed.io.files import STALE_SECONDS, atomic_write, check_output_path, remove_stale_files, write_bytes, write_csv
+from gmed.learners.state import read_state, write_state
 
 WRITER = """
 import sys, time
@@ -139,3 +141,13 @@ def test_what_is_removed_is_locked_until_it_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "unlink", watched)
     assert remove_stale_files(tmp_path, "out.csv") == 1
     assert locked == [left] and not left.exists()
+
+
+def test_a_state_is_read_from_one_file_though_another_takes_its_place(tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    write_state(path, {"x": torch.zeros(1000)}, {"learner": "old"})
+    opened = []
+    monkeypatch.setattr("torch.UntypedStorage.from_file", lambda *args, **kwargs: opened.append("again"))
+    monkeypatch.setattr("gmed.learners.state.safe_open", lambda *args, **kwargs: opened.append("twice"), raising=False)
+    state, labels = read_state(path, {"learner": "old"})
+    assert torch.equal(state["x"], torch.zeros(1000)) and labels["learner"] == "old" and not opened

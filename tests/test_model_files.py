@@ -188,17 +188,17 @@ def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path
 def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
     import gmed.learners.state as files
 
-    path, real = tmp_path / "model", files.safe_open
+    path, real = tmp_path / "model", files.read_bytes
     classifier(10).save(tmp_path / "next")
     classifier(30).save(path)
 
-    def opened_and_replaced(*arguments, **named):
-        file = real(*arguments, **named)
+    def read_and_replaced(file):
+        content = real(file)
         if (tmp_path / "next").exists():
             (tmp_path / "next").replace(path)
-        return file
+        return content
 
-    monkeypatch.setattr(files, "safe_open", opened_and_replaced)
+    monkeypatch.setattr(files, "read_bytes", read_and_replaced)
     assert OnlineClassifier.load(path)[0].rows == 30
     assert OnlineClassifier.load(path)[0].rows == 10
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from gmed.errors import UsageError
-from gmed.io.files import write_bytes
+from gmed.io.files import read_bytes, write_bytes
 
 FORMAT = "gmed-state/2"
 """What is written: always with a checksum."""
@@ -54,10 +54,11 @@ def read_state(path: Path, labels: dict[str, str]) -> tuple[dict[str, Tensor], d
 
     The file is opened once: another may take its place meanwhile.
     """
-    with _opened(path) as file:
-        metadata: dict[str, str] = file.metadata() or {}
-        _check_labels(path, metadata, labels)
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    with _explained(path):
+        content = read_bytes(path)  # safe_open would open it twice, once for the header and once for the tensors
+        state = load(content)
+        metadata: dict[str, str] = _header(content).get("__metadata__", {})
+    _check_labels(path, metadata, labels)
     written = metadata.pop("checksum", None)
     if written is None and (metadata["format"] != FIRST_FORMAT or not metadata.keys() <= FIRST_LABELS):
         raise UsageError(f"{path}: damaged: it has lost its checksum. Use another copy.")
@@ -77,6 +78,13 @@ def _check_labels(path: Path, found: Mapping[str, str], expected: Mapping[str, s
         wrong = [f"format is {found.get('format')!r}, not {FORMAT!r}", *wrong]
     if wrong:
         raise UsageError(f"{path}: {'; '.join(wrong)}")
+
+
+def _header(content: bytes) -> dict[str, Any]:
+    """What safetensors, which has read it before, says ahead of the tensors."""
+    length = int.from_bytes(content[:8], "little")
+    header: dict[str, Any] = json.loads(content[8 : 8 + length])
+    return header
 
 
 @contextmanager
