@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import gmed
@@ -21,6 +23,7 @@ from gmed.online import OnlineClassifier, Settings
 sklearn = pytest.importorskip("sklearn")
 from gmed.sklearn import GMEDClassifier  # noqa: E402
 
+MORE = os.environ.get("GMED_FUZZ")
 PACKAGE = str(Path(gmed.__file__).parent)
 EVERY = int(os.environ.get("GMED_INTERRUPTS_EVERY", "97"))
 """An interrupt is tried at one line of so many."""
@@ -107,6 +110,56 @@ def test_predicting_beside_learning_changes_neither(name):
     assert found
     known = {(len(classes), proba.tobytes()) for classes, proba in moments}
     assert all((proba.shape[1], proba.tobytes()) in known for proba in found)
+
+
+BESIDE = {
+    "predict": lambda model: model.predict(STREAM[0][0]),
+    "predict_proba": lambda model: model.predict_proba(STREAM[0][0]),
+    "state": state,
+    "copy": copy.deepcopy,
+    "pickle": pickle.dumps,
+}
+COUNTS = st.integers(2, 30).filter(lambda count: count % 10 != 1)
+"""Rows in a call, none of whose steps is of a single row, which batch-norm cannot learn from."""
+
+
+@pytest.mark.usefixtures("switching_often")
+@settings(
+    max_examples=int(MORE or 5),
+    derandomize=MORE is None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    name=st.sampled_from(sorted(SETTINGS)),
+    batches=st.lists(st.builds(rows, st.integers(0, 999), st.integers(1, 6), COUNTS), min_size=2, max_size=9),
+    asked=st.lists(st.sampled_from(sorted(BESIDE)), min_size=1, max_size=4),
+)
+def test_whatever_is_asked_beside_learning_changes_nothing(name, batches, asked):
+    alone, model, errors, ended = make(name), make(name), [], threading.Event()
+    for each in (alone, model):
+        each.partial_fit(*batches[0])
+
+    def serve():
+        try:
+            while not ended.is_set():
+                for call in asked:
+                    BESIDE[call](model)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        for x, y in batches[1:]:
+            model.partial_fit(x, y)
+    finally:
+        ended.set()
+        thread.join()
+    for x, y in batches[1:]:
+        alone.partial_fit(x, y)
+    assert not errors
+    assert state(model) == state(alone)
 
 
 @pytest.mark.usefixtures("switching_often")
