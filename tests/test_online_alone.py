@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gmed
-from gmed.errors import InputError
+from gmed.errors import InputError, UsageError
 from gmed.online import OnlineClassifier, Settings
 
 sklearn = pytest.importorskip("sklearn")
@@ -312,6 +312,18 @@ def test_labels_of_another_kind_are_refused_and_not_silently_unknown(labels, wro
     with pytest.raises((InputError, gmed.errors.UsageError)):
         model.forget(label=wrong)
     assert model.forget(label=labels[0]) == 5
+
+
+def test_labels_that_no_file_could_hold_are_refused():
+    x = np.array([[1.0], [2.0]])
+    model = OnlineClassifier(Settings(memory=0), inputs=1)
+    with pytest.raises(InputError, match="not Unicode"):
+        model.learn(x, np.array(["a", "\ud800"]))
+    model.learn(x, np.array(["a", "b"]))
+    tensors, texts = model.state()
+    forged = texts | {"labels": texts["labels"].replace('"b"', '"\\ud800"')}
+    with pytest.raises(UsageError, match="not Unicode"):
+        OnlineClassifier.from_state(tensors, forged)
 
 
 def test_torch_is_not_needed_to_understand_what_is_refused():
