@@ -2,14 +2,17 @@
 
     python benchmarks/fuzz.py [--minutes 10] [--examples 500] [--only observed]
 
-Rounds of many examples each, others every time, until the time is up. Stops at the first failure, which the tests
-print in its smallest form, and exits with 1 then.
+Rounds of many examples each, others every time, until the time is up: tables, archives, pickles, images, models,
+checkpoints, documents, stores, names, and threads beside one that learns. Each round ends with as many interrupts at
+random moments (interrupts.py), unless ``--only`` is given. Stops at the first failure, which the tests print in its
+smallest form, and exits with 1 then.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import subprocess
 import sys
 import time
@@ -33,6 +36,12 @@ def main() -> None:
         rounds += 1
         if subprocess.run(words, cwd=ROOT, env=environment).returncode:
             sys.exit(1)
+        seed = str(random.randrange(2**32))
+        interrupts = [sys.executable, "benchmarks/interrupts.py", "--interrupts", str(chosen.examples), "--seed", seed]
+        if not chosen.only:
+            print(*interrupts, flush=True)
+            if subprocess.run(interrupts, cwd=ROOT).returncode:
+                sys.exit(1)
     print(f"{rounds} round(s) of {chosen.examples} examples a test, nothing found")
 
 

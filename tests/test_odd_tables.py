@@ -145,6 +145,20 @@ def test_one_bad_label_costs_no_good_example():
     fresh.learn_one({"b": 1.0}, 1)  # what was refused decided nothing
 
 
+@pytest.mark.parametrize(("standardise", "wrong"), [(True, 10**400), (True, 1e200), (False, 10**400), (False, 1e39)])
+def test_one_number_that_is_too_large_costs_no_good_example(standardise, wrong):
+    pytest.importorskip("river")
+    from gmed.river import GMEDClassifier
+
+    model = GMEDClassifier(Settings(memory=50, hidden=4, standardise=standardise), buffer=3)
+    for number in range(2):
+        model.learn_one({"a": float(number)}, number)
+    with pytest.raises(InputError, match="feature 'a'"):
+        model.learn_one({"a": wrong}, 1)
+    model.learn_one({"a": 2.0}, 1)
+    assert model._classifier.rows == 3
+
+
 # ---------------------------------------------------------------------- frames, lists, modules that do not fit
 
 

@@ -12,15 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import gmed
-from gmed.errors import InputError
+from gmed.errors import InputError, UsageError
 from gmed.online import OnlineClassifier, Settings
 
 sklearn = pytest.importorskip("sklearn")
 from gmed.sklearn import GMEDClassifier  # noqa: E402
 
+MORE = os.environ.get("GMED_FUZZ")
 PACKAGE = str(Path(gmed.__file__).parent)
 EVERY = int(os.environ.get("GMED_INTERRUPTS_EVERY", "97"))
 """An interrupt is tried at one line of so many."""
@@ -107,6 +110,56 @@ def test_predicting_beside_learning_changes_neither(name):
     assert found
     known = {(len(classes), proba.tobytes()) for classes, proba in moments}
     assert all((proba.shape[1], proba.tobytes()) in known for proba in found)
+
+
+BESIDE = {
+    "predict": lambda model: model.predict(STREAM[0][0]),
+    "predict_proba": lambda model: model.predict_proba(STREAM[0][0]),
+    "state": state,
+    "copy": copy.deepcopy,
+    "pickle": pickle.dumps,
+}
+COUNTS = st.integers(2, 30).filter(lambda count: count % 10 != 1)
+"""Rows in a call, none of whose steps is of a single row, which batch-norm cannot learn from."""
+
+
+@pytest.mark.usefixtures("switching_often")
+@settings(
+    max_examples=int(MORE or 5),
+    derandomize=MORE is None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    name=st.sampled_from(sorted(SETTINGS)),
+    batches=st.lists(st.builds(rows, st.integers(0, 999), st.integers(1, 6), COUNTS), min_size=2, max_size=9),
+    asked=st.lists(st.sampled_from(sorted(BESIDE)), min_size=1, max_size=4),
+)
+def test_whatever_is_asked_beside_learning_changes_nothing(name, batches, asked):
+    alone, model, errors, ended = make(name), make(name), [], threading.Event()
+    for each in (alone, model):
+        each.partial_fit(*batches[0])
+
+    def serve():
+        try:
+            while not ended.is_set():
+                for call in asked:
+                    BESIDE[call](model)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        for x, y in batches[1:]:
+            model.partial_fit(x, y)
+    finally:
+        ended.set()
+        thread.join()
+    for x, y in batches[1:]:
+        alone.partial_fit(x, y)
+    assert not errors
+    assert state(model) == state(alone)
 
 
 @pytest.mark.usefixtures("switching_often")
@@ -259,6 +312,18 @@ def test_labels_of_another_kind_are_refused_and_not_silently_unknown(labels, wro
     with pytest.raises((InputError, gmed.errors.UsageError)):
         model.forget(label=wrong)
     assert model.forget(label=labels[0]) == 5
+
+
+def test_labels_that_no_file_could_hold_are_refused():
+    x = np.array([[1.0], [2.0]])
+    model = OnlineClassifier(Settings(memory=0), inputs=1)
+    with pytest.raises(InputError, match="not Unicode"):
+        model.learn(x, np.array(["a", "\ud800"]))
+    model.learn(x, np.array(["a", "b"]))
+    tensors, texts = model.state()
+    forged = texts | {"labels": texts["labels"].replace('"b"', '"\\ud800"')}
+    with pytest.raises(UsageError, match="not Unicode"):
+        OnlineClassifier.from_state(tensors, forged)
 
 
 def test_torch_is_not_needed_to_understand_what_is_refused():

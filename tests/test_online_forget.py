@@ -42,7 +42,14 @@ def test_by_class_by_number_and_by_what_rows_are():
 def test_what_is_asked_for_must_make_sense():
     model, x, y = learned()
     before = len(model.learner.memory)
-    for wrong in ({}, {"row": 1, "label": "fig"}, {"row": 1.5}, {"where": lambda rows, labels: labels}):
+    for wrong in (
+        {},
+        {"row": 1, "label": "fig"},
+        {"row": 1.5},
+        {"label": 3},
+        {"label": ["fig", 3]},
+        {"where": lambda rows, labels: labels},
+    ):
         with pytest.raises((UsageError, InputError)):
             model.forget(**wrong)
     assert len(model.learner.memory) == before

@@ -19,6 +19,7 @@ from gmed.errors import StoreError
 from gmed.results import Store, Sweep
 from gmed.results.store import SCHEMA_VERSION
 from gmed.results.sweep import GIVEN_UP, alive, started, this_host, this_process
+from gmed.results.under_way import sweeps_under_way
 
 SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
 FILES = Path(__file__).parent / "files"
@@ -81,6 +82,16 @@ def test_who_is_alive():
     assert alive("elsewhere", "1 1", now)
     assert not alive("elsewhere", "1 1", now - GIVEN_UP - 1)
     assert started(2**22 + 1) == ""
+
+
+@pytest.mark.parametrize("process", ["", "nonsense", "x 1 y", f"{'9' * 5000} 1 y"])
+def test_a_damaged_note_of_a_sweep_holds_nobody_up(tmp_path, process):
+    with Store(tmp_path / "r.db") as store, Sweep(store) as sweep:
+        assert sweep.claim(SPECS) == SPECS
+        store.database.execute("UPDATE sweeps SET host = ?, process = ?", (this_host(), process))
+        assert sweeps_under_way(store) == []
+        with Sweep(store) as other:
+            assert other.claim(SPECS) == SPECS
 
 
 def start(store, *words):

@@ -14,6 +14,7 @@ from scipy.special import softmax
 from gmed.errors import GmedError, InputError, UsageError, whole_number
 from gmed.learners.exclusive import Lock, alone, exclusive
 from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
+from gmed.online.units import LARGEST
 
 try:
     from river import base
@@ -114,7 +115,9 @@ class GMEDClassifier(base.Classifier):
     def _row(self, x: Mapping[Any, Any], features: list[Any]) -> list[float]:
         if not features:
             raise InputError("the first example has no features")
-        return [_number(name, x.get(name)) for name in features]
+        standardised = self.settings is None or self.settings.standardise
+        largest = LARGEST if standardised else float(np.finfo(np.float32).max)
+        return [_number(name, x.get(name), largest) for name in features]
 
     def _filled(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """The rows, with the mean of its feature so far for what is missing."""
@@ -134,14 +137,16 @@ def _labels(given: list[Any]) -> NDArray[Any]:
     return labels
 
 
-def _number(name: Any, value: Any) -> float:
+def _number(name: Any, value: Any, largest: float) -> float:
     if value is None:
         return math.nan
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         hint = "encode it first, with river.preprocessing.OneHotEncoder for example"
         raise InputError(f"feature {name!r} is {value!r}, not a number; {hint}") from None
     if math.isinf(number):
         raise InputError(f"feature {name!r} is infinite; leave it out or cut it back")
+    if abs(number) > largest:
+        raise InputError(f"feature {name!r} is {number:g}, which is too large to learn from; scale it down")
     return number

@@ -244,7 +244,7 @@ class OnlineClassifier:
         labels, units, learner = self.labels, self.units, self.learner
         if row is not None and learner.memory is not None and learner.memory.seen != self.rows:
             raise UsageError("rows were passed over repeatedly and have no numbers; forget them by label or where")
-        outputs = None if label is None else labels.outputs_named(np.atleast_1d(np.asarray(label)))
+        outputs = None if label is None else labels.outputs_named(np.atleast_1d(np.asarray(label, dtype=object)))
 
         def goes(z: Tensor, numbers: Tensor) -> Any:
             assert where is not None

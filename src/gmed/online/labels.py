@@ -35,6 +35,13 @@ class Labels:
 
     met: NDArray[Any]
 
+    def __post_init__(self) -> None:
+        if self.met.dtype.kind == "U":
+            try:
+                "".join(self.met.tolist()).encode()
+            except UnicodeEncodeError as error:
+                raise InputError(f"labels must be text, and these are not Unicode ({error})") from None
+
     @classmethod
     def of(cls, y: NDArray[Any]) -> Labels:
         """Those of these examples."""

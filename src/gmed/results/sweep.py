@@ -25,6 +25,10 @@ GIVEN_UP = 60.0
 """Seconds without one after which a sweep on another machine counts as dead."""
 
 
+LONGEST_NUMBER = 19
+"""Digits in the number of a process."""
+
+
 class Sweep:
     """A computation of runs into a store that others may be computing into too.
 
@@ -119,9 +123,13 @@ def this_process() -> str:
 def alive(host: str, process: str, seen: float) -> bool:
     """Whether a process that was seen then is still there, as far as can be told from here.
 
-    A time more than a minute from now tells nothing, be it of the past or of the future: clocks agree better.
+    A time more than a minute from now tells nothing, be it of the past or of the future: clocks agree better. What
+    names no process is not there.
     """
-    number, since, *_ = process.split(" ")
+    number, _, rest = process.partition(" ")
+    since, _, _ = rest.partition(" ")
+    if not number.isdecimal() or len(number) > LONGEST_NUMBER:
+        return False
     if host == this_host() and since:
         return started(int(number)) == since
     return abs(time.time() - seen) < GIVEN_UP
