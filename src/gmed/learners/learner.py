@@ -35,8 +35,8 @@ from gmed.models import (
     features,
     gradient,
     grow_outputs,
+    is_deterministic,
     keeps_its_inputs,
-    leaves_nothing_to_chance,
     running_statistics,
     trainable,
     treats_examples_independently,
@@ -438,7 +438,7 @@ class Learner(RandomDraws, ABC):
 
     def _seeded(self) -> AbstractContextManager[None]:
         """Have dropout and the like draw from this learner's seed and step, not from what else the process does."""
-        certain = leaves_nothing_to_chance(self.model)
+        certain = is_deterministic(self.model)
         return nullcontext() if certain else torch_seeded(self.seed, "model", self.steps)
 
     def _counting(self) -> AbstractContextManager[None]:
@@ -514,7 +514,7 @@ class Learner(RandomDraws, ABC):
         ]
         declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
         usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
-        return declared and usual and leaves_nothing_to_chance(self.model)
+        return declared and usual and is_deterministic(self.model)
 
     def steady(self) -> bool:
         """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""

@@ -1,15 +1,21 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
-from gmed.models.as_built import all_modules
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
-from gmed.models.functional import features, forward, gradient, replaced_tensors, trainable, unchanged_inputs
+from gmed.models.functional import features, forward, gradient, replaced_tensors, unchanged_inputs
 from gmed.models.growth import grow_outputs, output_layer
-from gmed.models.known_layers import keeps_its_inputs, leaves_nothing_to_chance, treats_examples_independently
+from gmed.models.introspection import (
+    all_modules,
+    is_deterministic,
+    keeps_its_inputs,
+    running_statistics,
+    trainable,
+    treats_examples_independently,
+)
 from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mixture import Mixture
 from gmed.models.mlp import MLP
-from gmed.models.modes import evaluating, running_statistics, same_chance
+from gmed.models.modes import evaluating, same_chance
 from gmed.models.onnx_export import export_onnx
 from gmed.models.passes import Passes
 from gmed.models.resnet import ResNet18
@@ -30,8 +36,8 @@ __all__ = [
     "forward",
     "gradient",
     "grow_outputs",
+    "is_deterministic",
     "keeps_its_inputs",
-    "leaves_nothing_to_chance",
     "output_layer",
     "replaced_tensors",
     "running_statistics",

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from gmed.models.components import anew, components, mean_of
+from gmed.models.introspection import deterministic
 
 
+@deterministic
 class Columns(nn.Module):
     """Networks side by side, of which only the last learns; every component also reads, each with a learnable weight,
     what the component before it gives in the earlier columns.

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from gmed.models.components import anew, components, mean_of
+from gmed.models.introspection import deterministic
 
 
+@deterministic
 class Compositions(nn.Module):
     """A network whose layers have several components each, and for every task weights of them.
 

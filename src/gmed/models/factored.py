@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from gmed.models.known_layers import in_a_row
+from gmed.models.introspection import in_a_row
 from gmed.models.passes import went_through
 
 Slope = Mapping[str, Tensor]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.models.factored import Chain, FactoredGradient, Slope
-from gmed.models.functional import Parameters, forward, gradient, trainable
-from gmed.models.known_layers import leaves_nothing_to_chance
+from gmed.models.functional import Parameters, forward, gradient
+from gmed.models.introspection import is_deterministic, trainable
 from gmed.models.modes import same_chance
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -155,4 +155,4 @@ class LookAhead:
 
     @cached_property
     def _certain(self) -> bool:
-        return leaves_nothing_to_chance(self.model)
+        return is_deterministic(self.model)

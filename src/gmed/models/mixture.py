@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gmed.errors import UsageError, whole_number
 from gmed.models.experts import Classifier, Expert, Generator, Staged, convolutional, dense
+from gmed.models.introspection import deterministic
 from gmed.models.resnet import ResNet18
 
 AT_ONCE = 100
@@ -144,6 +145,7 @@ class Mixture(nn.Module):
         return torch.randn(examples, self.samples, self.codes, device=self.noise.device, dtype=self.noise.dtype)
 
 
+@deterministic
 class Expanded(nn.Module):
     """The classifiers of a mixture as one network: the last one's output, which reads all, learned as a whole."""
 

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gmed.interrupts import hold_interrupts
-from gmed.models.as_built import all_modules
-from gmed.models.batch_norm import BatchNorm
-
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm)
+from gmed.models.introspection import is_batch_norm
 
 
 @contextmanager
@@ -33,24 +30,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 module.training = training
 
 
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The means and variances that batch-norm layers keep."""
-    return [
-        statistic
-        for module in all_modules(model)
-        if type(module) in _BATCH_NORMS
-        for statistic in module._buffers.values()
-        if statistic is not None and statistic.is_floating_point()
-    ]
-
-
 @contextmanager
 def still_statistics(model: nn.Module) -> Iterator[set[str]]:
     """Inside, batch-norm layers that use the statistics of the batch do not keep them: the names of their buffers."""
     norms = {
         name: module
         for name, module in model.named_modules()
-        if type(module) in _BATCH_NORMS and module.training and module.track_running_stats
+        if is_batch_norm(module) and module.training and module.track_running_stats
     }
     for norm in norms.values():
         norm.track_running_stats = False

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from gmed.errors import UsageError
-from gmed.models.as_built import as_built
 from gmed.models.batch_norm import BatchNorm
+from gmed.models.introspection import as_built, deterministic
 from gmed.models.unit import unit
 
 
+@deterministic
 class ResNet18(nn.Module):
     """The reduced ResNet-18 of the CIFAR and mini-ImageNet benchmarks: few channels, a 3 x 3 first convolution, no
     max-pooling, and an average over 4 x 4 places before the classifier.
@@ -61,6 +62,7 @@ class ResNet18(nn.Module):
         return logits
 
 
+@deterministic
 class Block(nn.Module):
     """Two convolutions and a way around them."""
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from gmed.models.as_built import as_built
 from gmed.models.batch_norm import BatchNorm
+from gmed.models.introspection import as_built
 
 _in_kernels = False
 
