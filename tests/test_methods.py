@@ -1,4 +1,5 @@
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,3 +152,11 @@ def test_published_numbers_name_methods_the_shortest_way():
     for cell in cells():
         if cell.method != PREVIOUS_BEST:
             assert resolve(get_benchmark(cell.benchmark), cell.method).name == cell.method
+
+
+def test_resolving_a_method_leaves_the_random_numbers_of_torch_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    resolve(get_benchmark("split-mnist"), "er(replay_size=7)+gmed(alpha=0.123)")
+    assert torch.equal(torch.rand(3), expected)

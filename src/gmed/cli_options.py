@@ -47,7 +47,8 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
 
         @wraps(command)
         def called(**given: Any) -> None:
-            typed = {name: value for name in taken if (value := given.pop(name)) not in (None, False)}
+            options = {name: given.pop(name) for name in taken}
+            typed = {name: value for name, value in options.items() if value is not None and value is not False}
             command(**given, options=typed)
 
         hints = get_type_hints(command, include_extras=True)
