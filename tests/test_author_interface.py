@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-import gmed
 from gmed.editing import GMED
 from gmed.engine.overhead import Overhead
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, ER, GEM, GSS, HAL, MIR, ERAug, FineTune, Replay
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
+from gmed.registry import constructor_parameters
 
 
 def batch(seed, classes=4):
@@ -333,4 +333,4 @@ def test_constructors_pass_on_what_they_share():
         ER(network(), lr=0.05, memory=Reservoir(12), nonsense=1)
     with pytest.raises(UsageError, match="GSS needs a GSSGreedy memory"):
         GSS(network(), lr=0.05)
-    assert "replay_size" in gmed.engine.methods.constructor_parameters(GSS)
+    assert "replay_size" in constructor_parameters(GSS)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gmed.learners.snapshot import Snapshot
-from gmed.models import all_modules
 
 if TYPE_CHECKING:
     from gmed.learners.learner import Learner
@@ -30,8 +29,7 @@ class Rollback:
     def __enter__(self) -> None:
         learner, memory = self.learner, self.memory
         self.extras = learner._extras.items()
-        tensors = [b for m in all_modules(learner.model) for b in m._buffers.values() if b is not None]
-        tensors += learner._extras.tensors()
+        tensors = [*learner.model_info.buffers, *learner._extras.tensors()]
         if learner.restores_parameters:
             tensors += learner.model.parameters()
             if learner.optimizer is not None:

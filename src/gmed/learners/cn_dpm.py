@@ -227,6 +227,7 @@ class CNDPM(Expanding):
         return len(self.model.experts)
 
     def resize(self, parts: int) -> None:
+        self._model_info = None  # the model becomes another one
         if parts < self.parts:
             self.model.cut(parts)
             del self.optimisers[parts:]

@@ -30,14 +30,14 @@ from gmed.memory import Memory
 from gmed.models import (
     LookAhead,
     Loss,
+    ModelInfo,
     Passes,
     evaluating,
     features,
     gradient,
     grow_outputs,
-    is_deterministic,
+    inspect_model,
     keeps_its_inputs,
-    running_statistics,
     trainable,
     treats_examples_independently,
     unchanged_inputs,
@@ -136,6 +136,7 @@ class Learner(RandomDraws, ABC):
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
         self._leaves_inputs_alone = keeps_its_inputs(model)
+        self._model_info: ModelInfo | None = None  # of the step under way
         self._lock = Lock()
         self._extras = Extras(self)
         self._to_store: dict[str, Tensor] = {}  # of the incoming batch, by the name of a column of memory
@@ -323,7 +324,8 @@ class Learner(RandomDraws, ABC):
     def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
         """One step of plain SGD on the loss of an incoming batch, taken on paper only."""
         own = None if self._has_usual_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
-        return LookAhead(self.model, x, y, lr=self.step_size, loss=self.criterion, stream_loss=own)
+        info = self.model_info
+        return LookAhead(self.model, x, y, lr=self.step_size, loss=self.criterion, stream_loss=own, info=info)
 
     def descend(
         self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
@@ -354,12 +356,12 @@ class Learner(RandomDraws, ABC):
         """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
         self.check_finite(loss, slope)
         if self.optimizer is None:
-            descend(trainable(self.model), slope, self.step_size)
+            descend(self.model_info.parameters, slope, self.step_size)
         else:
-            self.optimizer([slope.get(name) for name in trainable(self.model)], self.step_size / self.lr)
+            self.optimizer([slope.get(name) for name in self.model_info.parameters], self.step_size / self.lr)
 
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
-        statistics = running_statistics(self.model) if self.decisions.live else []
+        statistics = self.model_info.batch_norm_buffers if self.decisions.live else []
         if not self.decisions.sound(loss, chain(witnesses(slope), statistics)):
             what = f"the loss is {float(loss):g} and its gradient "
             what += "finite" if all_finite(witnesses(slope)) else "not finite"
@@ -378,6 +380,11 @@ class Learner(RandomDraws, ABC):
             memory.store(places, origin, x=x, y=y, **columns)
         else:
             memory.insert(x, y, self.random("reservoir"), **columns)
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What is known of the model: read once in a step, and outside of steps whenever it is asked for."""
+        return self._model_info or inspect_model(self.model)
 
     @property
     def _has_usual_loss(self) -> bool:
@@ -417,6 +424,7 @@ class Learner(RandomDraws, ABC):
         """Take one step on a checked batch, or none."""
         self._extras.to(x)
         self._to_store, self._device = {}, x.device
+        self._model_info = inspect_model(self.model)
         try:
             with self._rollback(x, y), self._seeded(), self._counting(), torch.enable_grad():
                 self.step(x, y, *task)
@@ -424,6 +432,8 @@ class Learner(RandomDraws, ABC):
             if isinstance(error, GmedError):
                 raise
             raise InputError(f"the model cannot learn from a batch of shape {tuple(x.shape)}: {error}") from error
+        finally:
+            self._model_info = None
         self._shape, self._classes = tuple(x.shape[1:]), classes
         self.steps += 1
 
@@ -438,8 +448,7 @@ class Learner(RandomDraws, ABC):
 
     def _seeded(self) -> AbstractContextManager[None]:
         """Have dropout and the like draw from this learner's seed and step, not from what else the process does."""
-        certain = is_deterministic(self.model)
-        return nullcontext() if certain else torch_seeded(self.seed, "model", self.steps)
+        return nullcontext() if self.model_info.deterministic else torch_seeded(self.seed, "model", self.steps)
 
     def _counting(self) -> AbstractContextManager[None]:
         return nullcontext() if self.passes is None else self.passes.counting(self.model)
@@ -514,7 +523,7 @@ class Learner(RandomDraws, ABC):
         ]
         declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
         usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
-        return declared and usual and is_deterministic(self.model)
+        return declared and usual and self.model_info.deterministic
 
     def steady(self) -> bool:
         """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""

@@ -79,6 +79,7 @@ class TasksApart(Expanding, TaskAware):
     # ------------------------------------------------------------------ parts and state
 
     def resize(self, parts: int) -> None:
+        self._model_info = None  # the model becomes another one
         if parts < self.parts:
             self.model.cut(parts)
         while self.parts < parts:

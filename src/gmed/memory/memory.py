@@ -158,8 +158,9 @@ class Memory(ABC):
         if not self.whole:
             self._holes = np.setdiff1d(self._holes, places.cpu().numpy())
 
-    def replace(self, slots: Tensor, x: Tensor) -> None:
+    def replace(self, slots: Tensor | NDArray[np.int64], x: Tensor) -> None:
         """Write edited examples back and count the edit. One that is not finite leaves its slot as it was."""
+        slots = torch.as_tensor(slots, device=self.y.device)
         self.write(slots, x=keep_finite(x, self.x[slots]), age=self.age[slots] + 1)
 
     def write(self, slots: Tensor, **columns: Tensor) -> None:

@@ -1,11 +1,12 @@
 """What is known of a model from the layers it is made of. A layer that is not known may do anything.
 
-Every function reads the model as it is now, in one pass over its modules: a hook, a frozen parameter or another layer
-counts from the next step on.
+Every function reads the model as it is now. A learner reads its model once in every step (:func:`inspect_model`), so a
+hook, a frozen parameter or another layer counts from the next step on.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -64,6 +65,59 @@ def is_batch_norm(module: nn.Module) -> bool:
     return type(module) in _BATCH_NORMS
 
 
+@dataclass(frozen=True)
+class ModelInfo:
+    """What one pass over a model finds.
+
+    Attributes
+    ----------
+    parameters
+        The parameters an update may change, by name, in the order of ``model.named_parameters()``.
+    buffers
+        All buffers.
+    batch_norm_buffers
+        The means and variances that batch-norm layers keep.
+    deterministic
+        Whether the model is known to draw no random numbers, whatever its mode.
+    """
+
+    parameters: dict[str, Tensor]
+    buffers: list[Tensor]
+    batch_norm_buffers: list[Tensor]
+    deterministic: bool
+
+
+def inspect_model(model: nn.Module) -> ModelInfo:
+    """Return what is known of a model now.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout())
+    >>> info = inspect_model(model)
+    >>> list(info.parameters), len(info.buffers), len(info.batch_norm_buffers), info.deterministic
+    (['0.weight', '0.bias', '1.weight', '1.bias'], 3, 2, False)
+    """
+    info = ModelInfo({}, [], [], True)
+    deterministic = True
+    seen: set[int] = set()
+    waiting = [("", model)]
+    while waiting:
+        name, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        prefix = f"{name}." if name else ""
+        for key, p in module._parameters.items():
+            if p is not None and p.requires_grad and id(p) not in seen:
+                seen.add(id(p))
+                info.parameters[prefix + key] = p
+        buffers = [buffer for buffer in module._buffers.values() if buffer is not None]
+        info.buffers.extend(buffers)
+        if buffers and is_batch_norm(module):
+            info.batch_norm_buffers.extend(buffer for buffer in buffers if buffer.is_floating_point())
+        deterministic = deterministic and type(module).forward in _DETERMINISTIC and as_built(module)
+        waiting.extend((prefix + key, inner) for key, inner in reversed(module._modules.items()) if inner is not None)
+    return info if deterministic else replace(info, deterministic=False)
+
+
 def treats_examples_independently(model: nn.Module) -> bool:
     """Whether the output for one example is known not to depend on the rest of the batch or on chance.
 
@@ -102,12 +156,12 @@ def in_a_row(model: nn.Module) -> dict[str, nn.Module] | None:
 def is_deterministic(model: nn.Module) -> bool:
     """Whether the model is known to draw no random numbers, whatever its mode.
 
-    >>> is_deterministic(ResNet18())
+    >>> is_deterministic(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     True
     >>> is_deterministic(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     False
     """
-    return all(as_built(m) and _forward(m) in _DETERMINISTIC for m in all_modules(model))
+    return inspect_model(model).deterministic
 
 
 def keeps_its_inputs(model: nn.Module) -> bool:
@@ -135,57 +189,13 @@ def as_built(module: nn.Module) -> bool:
     return not (any(hooks) or "forward" in vars(module))
 
 
-def all_modules(model: nn.Module) -> list[nn.Module]:
-    """Return ``list(model.modules())``, in half the time.
-
-    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
-    >>> all_modules(model) == list(model.modules())
-    True
-    """
-    found: dict[int, nn.Module] = {}
-    _add_modules(model, found)
-    return list(found.values())
-
-
-def _add_modules(module: nn.Module, found: dict[int, nn.Module]) -> None:
-    found[id(module)] = module
-    for inner in module._modules.values():
-        if inner is not None and id(inner) not in found:
-            _add_modules(inner, found)
-
-
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters an update may change, by name, in the order of ``model.named_parameters()``.
+    """Return the parameters an update may change, by name, in the order of ``model.named_parameters()``.
 
     >>> list(trainable(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))))
     ['0.weight', '0.bias', '1.weight']
     """
-    parameters: dict[str, Tensor] = {}
-    _collect(model, "", parameters, set())
-    return parameters
-
-
-def _collect(module: nn.Module, prefix: str, parameters: dict[str, Tensor], seen: set[int]) -> None:
-    """Add the trainable parameters of a module and all inside: a quarter of the time of ``named_parameters``."""
-    seen.add(id(module))
-    for name, p in module._parameters.items():
-        if p is not None and p.requires_grad and id(p) not in seen:
-            seen.add(id(p))
-            parameters[prefix + name] = p
-    for name, inner in module._modules.items():
-        if inner is not None and id(inner) not in seen:
-            _collect(inner, f"{prefix}{name}.", parameters, seen)
-
-
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The means and variances that batch-norm layers keep."""
-    return [
-        statistic
-        for module in all_modules(model)
-        if is_batch_norm(module)
-        for statistic in module._buffers.values()
-        if statistic is not None and statistic.is_floating_point()
-    ]
+    return inspect_model(model).parameters
 
 
 def _forward(module: nn.Module) -> object:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.models.factored import Chain, FactoredGradient, Slope
 from gmed.models.functional import Parameters, forward, gradient
-from gmed.models.introspection import is_deterministic, trainable
+from gmed.models.introspection import ModelInfo, inspect_model
 from gmed.models.modes import same_chance
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -37,6 +37,8 @@ class LookAhead:
         Mean loss of a batch.
     stream_loss
         The loss that the step on the incoming batch is taken on, where it is another one.
+    info
+        What is known of the model, if that was asked already.
 
     Examples
     --------
@@ -61,17 +63,19 @@ class LookAhead:
         lr: float,
         loss: Loss = cross_entropy,
         stream_loss: Loss | None = None,
+        info: ModelInfo | None = None,
     ) -> None:
         self.model = model
         self.x, self.y = x, y
         self.lr = lr
         self.loss = loss
         self._stream_loss = stream_loss
+        self.info = info or inspect_model(model)
 
-    @cached_property
+    @property
     def current(self) -> Parameters:
         """θ."""
-        return trainable(self.model)
+        return self.info.parameters
 
     @property
     def stream_loss(self) -> Tensor:
@@ -143,7 +147,7 @@ class LookAhead:
         return self.loss(self.output_after(x), y)
 
     def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
-        with nullcontext() if self._certain else same_chance():
+        with nullcontext() if self.info.deterministic else same_chance():
             return forward(self.model, parameters, x)
 
     @cached_property
@@ -152,7 +156,3 @@ class LookAhead:
         known = self.loss is cross_entropy and self._stream_loss is None
         chain = Chain.of(self.model) if known else None
         return chain if chain is not None and chain.suits(self.x) else None
-
-    @cached_property
-    def _certain(self) -> bool:
-        return is_deterministic(self.model)
