@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,9 +15,8 @@ from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, checkpoint, togethe
 from gmed.engine import run as engine_run
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.kept_streams import forget_streams
+from gmed.engine.parts import Part
 from gmed.engine.run import Interrupted, _Run, _same_every_time, run_together
-from gmed.models import MLP
-from gmed.streams import split
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(compared=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {
@@ -44,7 +42,7 @@ def small_benchmark():
     data = tiny_images()
     CATALOGUE["mnist"] = replace(entry, load=lambda directory, progress: data)
     BENCHMARKS["split-mnist"] = replace(
-        benchmark, stream=partial(split, per_task=43), model=partial(MLP, inputs=16, hidden=8)
+        benchmark, stream=Part("split", {"per_task": 43}), model=Part("MLP", {"inputs": 16, "hidden": 8})
     )
     rows, together.ROWS = together.ROWS, 3  # steps in a stretch: a run can be stopped almost anywhere
     forget_streams()

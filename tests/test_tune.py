@@ -12,10 +12,13 @@ from gmed.cli import app
 from gmed.data import Dataset
 from gmed.engine import benchmarks, get_benchmark
 from gmed.engine.kept_streams import forget_streams
+from gmed.engine.parts import Part
 from gmed.errors import UsageError
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, candidates, chosen, scores
 from gmed.tune import tune
+
+SPLIT_ALL = Part("split", {"per_task": None})
 
 
 @pytest.fixture
@@ -31,18 +34,14 @@ def tiny_mnist(monkeypatch):
     y_train, y_test = np.repeat(np.arange(10), 40), np.repeat(np.arange(10), 5)
     data = Dataset("mnist", images(y_train), y_train, images(y_test), y_test, 10)
     monkeypatch.setattr(benchmarks, "AT_HAND", {"mnist": data})
-    monkeypatch.setitem(benchmarks.BENCHMARKS, "split-mnist", replace(get_benchmark("split-mnist"), stream=split_all))
+    monkeypatch.setitem(benchmarks.BENCHMARKS, "split-mnist", replace(get_benchmark("split-mnist"), stream=SPLIT_ALL))
     monkeypatch.setitem(
-        benchmarks.BENCHMARKS, "split-mnist-tuning", replace(get_benchmark("split-mnist-tuning"), stream=split_all)
+        benchmarks.BENCHMARKS, "split-mnist-tuning", replace(get_benchmark("split-mnist-tuning"), stream=SPLIT_ALL)
     )
     monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0, 0.1)})
     forget_streams()
     yield data
     forget_streams()
-
-
-def split_all(data: Dataset, seed: int):
-    return gmed.streams.split(data, seed, per_task=None)
 
 
 def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
