@@ -104,7 +104,7 @@ def test_comparisons_are_paired_by_seed_and_corrected(tmp_path):
     fill(path, "rotated-mnist")
     results, _ = stored_results(path)
     found = comparisons(results, results.rows())
-    assert [(c.benchmark, c.method, c.base) for c in found] == [
+    assert [(c.benchmark, c.method, c.rival) for c in found] == [
         ("split-mnist", "er+gmed", "er"),
         ("rotated-mnist", "er+gmed", "er"),
     ]

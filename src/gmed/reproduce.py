@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from statistics import fmean
@@ -14,9 +14,12 @@ from gmed.paper import Cell, quantities
 from gmed.paper.numbers import PREVIOUS_BEST, table
 from gmed.paper.targets import Target, get_target
 from gmed.plan import USUAL_SEEDS, Planned, choose, compute
-from gmed.results import Difference, Failure, Gain, Results, difference
+from gmed.results import Difference, Failure, Results, difference
+from gmed.results.comparisons import Comparison, compare
 from gmed.results.results import finite
-from gmed.results.statistics import holm, permutation_p
+
+Pair = tuple[str, str, str]
+"""A benchmark, a method and its rival."""
 
 
 @dataclass(frozen=True)
@@ -28,44 +31,6 @@ class Ours:
     mean: float
     std: float
     difference: Difference
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One method against another at the same seeds.
-
-    Attributes
-    ----------
-    gain
-        The paired effect with its interval and the paper's test.
-    permutation
-        P of the permutation test of the same question.
-    corrected
-        P of the paper's test, corrected for all comparisons shown together (Holm): those of a table, or those that a
-        figure adds to it.
-    marks
-        What the paper would have printed: an asterisk for every one of its levels that the uncorrected p is below;
-        none in a small version.
-    published_gain, published_marks
-        The difference of the means that the paper reports for both in this table, and its marks; ``None`` where it
-        makes no such comparison.
-    published_p
-        Its p, where the table prints it.
-    chosen
-        Of the best edited method against the best that is not edited, by whose means they are the best.
-    """
-
-    benchmark: str
-    method: str
-    rival: str
-    gain: Gain
-    permutation: float
-    corrected: float
-    marks: str = ""
-    published_gain: float | None = None
-    published_marks: str | None = None
-    published_p: float | None = None
-    chosen: str = ""
 
 
 @dataclass
@@ -104,8 +69,8 @@ class Reproduction:
             "quick": self.quick,
             "missing": self.missing,
             "rows": [finite(asdict(row)) for row in self.rows],
-            "comparisons": [finite(asdict(comparison)) for comparison in self.comparisons],
-            "best": [finite(asdict(comparison)) for comparison in self.best],
+            "comparisons": [comparison.to_dict() for comparison in self.comparisons],
+            "best": [comparison.to_dict() for comparison in self.best],
             "failures": [asdict(failure) for failure in self.failures],
         }
 
@@ -174,35 +139,38 @@ def assemble(
     quick: bool = False,
 ) -> Reproduction:
     """The table and its comparisons, from results that are there."""
-    marking = replace(target, levels=()) if quick else target
+    levels = () if quick else target.levels
     rows: list[Ours] = []
-    pairs: dict[tuple[str, str, str], str | None] = {}
-    best: list[Comparison] = []
+    pairs: dict[Pair, str | None] = {}
+    chosen: dict[Pair, dict[str, Any]] = {}
     for benchmark, cells in columns.items():
         for cell in cells:
             percent = _percent(results, benchmark, cell.method)
             if percent:
                 rows.append(_ours(cell, list(percent.values())))
-                rival = target.rival(benchmark, cell.method)
-                if rival and _percent(results, benchmark, rival):
+                if rival := target.rival(benchmark, cell.method):
                     pairs[benchmark, cell.method, rival] = cell.published.marks
         if target.best:
-            best += _best(marking, benchmark, cells, results)
+            chosen |= _best(target, benchmark, cells, results)
         for method, rival in _besides(target, [cell for cell in cells if _percent(results, benchmark, cell.method)]):
             pairs.setdefault((benchmark, method, rival), None)
-    comparisons = [c for pair, marks in pairs.items() if (c := _compare(marking, results, *pair, marks)) is not None]
-    return Reproduction(target, rows, _corrected(comparisons), results, missing or {}, quick, _corrected(best))
+    comparisons = [
+        replace(c, published_marks=pairs[c.benchmark, c.method, c.rival], **_published(target, c))
+        for c in compare(results, pairs, levels)
+    ]
+    best = [
+        replace(c, marks=c.marks and "†", **_published(target, c) | chosen[c.benchmark, c.method, c.rival])
+        for c in compare(results, chosen, levels)
+    ]
+    return Reproduction(target, rows, comparisons, results, missing or {}, quick, best)
 
 
-def compared(results: Results, pairs: Iterable[tuple[str, str, str]], levels: Sequence[float]) -> list[Comparison]:
-    """On each benchmark a method against its rival, where both were run, corrected for their number."""
-    run = [(b, method, rival) for b, method, rival in pairs if all(_percent(results, b, m) for m in (method, rival))]
-    return _corrected([c for pair in run if (c := _paired(results, *pair, levels)) is not None])
-
-
-def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    ps = holm([comparison.gain.p for comparison in comparisons])
-    return [replace(comparison, corrected=p) for comparison, p in zip(comparisons, ps, strict=True)]
+def _published(target: Target, c: Comparison) -> dict[str, Any]:
+    """What the table prints of a comparison: the difference of its means, and its p-value."""
+    means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == c.benchmark}
+    apart = round(means[c.method] - means[c.rival], 2) if c.method in means and c.rival in means else None
+    printed = (q.value for q in quantities() if (q.where, q.row, q.benchmark) == (target.table, "p-value", c.benchmark))
+    return {"published_gain": apart, "published_p": next(printed, None)}
 
 
 def _percent(results: Results, benchmark: str, method: str) -> dict[int, float]:
@@ -224,7 +192,7 @@ def _besides(target: Target, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]
         yield from product(named.get(row, ()), named.get(rival, ()))
 
 
-def _best(target: Target, benchmark: str, cells: Sequence[Cell], results: Results) -> Iterator[Comparison]:
+def _best(target: Target, benchmark: str, cells: Sequence[Cell], results: Results) -> dict[Pair, dict[str, Any]]:
     """The best edited method against the best that is neither edited nor given all data at once.
 
     Which that is, the paper says in a row of its own, its means say (of another on CIFAR-100), and ours do.
@@ -240,15 +208,12 @@ def _best(target: Target, benchmark: str, cells: Sequence[Cell], results: Result
     }
     if any(map(_edited, ours)) and any(map(_plain, ours)):
         pairs["ours"] = tuple(max(filter(kind, ours), key=lambda method: ours[method]) for kind in (_edited, _plain))
+    found: dict[Pair, dict[str, Any]] = {}
     for pair in dict.fromkeys(pairs.values()):
-        found = _compare(target, results, benchmark, pair[0], pair[1], None) if set(pair) <= ours.keys() else None
-        if found is None:
-            continue
-        if pair == (best, rival):
-            gap = round(theirs[best] - previous.mean, 2)
-            found = replace(found, published_gain=gap, published_marks=previous.marks)
-        whose = ", ".join(name for name, chosen in pairs.items() if chosen == pair)
-        yield replace(found, marks="†" if found.gain.p < max(target.levels, default=0.0) else "", chosen=whose)
+        found[benchmark, pair[0], pair[1]] = {"chosen": ", ".join(name for name in pairs if pairs[name] == pair)}
+    gap = round(theirs[best] - previous.mean, 2)
+    found[benchmark, best, rival] |= {"published_gain": gap, "published_marks": previous.marks}
+    return found
 
 
 def _edited(method: str) -> bool:
@@ -257,26 +222,3 @@ def _edited(method: str) -> bool:
 
 def _plain(method: str) -> bool:
     return "+" not in method and not method.startswith("iid")
-
-
-def _compare(
-    target: Target, results: Results, benchmark: str, method: str, rival: str, published: str | None
-) -> Comparison | None:
-    found = _paired(results, benchmark, method, rival, target.levels)
-    if found is None:
-        return None
-    means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == benchmark}
-    apart = round(means[method] - means[rival], 2) if method in means and rival in means else None
-    printed = (q.value for q in quantities() if (q.where, q.row, q.benchmark) == (target.table, "p-value", benchmark))
-    return replace(found, published_gain=apart, published_marks=published, published_p=next(printed, None))
-
-
-def _paired(results: Results, benchmark: str, method: str, rival: str, levels: Sequence[float]) -> Comparison | None:
-    gain = results.gain(benchmark, method, rival)
-    if gain is None:
-        return None
-    ours, theirs = _percent(results, benchmark, method), _percent(results, benchmark, rival)
-    seeds = sorted(ours.keys() & theirs.keys())
-    tossed = permutation_p([ours[s] for s in seeds], [theirs[s] for s in seeds])
-    marks = "*" * sum(gain.p < level for level in levels)
-    return Comparison(benchmark, method, rival, gain, tossed, corrected=math.nan, marks=marks)

@@ -28,8 +28,9 @@ from gmed.engine.bench import Speed
 from gmed.experiment import Watcher
 from gmed.paper import quantities
 from gmed.plan import SMALL_VERSION
-from gmed.reproduce import Comparison, Reproduction
+from gmed.reproduce import Reproduction
 from gmed.results import Failure, Results
+from gmed.results.comparisons import Comparison, levels_in_words
 from gmed.results.metrics import Metrics
 from gmed.results.wording import apart, beside, describe_gain, duration, first_line, p_value, spread
 from gmed.studies import Finding
@@ -288,9 +289,10 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
         console.print(f"({_whose_spread(found)})")
     for c in found.comparisons:
         _show_comparison(console, c, len(found.comparisons))
-    levels = ", ".join(f"{'*' * (place + 1)} p < {level:g}" for place, level in enumerate(target.levels))
     if found.comparisons and not found.quick:
-        console.print(f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {levels})")
+        console.print(
+            f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {levels_in_words(target.levels)})"
+        )
     for c in found.best:
         console.print(f"The best edited method against the previous best, by {c.chosen}:")
         _show_comparison(console, c, len(found.best))

@@ -18,7 +18,7 @@ from gmed.experiment import left_out
 from gmed.report import cost, curves, edits, memory_over_time, seed_distribution, task_matrices
 from gmed.report.chart import Chart
 from gmed.report.commands import report_command, run_commands, tune_commands
-from gmed.report.comparisons import Comparison, best_methods, comparisons
+from gmed.report.comparisons import best_methods, comparisons
 from gmed.report.origins import environments, settings
 from gmed.report.paired_differences import gains_at_a_glance, paired_differences
 from gmed.report.runs import by_benchmark, by_method, has_memory, without_tuning
@@ -27,6 +27,7 @@ from gmed.report.titles import titles
 from gmed.report.tuning_grid import tried, tuned_benchmarks, tuning_grid
 from gmed.report.watched import find_watched
 from gmed.results import Results, Row, Store
+from gmed.results.comparisons import Comparison
 from gmed.results.tuning import Scores
 
 Watched = tuple[RunSpec, dict[str, Any]]

@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import Any
 
 from gmed.report.chart import inline_json
-from gmed.report.comparisons import correction_in_words, levels_in_words
+from gmed.report.comparisons import LEVELS, correction_in_words
 from gmed.report.contents import Contents, Section
 from gmed.report.tables import Cell, Table
+from gmed.results.comparisons import levels_in_words
 from gmed.results.wording import first_line
 from gmed.version import __version__
 
@@ -52,7 +53,7 @@ def html(contents: Contents) -> str:
         runs=f"{len(results.runs):,}",
         methods=len({run.method for run in results.runs}),
         left_out=contents.left_out,
-        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words()})."
+        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words(LEVELS)})."
         if contents.compared
         else "",
         glance=glance(contents),

@@ -7,8 +7,9 @@ import math
 from collections import Counter
 
 from gmed.io.files import write_csv
-from gmed.report.comparisons import LEVELS, Comparison, best_methods, comparisons, correction_in_words
+from gmed.report.comparisons import LEVELS, best_methods, comparisons, correction_in_words
 from gmed.results import Results, Row, markdown
+from gmed.results.comparisons import Comparison
 from gmed.results.markdown import plain
 from gmed.results.wording import p_value
 
@@ -40,7 +41,7 @@ def csv_table(results: Results) -> str:
             values |= {"difference": row.difference.mean, "difference_error": row.difference.error}
         if found:
             gain = found.gain
-            values |= {"gain_over": found.base, "gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+            values |= {"gain_over": found.rival, "gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
             values |= {"gain_n": gain.n, "effect_size": gain.effect_size, "p": gain.p, "p_corrected": found.corrected}
             values["marks"] = found.marks
         lines.append({k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()})
@@ -54,7 +55,7 @@ def markdown_tables(results: Results) -> str:
     rows = results.rows()
     compared = comparisons(results, rows)
     corrected = [
-        f"- {plain(c.benchmark)}: {plain(c.method)} over {plain(c.base)}: p {p_value(c.corrected)}"
+        f"- {plain(c.benchmark)}: {plain(c.method)} over {plain(c.rival)}: p {p_value(c.corrected)}"
         for c in compared
         if not math.isnan(c.corrected)
     ]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from gmed.engine import RunResult
-from gmed.report.comparisons import Comparison
 from gmed.report.runs import by_method
 from gmed.results import Row
+from gmed.results.comparisons import Comparison
 from gmed.results.metrics import Metrics
 from gmed.results.wording import apart, p_value, spread
 
@@ -106,7 +106,7 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
                     f"{gain.mean:+.2f} {interval(gain.low, gain.high)}{found.marks}",
                     gain.mean,
                     bool(found.marks),
-                    f"over {found.base}, {gain.n} pairs, d = {gain.effect_size:.2f}"
+                    f"over {found.rival}, {gain.n} pairs, d = {gain.effect_size:.2f}"
                     + (f"; {gain.mixed} pairs on different devices or versions of torch" if gain.mixed else ""),
                 )
                 if found and gain

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from gmed.engine import RunResult
 from gmed.report.chart import GROUND, Chart, Choice, rows, tooltip
-from gmed.report.comparisons import Comparison
 from gmed.report.runs import by_method, first_choice
+from gmed.results.comparisons import Comparison
 from gmed.studies.charts import Record
 
 Matrix = NDArray[np.float64]
@@ -42,7 +42,7 @@ def task_matrices(runs: Sequence[RunResult], place: str) -> Chart | None:
 def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], place: str) -> Chart | None:
     """What every part changes, task by task."""
     means = mean_matrices(runs)
-    apart = {c.name: means[c.method] - means[c.base] for c in compared if c.method in means and c.base in means}
+    apart = {c.name: means[c.method] - means[c.rival] for c in compared if c.method in means and c.rival in means}
     if not apart:
         return None
     import altair as alt

@@ -105,18 +105,22 @@ class Results:
 
     def gain(self, benchmark: str, method: str, over: str) -> Gain | None:
         """The paired gain of one method over another at the seeds both have, in percentage points."""
+        differences = self.differences(benchmark, method, over)
+        if not differences:
+            return None
+        gain = paired_gain(list(differences.values()), [0.0] * len(differences))
+        here, there = self._surroundings(benchmark, method), self._surroundings(benchmark, over)
+        return replace(gain, mixed=sum(here[s] != there[s] for s in differences))
+
+    def differences(self, benchmark: str, method: str, over: str) -> dict[int, float]:
+        """Return the differences of two methods by seed, at the seeds both have, in percentage points."""
         ours, base = self.accuracies(benchmark, method), self.accuracies(benchmark, over)
         for name, found in ((method, ours), (over, base)):
             if not found:
                 raise unknown(
                     f"result on {benchmark}:", name, {r.method for r in self.runs if r.benchmark == benchmark}
                 )
-        seeds = sorted(ours.keys() & base.keys())
-        if not seeds:
-            return None
-        gain = paired_gain([100 * ours[s] for s in seeds], [100 * base[s] for s in seeds])
-        here, there = self._surroundings(benchmark, method), self._surroundings(benchmark, over)
-        return replace(gain, mixed=sum(here[s] != there[s] for s in seeds))
+        return {seed: 100 * ours[seed] - 100 * base[seed] for seed in sorted(ours.keys() & base.keys())}
 
     def _surroundings(self, benchmark: str, method: str) -> dict[int, tuple[str | None, str | None]]:
         """The device and the version of torch that every seed was computed on and with."""

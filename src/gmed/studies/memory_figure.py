@@ -10,8 +10,9 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.paper.targets import get_target
 from gmed.plan import QUICK_SEEDS, Chosen, Planned, choose, compute
-from gmed.reproduce import Comparison, compared, planned, reproduce
+from gmed.reproduce import planned, reproduce
 from gmed.results import Published
+from gmed.results.comparisons import Comparison, compare
 from gmed.studies.charts import COLOURS, INK, SHAPES, Record, data, gain_columns, panel_title
 from gmed.studies.figure import Figure
 from gmed.studies.study import Asked, Finding, Number
@@ -47,7 +48,7 @@ class MemoryFigure(Figure):
         failures = [*table.failures, *further.failures]
         found = Finding(self, asked.quick, table=table, missing=table.missing, failures=failures)
         levels = () if asked.quick else table.target.levels
-        found.comparisons = compared(further, further_pairs(), levels)
+        found.comparisons = compare(further, further_pairs(), levels)
         found.numbers = [
             Number.of(one.benchmark, one.method, percent)
             for one in further_size()

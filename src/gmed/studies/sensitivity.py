@@ -8,8 +8,8 @@ import numpy as np
 from gmed.engine import get_benchmark, resolve
 from gmed.paper import published
 from gmed.plan import Planned, compute
-from gmed.reproduce import Comparison, compared
 from gmed.results import Results
+from gmed.results.comparisons import Comparison, compare
 from gmed.results.tuning import GRIDS
 from gmed.studies.charts import COLOURS, GREY, INK, Record, data, gain_columns, panel_title
 from gmed.studies.figure import Figure
@@ -43,7 +43,7 @@ class Sensitivity(Figure):
                 beside = (theirs.mean, theirs.std, theirs.n) if theirs else ()
                 found.numbers.append(Number.of(benchmark, method, percent, *beside))
         pairs = [(benchmark, method, "er") for benchmark, method, _ in chosen.planned if method != "er"]
-        found.comparisons = compared(results, pairs, levels=())
+        found.comparisons = compare(results, pairs, levels=())
         found.notes.append("Final accuracy in %. The paper gives no numbers for its figure; beside ours is Table 1.")
         return found, [
             record for benchmark in chosen.benchmarks for record in records_of(results, benchmark, found.comparisons)

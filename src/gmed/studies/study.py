@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from gmed.experiment import Watcher, default_store
 from gmed.paper import quantities
 from gmed.plan import Chosen, Planned, choose
-from gmed.reproduce import Comparison, Reproduction
+from gmed.reproduce import Reproduction
 from gmed.results import Difference, Failure, difference
+from gmed.results.comparisons import Comparison
 from gmed.results.results import finite
 
 
@@ -127,9 +128,7 @@ class Finding:
             "quick": self.quick,
             "missing": self.missing,
             "numbers": [finite(asdict(number)) for number in self.numbers],
-            "comparisons": [
-                finite(asdict(c)) for c in (*(self.table.comparisons if self.table else ()), *self.comparisons)
-            ],
+            "comparisons": [c.to_dict() for c in (*(self.table.comparisons if self.table else ()), *self.comparisons)],
             "notes": self.notes,
             "files": [str(path) for path in self.files],
             "failures": [asdict(failure) for failure in self.failures],
