@@ -11,6 +11,7 @@ from gmed.report.chart import GROUND, Chart, Choice, rows, tooltip
 from gmed.report.runs import by_method, first_choice
 from gmed.results.comparisons import Comparison
 from gmed.studies.charts import Record
+from gmed.studies.heat_map import heat_map
 
 Matrix = NDArray[np.float64]
 
@@ -31,9 +32,7 @@ def task_matrices(runs: Sequence[RunResult], place: str) -> Chart | None:
         "Task by task",
         "Mean accuracy over seeds on every task (across) at the end of every task (down): a column fades where a task "
         "is forgotten.",
-        _heat_map(
-            alt.Scale(scheme="viridis", domain=[0, 100]), "accuracy, %", _tasks(means), ".0f", "datum.value < 60"
-        ),
+        _drawn(alt.Scale(scheme="viridis", domain=[0, 100]), "accuracy, %", _tasks(means), ".0f", "datum.value < 60"),
         records_of(means),
         Choice("method", list(means), [next(iter(known or means))]),
     )
@@ -53,7 +52,7 @@ def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], 
         "What each part changes, task by task",
         "Mean accuracy with the part named last minus without it, on every task at the end of every task: blue higher, "
         "red lower.",
-        _heat_map(
+        _drawn(
             alt.Scale(scheme="redblue", domain=[-most, most], domainMid=0),
             "difference, points",
             _tasks(apart),
@@ -69,21 +68,20 @@ def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], 
     )
 
 
-def _heat_map(scale: Any, what: str, tasks: int, figures: str, dark: str) -> Any:
-    """Cells; where there are few, with their numbers, white on those for which ``dark`` holds."""
-    import altair as alt
-
-    plain = alt.Axis(labelAngle=0, ticks=False, domain=False, labelOverlap=True)
+def _drawn(scale: Any, what: str, tasks: int, number: str, white: str) -> Any:
+    """Tasks across and down; the cells have room for numbers where there are few."""
     about = [("method:N", "method"), ("after:O", "after task"), ("task:O", "on task"), ("value:Q", what)]
-    base = alt.Chart(rows()).encode(
-        alt.X("task:O", title="on task", axis=plain), alt.Y("after:O", title="after task", axis=plain)
+    drawn = heat_map(
+        rows(),
+        ("task", "on task"),
+        ("after", "after task"),
+        ("value", what),
+        scale,
+        number=number if tasks <= FEW else "",
+        white=white,
+        gap=GROUND,
+        tooltip=tooltip(about),
     )
-    drawn = base.mark_rect(stroke=GROUND, strokeWidth=0.5).encode(
-        alt.Color("value:Q", title=what, scale=scale, legend=alt.Legend(gradientLength=160)), tooltip=tooltip(about)
-    )
-    if tasks <= FEW:
-        ink = alt.condition(dark, alt.value("#ffffff"), alt.value("#000000"))
-        drawn += base.mark_text(fontSize=11).encode(text=alt.Text("value:Q", format=figures), color=ink)
     return drawn.properties(width="container", height=300)
 
 

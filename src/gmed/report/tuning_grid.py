@@ -7,11 +7,12 @@ from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.engine.methods import parse
 from gmed.engine.parts import Part
 from gmed.errors import UsageError
-from gmed.report.chart import Chart, Choice, rows, tooltip
+from gmed.report.chart import GROUND, Chart, Choice, rows, tooltip
 from gmed.report.runs import edits_with_gmed
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, Scores, scores
-from gmed.studies.tuned import records_of
+from gmed.studies.heat_map import heat_map
+from gmed.studies.tuned import ACROSS, DOWN, records_of
 
 
 def tried(store: Store, benchmark: str) -> dict[str, Scores]:
@@ -53,30 +54,25 @@ def tuning_grid(found: dict[str, Scores], place: str) -> Chart | None:
         return None
     import altair as alt
 
-    records = records_of(found)
-    plain = alt.Axis(labelAngle=0, ticks=False, domain=False)
-    base = alt.Chart(rows()).encode(
-        alt.X("alpha:O", title="editing stride α", axis=plain), alt.Y("beta:O", title="regularisation β", axis=plain)
-    )
-    cells = base.mark_rect().encode(
-        alt.Color(
-            "score:Q",
-            title="held-out %",
-            scale=alt.Scale(scheme="viridis", zero=False),
-            legend=alt.Legend(gradientLength=120),
-        ),
+    drawn = heat_map(
+        rows(),
+        ACROSS,
+        DOWN,
+        ("score", "held-out %"),
+        alt.Scale(scheme="viridis", zero=False),
+        rings={"best": "circle"},
+        gap=GROUND,
         tooltip=tooltip(
             [("method:N", "method"), ("alpha:O", "α"), ("beta:O", "β"), ("score:Q", "held-out accuracy, %")]
         ),
     )
-    best = base.transform_filter("datum.best").mark_point(shape="circle", size=150, color="white", strokeWidth=2.5)
     seeds = sorted({grid.seeds for grid in found.values()})
     return Chart(
         f"{place}-tuning",
         "α and β",
         f"Accuracy on held-out examples of the first three tasks, means over {' or '.join(map(str, seeds))} seeds "
         "(gmed tune); the circle is what was chosen.",
-        (cells + best).properties(width="container", height=220),
-        records,
+        drawn.properties(width="container", height=220),
+        records_of(found),
         Choice("method", list(found), [next(iter(found))]),
     )

@@ -11,13 +11,17 @@ from gmed.experiment import default_store
 from gmed.plan import SIX, Planned, compute
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, Scores, candidates, scores
-from gmed.studies.charts import INK, Record, data, panel_title
+from gmed.studies.charts import Record, data, panel_title
 from gmed.studies.figure import Figure
+from gmed.studies.heat_map import heat_map
 from gmed.studies.study import Asked, Finding, Number
 
 ROWS = {"er+gmed": "er+gmed, mir+gmed, gem+gmed", "er-aug+gmed": "er-aug+gmed"}
 SEEDS = 5
 """At which ``gmed tune`` tries every candidate unless told otherwise."""
+
+ACROSS, DOWN = ("alpha", "editing stride α"), ("beta", "regularisation β")
+"""What is tuned, with its title."""
 
 
 def _tuned_benchmark(name: str) -> str:
@@ -77,7 +81,7 @@ class Tuned(Figure):
         for benchmark in dict.fromkeys(record["benchmark"] for record in records):
             own = [record for record in records if record["benchmark"] == benchmark]
             methods = dict.fromkeys(record["method"] for record in own)
-            panels = [_heat_map([record for record in own if record["method"] == method]) for method in methods]
+            panels = [_panel([record for record in own if record["method"] == method]) for method in methods]
             rows.append(alt.hconcat(*panels, spacing=24).resolve_scale(color="independent"))
         return alt.vconcat(*rows).resolve_scale(color="independent")
 
@@ -104,21 +108,19 @@ def records_of(found: Mapping[str, Scores]) -> list[Record]:
     return records
 
 
-def _heat_map(records: list[Record]) -> Any:
+def _panel(records: list[Record]) -> Any:
     import altair as alt
 
     lowest, highest = (pick(record["score"] for record in records) for pick in (min, max))
-    plain = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False)
-    base = alt.Chart(data(records)).encode(
-        alt.X("alpha:O", title="editing stride α", axis=plain), alt.Y("beta:O", title="regularisation β", axis=plain)
-    )
-    shade = alt.Scale(scheme="viridis", domain=[lowest, highest])
-    cells = base.mark_rect().encode(alt.Color("score:Q", scale=shade, legend=None))
-    ink = alt.condition(f"datum.score < {lowest + 0.6 * (highest - lowest)}", alt.value("white"), alt.value(INK))
-    numbers = base.mark_text(fontSize=9).encode(alt.Text("score:Q", format=".1f"), color=ink)
-    chosen = base.transform_filter("datum.best").mark_point(shape="circle", size=620, color="#d55e00", strokeWidth=2)
-    published = base.transform_filter("datum.published").mark_point(
-        shape="square", size=620, color="#d55e00", strokeWidth=2
+    drawn = heat_map(
+        data(records),
+        ACROSS,
+        DOWN,
+        ("score", ""),
+        alt.Scale(scheme="viridis", domain=[lowest, highest]),
+        number=".1f",
+        white=f"datum.score < {lowest + 0.6 * (highest - lowest)}",
+        rings={"published": "square", "best": "circle"},
     )
     title = panel_title(f"{records[0]['benchmark']}, {records[0]['method']}")
-    return (cells + numbers + published + chosen).properties(width=330, height=190, title=title)
+    return drawn.properties(width=330, height=190, title=title)
