@@ -22,12 +22,13 @@ from gmed.report.comparisons import best_methods, comparisons
 from gmed.report.origins import environments, settings
 from gmed.report.paired_differences import gains_at_a_glance, paired_differences
 from gmed.report.runs import by_benchmark, by_method, has_memory, without_tuning
-from gmed.report.tables import Table, metric_table, result_table
+from gmed.report.tables import metric_table, result_table
 from gmed.report.titles import titles
 from gmed.report.tuning_grid import tried, tuned_benchmarks, tuning_grid
 from gmed.report.watched import find_watched
 from gmed.results import Results, Row, Store
 from gmed.results.comparisons import Comparison
+from gmed.results.tables import Table
 from gmed.results.tuning import Scores
 
 Watched = tuple[RunSpec, dict[str, Any]]

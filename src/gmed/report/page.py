@@ -13,12 +13,15 @@ from typing import Any
 from gmed.report.chart import inline_json
 from gmed.report.comparisons import LEVELS, correction_in_words
 from gmed.report.contents import Contents, Section
-from gmed.report.tables import Cell, Table
 from gmed.results.comparisons import levels_in_words
+from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 from gmed.results.wording import first_line
 from gmed.version import __version__
 
 TITLE = "GMED report"
+
+GAINS = "methods with a significant gain over the same without the part named last, of all compared"
+"""What is counted of the parts of a benchmark."""
 
 VEGA = "window.vegaEmbed = vegaEmbed;"
 """What the page takes of the bundle of Vega, Vega-Lite and Vega-Embed."""
@@ -108,33 +111,28 @@ def breakable(name: str) -> Any:
 def glance(contents: Contents) -> Table:
     """A row for each benchmark."""
     table = Table(
-        "glance-table",
-        (
-            ("benchmark", ""),
-            ("runs", "finished"),
-            ("methods", ""),
-            ("best method", "of those that meet the stream as it comes; several if they tie"),
-            ("accuracy, %", "its mean over seeds"),
-            (
-                "parts that help",
-                "methods with a significant gain over the same without the part named last, of all compared",
-            ),
-        ),
+        [
+            Column("benchmark"),
+            Column("runs", True, "finished"),
+            *numbers("methods"),
+            Column("best method", note="of those that meet the stream as it comes; several if they tie"),
+            Column("accuracy, %", True, "its mean over seeds"),
+            Column("parts that help", True, GAINS),
+        ],
+        name="glance-table",
     )
     for section in contents.sections:
         if not section.rows:
             continue
         best = [row for row in section.rows if row.method in section.best]
         won = sum(bool(comparison.marks) for comparison in section.compared)
-        table.rows.append(
-            [
-                Cell(section.title, section.title, note=section.benchmark),
-                Cell(str(len(section.runs)), len(section.runs)),
-                Cell(str(len(section.rows)), len(section.rows)),
-                Cell(", ".join(section.best) or "–", ", ".join(section.best)),
-                Cell(f"{best[0].mean:.2f}", best[0].mean) if best else Cell("–"),
-                Cell(f"{won} of {len(section.compared)}", won) if section.compared else Cell("–"),
-            ]
+        table.add(
+            Cell(section.title, section.title, note=section.benchmark),
+            len(section.runs),
+            len(section.rows),
+            ", ".join(section.best) or MISSING,
+            Cell(f"{best[0].mean:.2f}", best[0].mean) if best else MISSING,
+            Cell(f"{won} of {len(section.compared)}", won) if section.compared else MISSING,
         )
     return table
 
@@ -142,10 +140,9 @@ def glance(contents: Contents) -> Table:
 def environment_table(contents: Contents) -> Table:
     """A row for each combination of versions and devices."""
     names = list(dict.fromkeys(name for found, _ in contents.environments for name in found))
-    table = Table("environments", (*((name, "") for name in names), ("runs", "")))
+    table = Table([*texts(*names), *numbers("runs")], name="environments")
     for found, count in contents.environments:
-        cells = [Cell(found.get(name, "–"), found.get(name, "")) for name in names]
-        table.rows.append([*cells, Cell(str(count), count)])
+        table.add(*(found.get(name, MISSING) for name in names), count)
     return table
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
-from gmed.io.files import write_csv
 from gmed.report.comparisons import LEVELS, best_methods, comparisons, correction_in_words
 from gmed.results import Results, Row, markdown
 from gmed.results.comparisons import Comparison
-from gmed.results.markdown import plain
+from gmed.results.table_formats import as_csv, as_latex
+from gmed.results.table_formats import escape_markdown as plain
+from gmed.results.tables import METHOD, MISSING, Cell, Table, accuracy_cell, numbers, texts
 from gmed.results.wording import p_value
 
 COLUMNS = (
@@ -24,16 +26,10 @@ def csv_table(results: Results) -> str:
     """A row for each method on each benchmark, accuracies in percent; what is undefined is empty."""
     rows = results.rows()
     compared = {(c.benchmark, c.method): c for c in comparisons(results, rows)}
-    lines: list[dict[str, object]] = []
+    table = Table(texts(*COLUMNS))
     for row in rows:
         theirs, found = row.published, compared.get((row.benchmark, row.method))
-        values: dict[str, object] = {
-            "benchmark": row.benchmark,
-            "method": row.method,
-            "n": row.n,
-            "mean": row.mean,
-            "std": row.std,
-        }
+        values: dict[str, Any] = {name: getattr(row, name) for name in ("benchmark", "method", "n", "mean", "std")}
         if theirs:
             values |= {"published_mean": theirs.mean, "published_std": theirs.std, "published_n": theirs.n or None}
             values["published_table"] = theirs.table
@@ -44,10 +40,9 @@ def csv_table(results: Results) -> str:
             values |= {"gain_over": found.rival, "gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
             values |= {"gain_n": gain.n, "effect_size": gain.effect_size, "p": gain.p, "p_corrected": found.corrected}
             values["marks"] = found.marks
-        lines.append({k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()})
-    file = io.BytesIO()
-    write_csv(file, COLUMNS, lines)
-    return file.getvalue().decode()
+        given = (values.get(name) for name in COLUMNS)
+        table.add(*(MISSING if value is None else Cell(str(value), value) for value in given))
+    return as_csv(table)
 
 
 def markdown_tables(results: Results) -> str:
@@ -72,41 +67,22 @@ def latex_table(results: Results) -> str:
     compared = {(c.benchmark, c.method): c for c in comparisons(results, rows)}
     best, usual = best_methods(rows), Counter(row.n for row in rows).most_common(1)[0][0] if rows else 0
     benchmarks = list(dict.fromkeys(row.benchmark for row in rows))
+    table = Table([METHOD, *numbers(*benchmarks)])
     cells = {(row.benchmark, row.method): row for row in rows}
-    lines = []
     for method in dict.fromkeys(row.method for row in rows):
-        shown = [
-            _cell(cells.get((benchmark, method)), best.get(benchmark, []), compared.get((benchmark, method)), usual)
-            for benchmark in benchmarks
-        ]
-        lines.append(" & ".join([rf"\texttt{{{escaped(method)}}}", *shown]) + r" \\")
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_caption(rows, list(compared.values()), usual)}}}",
-            rf"\begin{{tabular}}{{l{'r' * len(benchmarks)}}}",
-            r"\toprule",
-            " & ".join(["method", *(escaped(name) for name in benchmarks)]) + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
+        shown = [cells.get((benchmark, method)) for benchmark in benchmarks]
+        table.add(method, *(_cell(row, best, compared, usual) if row else MISSING for row in shown))
+    return as_latex(table, _caption(rows, list(compared.values()), usual))
+
+
+def _cell(row: Row, best: dict[str, list[str]], compared: dict[tuple[str, str], Comparison], usual: int) -> Cell:
+    found = compared.get((row.benchmark, row.method))
+    return replace(
+        accuracy_cell(row),
+        strong=row.method in best.get(row.benchmark, []),
+        marks=found.marks if found else "",
+        note=str(row.n) if row.n != usual else "",
     )
-
-
-def _cell(row: Row | None, best: list[str], compared: Comparison | None, usual: int) -> str:
-    if row is None:
-        return "--"
-    spread = "" if math.isnan(row.std) else rf" \pm {row.std:.1f}"
-    mean = rf"\mathbf{{{row.mean:.2f}}}" if row.method in best else f"{row.mean:.2f}"
-    stars = compared.marks.replace("*", r"\ast") if compared else ""
-    marks = f"^{{{stars}}}" if stars else ""
-    return f"${mean}{spread}{marks}$" + (rf" {{\scriptsize ({row.n})}}" if row.n != usual else "")
 
 
 def _caption(rows: list[Row], compared: list[Comparison], usual: int) -> str:
@@ -124,22 +100,3 @@ def _caption(rows: list[Row], compared: list[Comparison], usual: int) -> str:
             rf"$t$-test, {correction_in_words(compared)} ({', '.join(stars)})."
         )
     return " ".join(parts)
-
-
-SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    **{character: rf"\{character}" for character in "&%$#_{}"},
-}
-
-
-def escaped(text: str) -> str:
-    r"""Text that LaTeX prints as it is; what its fonts may lack becomes a question mark.
-
-    >>> print(escaped("a_b^2 & 50 % {x}"))
-    a\_b\textasciicircum{}2 \& 50 \% \{x\}
-    """
-    return "".join(SPECIAL.get(c, c if c.isascii() and c.isprintable() else "?") for c in text)
