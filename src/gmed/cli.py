@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.table import Table
 
 from gmed.cli_completion import add_completion
 from gmed.cli_data import data_app
@@ -39,6 +38,7 @@ from gmed.io.user_code import read_installed
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, values_on
 from gmed.report.runs import without_tuning
 from gmed.results import Results
+from gmed.results.tables import Table, texts
 from gmed.tensorboard import TensorBoardCurves
 from gmed.terminal import (
     DONE,
@@ -50,6 +50,7 @@ from gmed.terminal import (
     show_results,
     show_speeds,
 )
+from gmed.terminal_table import render_table
 from gmed.version import __version__
 
 app = typer.Typer(
@@ -192,26 +193,22 @@ def list_(
     console = make_console()
     read_installed()
     folder = Path(data_dir) if data_dir else None
-    shown = Table(title="Benchmarks", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "data", "stream"):
-        shown.add_column(heading)
+    shown = Table(texts("name", "data", "stream"), "Benchmarks")
     sharp = [b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning]
     problems = {b.name: b.data_problem(folder) for b in sharp}
     for b in sharp:
-        shown.add_row(b.name, "missing" if problems[b.name] else "present", b.summary)
-    console.print(shown)
+        shown.add(b.name, "missing" if problems[b.name] else "present", b.summary)
+    console.print(render_table(shown))
     console.print("Each also with --fuzzy, where tasks fade into each other.")
     if any(problems.values()):
         console.print("gmed data says how to get what is missing.")
 
-    shown = Table(title="\nMethods", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "parameters", "what it is"):
-        shown.add_column(heading)
+    shown = Table(texts("name", "parameters", "what it is"), "\nMethods")
     for name, entry in METHODS.items():
-        shown.add_row(name, _defaults(entry.parameters()), entry.summary)
+        shown.add(name, _defaults(entry.parameters()), entry.summary)
     for name, entry in {**MEMORIES, **RETRIEVALS, **EDITS}.items():
-        shown.add_row(f"...+{name}", _defaults(entry.parameters()), entry.summary)
-    console.print(shown)
+        shown.add(f"...+{name}", _defaults(entry.parameters()), entry.summary)
+    console.print(render_table(shown))
     console.print("\nDefaults of each benchmark")
     for b in sharp:
         console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(_defaults_on(b))}")

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
-from rich.table import Table
 
 from gmed.cli_options import DataDir
 from gmed.data.catalogue import CATALOGUE, get_entry
 from gmed.errors import DataError
+from gmed.results.tables import Table, texts
 from gmed.terminal import BAD_USAGE, DONE, INTERRUPTED, make_console, progress_bar
+from gmed.terminal_table import render_table
 
 data_app = typer.Typer(rich_markup_mode=None)
 
@@ -25,13 +26,11 @@ def data(context: typer.Context) -> None:
     """List data sets: where each is, or how to get it."""
     if context.invoked_subcommand:
         return
-    shown = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "images", "disk"):
-        shown.add_column(heading, no_wrap=True)
+    shown = Table(texts("name", "images", "disk"))
     for entry in CATALOGUE.values():
-        shown.add_row(entry.name, entry.images, entry.disk)
+        shown.add(entry.name, entry.images, entry.disk)
     console = make_console()
-    console.print(shown)
+    console.print(render_table(shown))
     console.print()
     for entry in CATALOGUE.values():
         try:

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from gmed.cli_options import StoreFile
 from gmed.doctor import NOTE, PROBLEM, SOUND, examine
 from gmed.experiment import default_store
+from gmed.results.tables import Cell, Table, texts
 from gmed.terminal import BAD_USAGE, DONE, make_console
+from gmed.terminal_table import render_table
 
 COLOURS = {SOUND: "green", NOTE: "yellow", PROBLEM: "bold red"}
 
@@ -33,15 +33,12 @@ def _doctor(
     if as_json:
         print(json.dumps([asdict(sign) for sign in signs], indent=2))
     else:
-        shown = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        shown.add_column(no_wrap=True)
-        shown.add_column(no_wrap=True)
-        shown.add_column(overflow="fold")
+        shown = Table(texts("", "", ""))
         said = ""
         for sign in signs:
             about, said = (sign.about if sign.about != said else ""), sign.about
-            shown.add_row(about, Text(sign.state, style=COLOURS[sign.state]), sign.text)
+            shown.add(about, Cell(sign.state, color=COLOURS[sign.state]), sign.text)
         console = make_console()
-        console.print(shown)
+        console.print(render_table(shown))
         console.print(f"\n{problems} problem{'s' * (problems != 1)}" if problems else "\nNo problems.")
     raise typer.Exit(BAD_USAGE if problems else DONE)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gmed.cli_options import Extension, StoreFile
 from gmed.engine import get_benchmark, resolve
@@ -17,8 +16,10 @@ from gmed.results import Store
 from gmed.results.document import Document
 from gmed.results.export import check_exportable
 from gmed.results.export import export as write_export
+from gmed.results.tables import MISSING, Table, numbers, texts
 from gmed.results.wording import first_line
 from gmed.terminal import DONE, RUN_FAILED, make_console
+from gmed.terminal_table import render_table
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -49,12 +50,10 @@ def runs(
         "failed": Counter((failure.benchmark, failure.method) for failure in results.failures),
         "half-finished": Counter(name for name in half if benchmark in (None, name[0])),
     }
-    shown = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("benchmark", "method", *counts):
-        shown.add_column(heading, justify="right" if heading in counts else "left", overflow="fold")
+    shown = Table([*texts("benchmark", "method"), *numbers(*counts)])
     for name in dict.fromkeys(name for found in counts.values() for name in found):
-        shown.add_row(*name, *(str(found[name] or "-") for found in counts.values()))
-    console.print(shown)
+        shown.add(*name, *(found[name] or MISSING for found in counts.values()))
+    console.print(render_table(shown))
     if outdated:
         lacking = extensions_to_load(path)
         said = f", or by parts to be loaded: {lacking}" if lacking else ""

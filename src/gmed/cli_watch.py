@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from gmed.cli_options import StoreFile
@@ -21,9 +21,11 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.results import Store
 from gmed.results.store import Timing
+from gmed.results.tables import MISSING, Table, numbers, texts
 from gmed.results.under_way import RunUnderWay, SweepUnderWay, seconds_left, sweeps_under_way
 from gmed.results.wording import duration, first_line
 from gmed.terminal import DONE, INTERRUPTED, make_console
+from gmed.terminal_table import render_table
 
 EVERY = 1.0
 """Seconds between two looks."""
@@ -84,30 +86,27 @@ def _one(sweep: SweepUnderWay, timings: Sequence[Timing]) -> list[RenderableType
     return parts
 
 
-def _means(runs: Sequence[RunUnderWay]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("benchmark")
-    table.add_column("method so far", overflow="fold")
-    table.add_column("runs", justify="right")
-    table.add_column("accuracy %", justify="right")
+def _means(runs: Sequence[RunUnderWay]) -> RenderableType:
+    table = Table([*texts("benchmark", "method so far"), *numbers("runs", "accuracy %")])
     kinds: dict[tuple[str, str], list[RunUnderWay]] = {}
     for run in runs:
         kinds.setdefault((run.benchmark, run.method), []).append(run)
     for (benchmark, method), own in kinds.items():
         found = [run.accuracy for run in own if run.accuracy is not None]
-        mean = f"{100 * fmean(found):.2f}" if found else "-"
-        table.add_row(Text(benchmark), Text(method), f"{sum(run.ended for run in own)}/{len(own)}", mean)
-    return table
+        mean = f"{100 * fmean(found):.2f}" if found else MISSING
+        table.add(benchmark, method, f"{sum(run.ended for run in own)}/{len(own)}", mean)
+    return render_table(table)
 
 
-def _working(runs: Sequence[RunUnderWay]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+def _working(runs: Sequence[RunUnderWay]) -> RenderableType:
+    """A bar for each run: no table of results, but rows of what is drawn."""
+    rows = RichTable.grid(padding=(0, 2, 0, 0))
     for run in runs[:LINES]:
         bar = ProgressBar(total=1.0, completed=run.done, width=24)
-        table.add_row(Text(f"{run.method} seed {run.seed}"), bar, f"{100 * run.done:.0f} %")
+        rows.add_row(Text(f"{run.method} seed {run.seed}"), bar, f"{100 * run.done:.0f} %")
     if len(runs) > LINES:
-        table.add_row(f"and {len(runs) - LINES} more", "", "")
-    return table
+        rows.add_row(f"and {len(runs) - LINES} more", "", "")
+    return rows
 
 
 def ending(seconds: float, now: datetime | None = None) -> str:

@@ -19,7 +19,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from gmed import engine
 from gmed.data import progress as data
@@ -32,9 +31,21 @@ from gmed.reproduce import Reproduction
 from gmed.results import Failure, Results
 from gmed.results.comparisons import Comparison, levels_in_words
 from gmed.results.metrics import Metrics
-from gmed.results.wording import apart, beside, describe_gain, duration, first_line, p_value, spread
+from gmed.results.tables import (
+    METHOD,
+    MISSING,
+    Cell,
+    Table,
+    accuracy_cell,
+    difference_cell,
+    numbers,
+    published_cell,
+    texts,
+)
+from gmed.results.wording import beside, describe_gain, duration, first_line, p_value, spread
 from gmed.studies import Finding
 from gmed.studies.survey import Standing
+from gmed.terminal_table import render_table
 from gmed.tune import Tuned
 
 DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED, OUTPUT_CLOSED = 0, 1, 2, 130, 141
@@ -145,15 +156,12 @@ class LiveProgress(Watcher):
             )
 
     def _view(self) -> Group:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("method so far")
-        table.add_column("runs", justify="right")
-        table.add_column("accuracy %", justify="right")
+        table = Table([*texts("method so far"), *numbers("runs", "accuracy %")])
         for method, planned in self.planned.items():
             found = self.found.get(method, [])
-            mean = f"{100 * sum(found) / len(found):.2f}" if found else "-"
-            table.add_row(method, f"{len(found)}/{planned}", mean)
-        return Group(table, self.bar)
+            mean = f"{100 * sum(found) / len(found):.2f}" if found else MISSING
+            table.add(method, f"{len(found)}/{planned}", mean)
+        return Group(render_table(table), self.bar)
 
     def __enter__(self) -> LiveProgress:
         return self
@@ -166,11 +174,6 @@ class LiveProgress(Watcher):
             self.live.stop()
 
 
-def _breakable(method: str) -> str:
-    """Its name with spaces at which a narrow column can break it; it may be typed so, too."""
-    return method.replace(",", ", ")
-
-
 def show_results(console: Console, results: Results) -> None:
     """The table of each benchmark: ours, the paper's, the difference, and below it the gains of editing."""
     rows = results.rows()
@@ -179,20 +182,12 @@ def show_results(console: Console, results: Results) -> None:
         compared = any(row.published for row in own) or benchmark in BENCHMARKS
         difference = " (difference ± s.e.)" if compared else ""
         title = f"{benchmark}: final accuracy %, mean ± standard deviation{difference}"
-        console.print(title)
-        table = Table()
-        table.add_column("method", overflow="fold")
-        table.add_column("n", justify="right")
-        table.add_column("ours", justify="right", no_wrap=True)
-        if compared:
-            table.add_column("paper", justify="right", no_wrap=True)
-            table.add_column("ours - paper", justify="right", no_wrap=True)
+        beside = ("paper", "ours - paper") if compared else ()
+        table = Table([METHOD, *numbers("n", "ours", *beside)], title)
         for row in own:
-            paper = spread(row.published.mean, row.published.std) if row.published else "-"
-            mark = "! " if row.missed else ""
-            beside = (paper, mark + apart(row.difference)) if compared else ()
-            table.add_row(_breakable(row.method), str(row.n), spread(row.mean, row.std), *beside)
-        console.print(table)
+            theirs = (published_cell(row), difference_cell(row)) if compared else ()
+            table.add(row.method, row.n, accuracy_cell(row), *theirs)
+        console.print(render_table(table, boxed=True))
         if any(row.missed for row in own):
             console.print("! more than two standard errors from the published mean")
         gained = [(row, row.gain) for row in own if row.gain is not None]
@@ -209,15 +204,13 @@ def show_tuned(console: Console, found: Tuned) -> None:
     down = list(dict.fromkeys(point[0] for point in found.scores))
     across = list(dict.fromkeys(point[1:] for point in found.scores))
     best = max(found.scores.values())
-    console.print(f"{found.benchmark} {found.method}: held-out accuracy % of the first tasks, seeds: {found.seeds}")
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column(" \\ ".join(found.parameters), justify="right")
-    for other in across:
-        table.add_column(", ".join(f"{value:g}" for value in other) or "accuracy", justify="right")
+    title = f"{found.benchmark} {found.method}: held-out accuracy % of the first tasks, seeds: {found.seeds}"
+    headings = (", ".join(f"{value:g}" for value in other) or "accuracy" for other in across)
+    table = Table(numbers(" \\ ".join(found.parameters), *headings), title)
     for first in down:
-        cells = [found.scores[first, *other] for other in across]
-        table.add_row(f"{first:g}", *(f"{value:.2f}{'*' if value == best else ' '}" for value in cells))
-    console.print(table)
+        scores = [found.scores[first, *other] for other in across]
+        table.add(f"{first:g}", *(Cell(f"{value:.2f}", value, marks="*" * (value == best)) for value in scores))
+    console.print(render_table(table))
     point = max(found.scores, key=lambda point: found.scores[point])
     values = ", ".join(f"{name} = {value:g}" for name, value in zip(found.parameters, point, strict=True))
     tied = sum(score == best for score in found.scores.values())
@@ -248,13 +241,11 @@ def show_metrics(console: Console, results: Results) -> None:
             "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
         )
         for title, names in zip(titles, (BY_MATRIX, ON_THE_WAY), strict=True):
-            table = Table(title=f"{benchmark}: {title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
-            table.add_column("method", overflow="fold")
-            for name in ("n", *names):
-                table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
+            headings = (name.replace("_", "\n") for name in ("n", *names))
+            table = Table([METHOD, *numbers(*headings)], f"{benchmark}: {title}")
             for method, runs in found.items():
-                table.add_row(_breakable(method), str(len(runs)), *(_mean(runs, name) for name in names))
-            console.print(table)
+                table.add(method, len(runs), *(_mean(runs, name) for name in names))
+            console.print(render_table(table, gap=1))
     older = sum(run.untrained is None or run.passes is None for run in results.runs)
     if older:
         what = "forward transfer and passes are not known of the older ones"
@@ -273,18 +264,15 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
     target = found.target
     console.print(f"{target.table}: {target.title}.{' ' + SMALL_VERSION if found.quick else ''}")
     for benchmark in dict.fromkeys(row.cell.benchmark for row in found.rows):
-        table = Table(title=f"{benchmark}: accuracy %", title_justify="left")
-        table.add_column("method", overflow="fold")
-        for heading in ("n", "ours", "paper", "difference [95 %]"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        table = Table([METHOD, *numbers("n", "ours", "paper", "difference [95 %]")], f"{benchmark}: accuracy %")
         for row in found.rows:
             if row.cell.benchmark == benchmark:
                 paper, apart = row.cell.published, row.difference
                 interval = "" if math.isnan(apart.low) else f" [{apart.low:+.2f}, {apart.high:+.2f}]"
-                printed = spread(paper.mean, paper.std) + paper.marks
+                printed = Cell(spread(paper.mean, paper.std), paper.mean, marks=paper.marks)
                 ours = spread(row.mean, row.std)
-                table.add_row(_breakable(row.cell.method), str(row.n), ours, printed, f"{apart.mean:+.2f}{interval}")
-        console.print(table)
+                table.add(row.cell.method, row.n, ours, printed, f"{apart.mean:+.2f}{interval}")
+        console.print(render_table(table, boxed=True))
     if found.rows:
         console.print(f"({_whose_spread(found)})")
     for c in found.comparisons:
@@ -357,16 +345,11 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
 
 
 def _show_numbers(console: Console, found: Finding) -> None:
-    table = Table()
-    table.add_column("benchmark", no_wrap=True)
-    table.add_column("quantity", overflow="fold")
-    for heading in ("n", "ours", "paper"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = Table([*texts("benchmark", "quantity"), *numbers("n", "ours", "paper")])
     for number in found.numbers:
-        paper = "-" if number.published is None else beside(number.published, number.published_std)
-        ours = beside(number.mean, number.std)
-        table.add_row(number.benchmark, number.quantity, str(number.n), ours, paper)
-    console.print(table)
+        paper = MISSING if number.published is None else beside(number.published, number.published_std)
+        table.add(number.benchmark, number.quantity, number.n, beside(number.mean, number.std), paper)
+    console.print(render_table(table, boxed=True))
     for number in found.numbers:
         if (found_apart := number.difference) is not None and found_apart.low < found_apart.high:
             console.print(
@@ -377,17 +360,16 @@ def _show_numbers(console: Console, found: Finding) -> None:
 
 def show_survey(console: Console, standings: Sequence[Standing]) -> None:
     """What can be reproduced: what it shows, the data it needs, and what is left to compute."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("target\n  in the paper", "shows\n  data sets", "runs stored\nseeds", "time\nleft"):
-        table.add_column(heading, justify="right" if heading.startswith(("runs", "time")) else "left")
+    headings = texts("target\n  in the paper", "shows\n  data sets"), numbers("runs stored\nseeds", "time\nleft")
+    table = Table([*headings[0], *headings[1]])
     for standing in standings:
         study = standing.study
         sets = " ".join(name if here else f"{name}*" for name, here in standing.data.items())
         stored = f"{standing.stored if standing.kept else '-'}/{standing.needed}"
         stored += f"\n{' to '.join(map(str, sorted(set(standing.seeds))))}"
         first, second = f"{study.name}\n  {study.where.split(',')[0]}", f"{study.title}\n  {sets}"
-        table.add_row(first, second, stored, _time_left(standing))
-    console.print(table)
+        table.add(first, second, stored, _time_left(standing))
+    console.print(render_table(table, gap=1))
     notes = {
         "* not here; gmed data says how to get it. Time is of what can be run here.": any(
             not here for standing in standings for here in standing.data.values()
@@ -414,24 +396,21 @@ def _show_failure(console: Console, failure: Failure) -> None:
 
 def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[str, str]) -> None:
     """What was measured, a line for each method and number of learners."""
-    table = Table(title=f"{speeds[0].benchmark}: milliseconds per step of one learner", title_justify="left")
-    for heading in ("method", "learners", "ms", "steps/s", "times as fast", "memory"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    headings = "learners", "ms", "steps/s", "times as fast", "memory"
+    table = Table([METHOD, *numbers(*headings)], f"{speeds[0].benchmark}: milliseconds per step of one learner")
     for speed in speeds:
         learners = f"{speed.replicas} together" if speed.replicas else "plain loop"
-        memory = f"{speed.peak_bytes / 2**30:.1f} GiB" if speed.peak_bytes else "-"
+        memory = f"{speed.peak_bytes / 2**30:.1f} GiB" if speed.peak_bytes else MISSING
         each = f"{speed.milliseconds:.3f}", f"{1000 / speed.milliseconds:,.0f}", f"{speed.ratio:.1f}"
-        table.add_row(speed.method, learners, *each, memory)
-    console.print(table)
+        table.add(speed.method, learners, *each, memory)
+    console.print(render_table(table, boxed=True))
     by_stage = [speed for speed in speeds if speed.stages]
     names = list(dict.fromkeys(stage for speed in by_stage for stage in speed.stages or ()))
-    table = Table(title="by stage, in a loop of its own", title_justify="left")
-    for heading in ("method", *names):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table = Table([METHOD, *numbers(*names)], "by stage, in a loop of its own")
     for speed in by_stage:
         found = speed.stages or {}
-        table.add_row(speed.method, *(f"{found[name]:.3f}" if name in found else "-" for name in names))
-    console.print(table)
+        table.add(speed.method, *(f"{found[name]:.3f}" if name in found else MISSING for name in names))
+    console.print(render_table(table, boxed=True))
     console.print(", ".join(f"{name} {value}" for name, value in environment.items()))
 
 
