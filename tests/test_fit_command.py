@@ -375,6 +375,13 @@ def test_a_folder_that_is_not_there_is_noticed_before_anything_is_learned(tmp_pa
         call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "none" / "m")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_is_no_model_to_go_on_from(tmp_path, table):
+    os.mkfifo(tmp_path / "pipe.gmed")
+    with pytest.raises(DataError, match="not a regular file"):
+        call("fit", table, "--label", "kind", "--drop", "id", "--from", tmp_path / "pipe.gmed", "-o", tmp_path / "m")
+
+
 def test_two_predictions_into_one_file_do_not_mix_their_bytes(tmp_path, table):
     """The second begins while the first has written a part; whoever ends last is what is there."""
     model, out = tmp_path / "m", tmp_path / "same.csv"

@@ -14,7 +14,7 @@ import numpy as np
 from gmed.data.progress import Progress, unwatched
 from gmed.data.table import TableFile
 from gmed.errors import DataError, UsageError, finite_number, whole_number
-from gmed.io.files import check_output_path
+from gmed.io.files import check_output_path, open_regular
 from gmed.learners.state import read_labels
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.settings import Settings
@@ -227,7 +227,7 @@ def _counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
 def _digest(path: Path) -> str:
     """The SHA-256 of a file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
