@@ -10,7 +10,7 @@ from torch import nn
 import gmed
 from gmed.editing import GMED, OptimalEdit
 from gmed.errors import InputError
-from gmed.learners import ER, FineTune
+from gmed.learners import ER, MIR, FineTune
 from gmed.memory import Reservoir
 
 
@@ -53,6 +53,31 @@ def test_a_model_that_changes_its_input_is_refused(name, editing):
     with pytest.raises(InputError, match="changes its input in place"):
         learner.observe(x, y)
     assert torch.equal(x, given)
+    assert all(torch.equal(value, state[key]) for key, value in learner.state_dict().items())
+
+
+class Drifts(Shifts):
+    """Writes into its input from some batch on."""
+
+    def forward(self, x):
+        self.how = "in place" if self.late else "not yet"
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("method", [ER, MIR])
+def test_a_model_that_begins_to_change_its_input_later_is_refused(method):
+    model = Drifts("not yet")
+    model.late = False
+    learner = method(model, lr=0.1, memory=Reservoir(30))
+    learner.observe(*batch())
+    model.late = True
+    learner.forget(where=lambda x, y: y >= 0)  # nothing is replayed: the model is given the incoming batch itself
+    (x, y), state = batch(), learner.state_dict()
+    given = x.clone()
+    with pytest.raises(InputError, match="changes its input in place"):
+        learner.update(x, y)
+    with pytest.raises(InputError, match="changes its input in place"):
+        learner.observe(given, y)
     assert all(torch.equal(value, state[key]) for key, value in learner.state_dict().items())
 
 

@@ -17,12 +17,14 @@ class Rollback:
     """A learner as it is before a step: should what is inside the block fail, it becomes that again.
 
     That is its memory, its model's buffers (batch-norm statistics), what was registered as an extra and, where
-    something can fail after the first update (``restores_parameters``), parameters and what the optimizer remembers.
+    something can fail after the first update (``restores_parameters``, or a model that may write into its input, which
+    is noticed at the end), parameters and what the optimizer remembers.
     Inside, memory is where the model is, and laid out for the first batch.
     """
 
     def __init__(self, learner: Learner, x: Tensor, y: Tensor) -> None:
         self.learner, self.x, self.y = learner, x, y
+        self.parameters_too = learner.restores_parameters or not learner._leaves_inputs_alone
         self.memory = learner.memory
         self.memory_is_new = self.memory is not None and not self.memory.ready
 
@@ -30,7 +32,7 @@ class Rollback:
         learner, memory = self.learner, self.memory
         self.extras = learner._extras.items()
         tensors = [*learner.model_info.buffers, *learner._extras.tensors()]
-        if learner.restores_parameters:
+        if self.parameters_too:
             tensors += learner.model.parameters()
             if learner.optimizer is not None:
                 tensors += learner.optimizer.tensors()
@@ -63,5 +65,5 @@ class Rollback:
             setattr(learner, name, value)
         if self.before is not None:
             self.before.restore()
-        if learner.optimizer is not None and learner.restores_parameters:
+        if learner.optimizer is not None and self.parameters_too:
             learner.optimizer.drop_all_but(self.remembered)

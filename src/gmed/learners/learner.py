@@ -41,6 +41,7 @@ from gmed.models import (
     trainable,
     treats_examples_independently,
     unchanged_inputs,
+    unwritten,
 )
 from gmed.models.factored import descend, sum_of, witnesses
 from gmed.randomness import torch_seeded
@@ -426,7 +427,7 @@ class Learner(RandomDraws, ABC):
         self._to_store, self._device = {}, x.device
         self._model_info = inspect_model(self.model)
         try:
-            with self._rollback(x, y), self._seeded(), self._counting(), torch.enable_grad():
+            with self._rollback(x, y), self._seeded(), self._counting(), unwritten(x), torch.enable_grad():
                 self.step(x, y, *task)
         except ValueError as error:
             if isinstance(error, GmedError):

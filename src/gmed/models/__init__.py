@@ -2,7 +2,7 @@
 
 from gmed.models.columns import Columns
 from gmed.models.compositions import Compositions
-from gmed.models.functional import features, forward, gradient, replaced_tensors, unchanged_inputs
+from gmed.models.functional import features, forward, gradient, replaced_tensors, unchanged_inputs, unwritten
 from gmed.models.growth import grow_outputs, output_layer
 from gmed.models.introspection import (
     ModelInfo,
@@ -45,4 +45,5 @@ __all__ = [
     "trainable",
     "treats_examples_independently",
     "unchanged_inputs",
+    "unwritten",
 ]

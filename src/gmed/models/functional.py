@@ -19,6 +19,11 @@ from gmed.models.modes import still_statistics
 
 Parameters = dict[str, Tensor]
 
+_WRITES = (
+    "the model changes its input in place, and with it your data and what memory stores. Have it work on a copy: "
+    "x = x.clone() at the start of forward, or inplace=False in its first layer."
+)
+
 
 def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """The model's output at ``parameters``. Its buffers (batch-norm statistics) are left as they are.
@@ -80,10 +85,23 @@ def unchanged_inputs(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
     yield copies
     same = all(bool(((copy == x) | x.isnan()).all()) for copy, x in zip(copies, inputs, strict=True))
     if not same or [copy._version for copy in copies] != versions:
-        raise InputError(
-            "the model changes its input in place, and with it your data and what memory stores. Have it work on "
-            "a copy: x = x.clone() at the start of forward, or inplace=False in its first layer."
-        )
+        raise InputError(_WRITES)
+
+
+@contextmanager
+def unwritten(x: Tensor) -> Iterator[None]:
+    """Refuse a model that writes into a tensor inside, as far as torch counts that; nothing is copied.
+
+    >>> x = torch.ones(2)
+    >>> with unwritten(x):
+    ...     x.mul_(2)
+    Traceback (most recent call last):
+    gmed.errors.InputError: the model changes its input in place, ...
+    """
+    version = None if x.is_inference() else x._version
+    yield
+    if version is not None and x._version != version:
+        raise InputError(_WRITES)
 
 
 def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:
