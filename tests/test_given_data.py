@@ -131,6 +131,7 @@ def test_frames_are_read_or_refused_with_a_reason(frame):
         {"x_mem": torch.rand(6, 4).double()},
         {"age": [0, 1]},
         {"loss": lambda output, y: output},
+        {"loss": lambda output, y: 1.0},
     ],
 )
 def test_edit_examples_says_what_it_cannot_use(change):

@@ -212,7 +212,7 @@ def edit_examples(
             return editing.edit(x_m, y_mem, age, Moment(LookAhead(model, x_n, y_stream, lr=lr, loss=loss), size))
     except (torch.OutOfMemoryError, GmedError):
         raise
-    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"the model and loss cannot compute an edit of x_mem {tuple(x_mem.shape)}, y_mem {y_mem.dtype} "
             f"{tuple(y_mem.shape)} for x_stream {tuple(x_stream.shape)}, y_stream {y_stream.dtype} "
