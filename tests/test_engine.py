@@ -72,7 +72,7 @@ def test_stages_of_a_step_add_up():
     learner = Slow(gmed.models.MLP(4, 3, classes=2), lr=0.1, memory=gmed.memory.Reservoir(9))
     stages, start = Stages(learner), perf_counter()
     for _ in range(3):
-        learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 1]))
+        learner.update(torch.rand(3, 4), torch.tensor([0, 1, 1]))
     assert list(stages.seconds) == ["draw", "edit", "update", "memory", "rest"]
     least = {"draw": 0.03, "update": 0.09, "rest": 0.06}
     assert all(stages.seconds[stage] >= seconds for stage, seconds in least.items())

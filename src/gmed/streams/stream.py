@@ -60,8 +60,10 @@ class Stream:
         """Yield the batches from one example to another, ready for a learner. None crosses a point of evaluation.
 
         >>> flow = Stream(torch.zeros(7, 2), torch.arange(7), (), evaluate_after=(4, 7), num_classes=7)
-        >>> [y.tolist() for x, y in flow.batches(3, start=1)]
-        [[1, 2, 3], [4, 5, 6]]
+        >>> for x, y in flow.batches(3, start=1):
+        ...     print(y)
+        tensor([1, 2, 3])
+        tensor([4, 5, 6])
         """
         whole_number("batch_size", batch_size)
         at, stop = start, len(self) if stop is None else stop
