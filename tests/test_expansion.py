@@ -15,7 +15,7 @@ from gmed.learners import CNDPM, CompCL, ERAdam, ProgNN
 from gmed.learners.adam import Adam
 from gmed.memory import Reservoir
 from gmed.models import MLP, Columns, Compositions, Mixture, ResNet18
-from gmed.models.mixture import expanded
+from gmed.models.expert_mixture import expanded
 from gmed.paper import quantities
 from gmed.results import Store
 from gmed.results.metrics import Metrics

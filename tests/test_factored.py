@@ -11,8 +11,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 import gmed
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import DivergedError
+from gmed.kernels.low_rank import Chain, FactoredGradient, Factors, descend, sum_of, witnesses
 from gmed.models import LookAhead, Passes, gradient, trainable
-from gmed.models.factored import Chain, FactoredGradient, Factors, descend, sum_of, witnesses
 from gmed.models.functional import forward
 
 CHAINS = {

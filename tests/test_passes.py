@@ -7,10 +7,10 @@ from torch.nn.functional import cross_entropy
 
 from gmed.editing import GMED, OptimalEdit
 from gmed.engine import RunSpec, Terms, run_one
+from gmed.kernels.pass_counter import as_often
 from gmed.learners import AGEM, BGD, CNDPM, ER, GEM, GSS, HAL, MIR, CompCL, FineTune, ProgNN
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
 from gmed.models import MLP, Passes, ResNet18, treats_examples_independently
-from gmed.models.passes import as_often
 
 N = 10  # examples in a batch, and replayed ones
 

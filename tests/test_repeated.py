@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import gmed
-from gmed.learners import repeated
+from gmed.kernels import cuda_graphs
 from gmed.models import Passes
 
 
 def test_every_row_in_its_order():
     seen = []
-    repeated.repeat(lambda row: seen.append(row.tolist()), torch.arange(10).reshape(5, 2))
+    cuda_graphs.repeat(lambda row: seen.append(row.tolist()), torch.arange(10).reshape(5, 2))
     assert seen == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
@@ -18,17 +18,17 @@ def test_every_row_in_its_order():
 @pytest.mark.parametrize("rows", [1, 3, 4, 50])
 def test_a_graph_repeats_a_step_with_its_noise(rows, monkeypatch):
     def walked(warm_up):
-        monkeypatch.setattr(repeated, "WARM_UP", warm_up)
+        monkeypatch.setattr(cuda_graphs, "WARM_UP", warm_up)
         place = torch.zeros(7, device="cuda")
         torch.manual_seed(3)
 
         def step(row):
             place.mul_(0.9).add_(torch.randn(7, device="cuda")).add_(row.sum())
 
-        repeated.repeat(step, torch.arange(2.0 * rows, device="cuda").reshape(rows, 2))
+        cuda_graphs.repeat(step, torch.arange(2.0 * rows, device="cuda").reshape(rows, 2))
         return place
 
-    assert torch.equal(walked(repeated.WARM_UP), walked(rows))
+    assert torch.equal(walked(cuda_graphs.WARM_UP), walked(rows))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -39,14 +39,14 @@ def test_an_expert_made_by_a_graph_is_the_one_made_step_by_step(model, monkeypat
     y = torch.arange(40, device="cuda") % 4
 
     def made(warm_up):
-        monkeypatch.setattr(repeated, "WARM_UP", warm_up)
+        monkeypatch.setattr(cuda_graphs, "WARM_UP", warm_up)
         learner = gmed.learners.CNDPM(model().cuda(), short_term=20, generator_steps=12, classifier_steps=12)
         learner.passes = Passes()
         for at in range(0, 40, 10):
             learner.observe(x[at : at + 10], y[at : at + 10])
         return learner.state_dict(), learner.passes
 
-    (graph, passes), (loop, passes_of_loop) = made(repeated.WARM_UP), made(12)
+    (graph, passes), (loop, passes_of_loop) = made(cuda_graphs.WARM_UP), made(12)
     assert graph.keys() == loop.keys()
     assert all(torch.equal(graph[name], loop[name]) for name in graph)
     assert passes == passes_of_loop

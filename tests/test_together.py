@@ -16,9 +16,10 @@ from gmed.engine.run import run_together
 from gmed.engine.together import Together
 from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, UsageError
+from gmed.kernels import conv_bn_relu
 from gmed.learners import AGEM, BGD, ER, GEM, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN
 from gmed.memory import Reservoir, TaskRing, host
-from gmed.models import Passes, ResNet18, unit
+from gmed.models import Passes, ResNet18
 from gmed.streams import Stream
 
 CPU = Terms(device="cpu")
@@ -450,10 +451,10 @@ def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
     make = FORESEEN.get(name, lambda m, s: GEM(m, lr=0.1, memory=TaskRing(25, tasks=1), seed=s))
     learner, inside, outside = make(model(0), 0), set(), set()
     update, step = learner.update, learner.step
-    learner.update = lambda *given: inside.add(unit._in_kernels) or update(*given)
-    learner.step = lambda *given: inside.add(unit._in_kernels) or step(*given)
+    learner.update = lambda *given: inside.add(conv_bn_relu._in_kernels) or update(*given)
+    learner.step = lambda *given: inside.add(conv_bn_relu._in_kernels) or step(*given)
     for _ in Together([learner], [stream(0, 100)], 10).learn(0, 100, *told(learner, 0)):
-        outside.add(unit._in_kernels)
+        outside.add(conv_bn_relu._in_kernels)
     assert inside == {name == "er+gmed"} and outside == {False}
 
 
@@ -472,6 +473,6 @@ def test_a_graph_of_kernels_is_the_loop_over_them_bit_for_bit():
     group = together(learners, [photographs(seed) for seed in range(2)], 10, [0, 300])
     assert group.captured
     for seed, learner in enumerate(learners):
-        with unit.in_kernels():
+        with conv_bn_relu.in_kernels():
             reference = alone(FORESEEN["er+gmed"](network(seed), seed), photographs(seed), 10, [0, 300])
         assert same(learner.state_dict(), reference)

@@ -17,18 +17,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy, relu
 
 from gmed.editing import GMED
+from gmed.kernels import conv_bn_relu as unit_module
+from gmed.kernels.conv_bn_relu import in_kernels, unit
 from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead, ResNet18, gradient, trainable
-from gmed.models import unit as unit_module
 from gmed.models.batch_norm import BatchNorm
-from gmed.models.unit import in_kernels, unit
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 pytest.importorskip("triton", reason="the kernels are in Triton, which is not installed")
-fused = importlib.import_module("gmed.models.fused_unit")
+fused = importlib.import_module("gmed.kernels.conv_bn_relu_autograd")
 
 
 @pytest.fixture(autouse=True)

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from gmed.engine.training import Counts
 from gmed.errors import DivergedError, GmedError, UsageError
+from gmed.kernels.conv_bn_relu import in_kernels
+from gmed.kernels.cuda_graphs import WARM_UP, captured
 from gmed.learners import Learner
 from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
-from gmed.learners.repeated import WARM_UP, captured
 from gmed.models import Passes, evaluating
-from gmed.models.unit import in_kernels
 from gmed.streams import Stream, pixels
 
 BRANCHES = 20

@@ -9,15 +9,14 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from gmed.errors import DivergedError, finite_number, whole_number
+from gmed.kernels.cuda_graphs import repeat
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.decisions import all_finite
 from gmed.learners.expanding import Expanding, sized
 from gmed.learners.forgetting import Kept
-from gmed.learners.repeated import repeat
 from gmed.learners.snapshot import Snapshot
 from gmed.models import Mixture
-from gmed.models.experts import Expert
-from gmed.models.mixture import Densities
+from gmed.models.expert_mixture import Densities, Expert
 from gmed.randomness import torch_seeded
 from gmed.registry import register
 

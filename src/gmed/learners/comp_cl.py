@@ -10,8 +10,7 @@ from gmed.errors import finite_number, whole_number
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.tasks_apart import TasksApart
 from gmed.models import Compositions, gradient, trainable
-from gmed.models.functional import Parameters
-from gmed.models.modes import still_statistics
+from gmed.models.functional import Parameters, still_statistics
 from gmed.registry import register
 
 

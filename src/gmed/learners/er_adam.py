@@ -11,7 +11,7 @@ from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.er import ER
 from gmed.memory import Memory, Reservoir
 from gmed.models import trainable
-from gmed.models.mixture import expanded
+from gmed.models.expert_mixture import expanded
 from gmed.registry import register
 
 

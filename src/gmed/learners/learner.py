@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
+from gmed.kernels.low_rank import descend, sum_of, witnesses
 from gmed.learners import _state_dict
 from gmed.learners._rollback import Rollback
 from gmed.learners._validation import check_inputs, check_labels, check_trainable, checked_logits, count_classes
@@ -43,7 +44,6 @@ from gmed.models import (
     unchanged_inputs,
     unwritten,
 )
-from gmed.models.factored import descend, sum_of, witnesses
 from gmed.randomness import torch_seeded
 from gmed.registry import part_id
 

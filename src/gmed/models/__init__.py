@@ -1,8 +1,18 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
-from gmed.models.columns import Columns
-from gmed.models.compositions import Compositions
-from gmed.models.functional import features, forward, gradient, replaced_tensors, unchanged_inputs, unwritten
+from gmed.kernels.pass_counter import Passes
+from gmed.models.compositional import Compositions
+from gmed.models.expert_mixture import Mixture
+from gmed.models.functional import (
+    evaluating,
+    features,
+    forward,
+    gradient,
+    replaced_tensors,
+    same_chance,
+    unchanged_inputs,
+    unwritten,
+)
 from gmed.models.growth import grow_outputs, output_layer
 from gmed.models.introspection import (
     ModelInfo,
@@ -13,11 +23,9 @@ from gmed.models.introspection import (
     treats_examples_independently,
 )
 from gmed.models.lookahead import LookAhead, Loss
-from gmed.models.mixture import Mixture
 from gmed.models.mlp import MLP
-from gmed.models.modes import evaluating, same_chance
 from gmed.models.onnx_export import export_onnx
-from gmed.models.passes import Passes
+from gmed.models.progressive import Columns
 from gmed.models.resnet import ResNet18
 
 __all__ = [

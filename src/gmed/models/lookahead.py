@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.models.factored import Chain, FactoredGradient, Slope
-from gmed.models.functional import Parameters, forward, gradient
+from gmed.kernels.low_rank import Chain, FactoredGradient, Slope
+from gmed.models.functional import Parameters, forward, gradient, same_chance
 from gmed.models.introspection import ModelInfo, inspect_model
-from gmed.models.modes import same_chance
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch, from the model's output and the targets, as torch's losses compute it."""

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from gmed.errors import UsageError
+from gmed.kernels.conv_bn_relu import unit
 from gmed.models.batch_norm import BatchNorm
 from gmed.models.introspection import as_built, deterministic
-from gmed.models.unit import unit
 
 
 @deterministic

@@ -1,3 +1,5 @@
+"""Count the examples that go through a model, forward and backward."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from gmed.kernels.pass_counter import went_through
 from gmed.models.introspection import in_a_row
-from gmed.models.passes import went_through
 
 Slope = Mapping[str, Tensor]
 """A gradient by the names of parameters."""

@@ -1,3 +1,5 @@
+"""CUDA graphs: a step is captured once and launched again and again."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -5,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gmed.models.passes import as_often
+from gmed.kernels.pass_counter import as_often
 
 WARM_UP = 2
 """Steps made before a graph is captured, in which libraries set themselves up."""

@@ -1,3 +1,5 @@
+"""A convolution, batch-norm, residual and ReLU as one operation."""
+
 from __future__ import annotations
 
 import warnings
@@ -36,7 +38,7 @@ def unit(
     """A convolution, its normalisation, what comes around them, and what of the sum is above zero.
 
     On a GPU, :func:`in_kernels`, all of it and its way back is a few kernels made for thin layers
-    (:mod:`gmed.models.fused_unit`).
+    (:mod:`gmed.kernels.conv_bn_relu_autograd`).
 
     >>> conv, norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), BatchNorm(4)
     >>> x = torch.rand(2, 3, 5, 5)
@@ -44,7 +46,7 @@ def unit(
     True
     """
     if _in_kernels and type(conv) is nn.Conv2d and type(norm) is BatchNorm and _suits_kernels(conv, norm, x, around):
-        from gmed.models.fused_unit import fused_unit
+        from gmed.kernels.conv_bn_relu_autograd import fused_unit
 
         return fused_unit(conv, norm, x, around, rectified)
     out: Tensor = norm(conv(x))
@@ -97,7 +99,7 @@ def _has_kernels(device: torch.device) -> bool:
     if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     try:
-        from gmed.models.fused_unit import fused_unit
+        from gmed.kernels.conv_bn_relu_autograd import fused_unit
 
         with torch.random.fork_rng(devices=[]):
             conv, norm = nn.Conv2d(1, 1, 1, bias=False).to(device), BatchNorm(1).to(device)

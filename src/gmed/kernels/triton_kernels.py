@@ -1,4 +1,4 @@
-"""The kernels of :mod:`gmed.models.fused_unit`, in Triton.
+"""The kernels of :mod:`gmed.kernels.conv_bn_relu_autograd`, in Triton.
 
 Images lie channels last, so an image is a matrix: a row for every place of every example, a column for every channel.
 A convolution is then a product of matrices. What a place sees of one row of pixels, ``SIZE`` neighbours with all their

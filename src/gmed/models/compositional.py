@@ -1,3 +1,5 @@
+"""Compositional networks: components shared by tasks (Mendez and Eaton, ICLR 2021)."""
+
 from __future__ import annotations
 
 import torch

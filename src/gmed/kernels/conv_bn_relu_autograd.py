@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, relu
 
-from gmed.models import unit_kernels as kernels
+from gmed.kernels import triton_kernels as kernels
 from gmed.models.batch_norm import BatchNorm
 
 FORWARD = {"ROWS": 128, "DEPTH": 32, "num_stages": 3, "num_warps": 4}
@@ -33,7 +33,7 @@ NUMBERS, PARTS = 2048, 4096
 
 
 def fused_unit(conv: nn.Conv2d, norm: BatchNorm, x: Tensor, around: Tensor | None, rectified: bool) -> Tensor:
-    """What :func:`gmed.models.unit.unit` computes, where ``norm`` uses the statistics of the batch."""
+    """What :func:`gmed.kernels.conv_bn_relu.unit` computes, where ``norm`` uses the statistics of the batch."""
     kept = (norm.running_mean, norm.running_var) if norm.track_running_stats else (None, None)
     settings = Settings(conv.kernel_size[0], conv.stride[0], norm.eps, norm.momentum or 0.0, rectified, *kept)
     out: Tensor = Unit.apply(x, conv.weight, norm.weight, norm.bias, around, settings)  # type: ignore[no-untyped-call]

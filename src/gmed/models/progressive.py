@@ -1,3 +1,5 @@
+"""Progressive networks: one column for every task (Rusu et al., 2016)."""
+
 from __future__ import annotations
 
 import torch
