@@ -23,7 +23,7 @@ import torch
 from gmed.engine import RunSpec
 from gmed.engine.benchmarks import STREAMS
 from gmed.engine.run import accuracies_on
-from gmed.randomness import generator, torch_seeded
+from gmed.rng import generator, torch_seeded
 
 CASES = [("permuted-mnist", "er"), ("split-mnist", "iid-online"), ("split-mnist", "er")]
 

@@ -22,8 +22,8 @@ from gmed.engine import RunSpec
 from gmed.engine.run import accuracies_on
 from gmed.learners import ER
 from gmed.paper import published
-from gmed.randomness import torch_seeded
 from gmed.results import difference
+from gmed.rng import torch_seeded
 
 CASES = {"split-mnist": 40, "permuted-mnist": 20, "rotated-mnist": 20}  # seeds
 TASK_LENGTH = 1000

@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 
 import gmed
 from gmed.engine import get_benchmark
-from gmed.randomness import torch_seeded
 from gmed.results import paired_gain
+from gmed.rng import torch_seeded
 from gmed.streams import pixels
 
 SEEDS = 5

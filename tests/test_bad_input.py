@@ -27,17 +27,17 @@ from torch import nn
 
 import gmed
 from gmed.cli import main
-from gmed.data.archive import unpack
-from gmed.data.idx import read_idx
-from gmed.data.pickled_images import read_classes
-from gmed.data.records import RecordFile, read_records
+from gmed.data.cifar import RecordFile, read_records
+from gmed.data.download import unpack
+from gmed.data.mini_imagenet import read_classes
+from gmed.data.mnist import read_idx
 from gmed.editing import GMED, AdversarialEdit, OptimalEdit, RandomEdit
 from gmed.engine import RunSpec, get_benchmark, resolve
 from gmed.engine.checkpoint import Checkpoint, Checkpoints, checkpointed
 from gmed.errors import DataError, DivergedError, GmedError, InputError, StoreError, UsageError
 from gmed.experiment import Experiment, seed_list
+from gmed.io.state import read_state, write_state
 from gmed.learners import BGD, ER, FineTune
-from gmed.learners.state import read_state, write_state
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.results import Store
 from gmed.streams import Stream, fuzzy, held_out, iid

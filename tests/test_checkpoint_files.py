@@ -235,6 +235,6 @@ def test_files_of_checkpoints_have_not_changed(tmp_path):
     """What is written is what the reader of state files, by path, reads too."""
     checkpoints = Checkpoints(tmp_path, 1)
     checkpoints.save(SPEC, a_checkpoint())
-    state, labels = gmed.learners.state.read_state(Path(checkpoints._path(SPEC)), {"run": SPEC.key})
+    state, labels = gmed.io.state.read_state(Path(checkpoints._path(SPEC)), {"run": SPEC.key})
     assert state.keys() == a_checkpoint().state.keys()
     assert (labels["benchmark"], labels["method"]) == ("split-mnist", "finetune")

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from gmed.data import cifar as module
 from gmed.data import load_cifar10, load_cifar100
-from gmed.data.cifar import CIFAR10, CIFAR100
-from gmed.data.places import cache_folder
-from gmed.data.records import RecordFile, read_records, record_bytes
+from gmed.data.cifar import CIFAR10, CIFAR100, RecordFile, read_records, record_bytes
+from gmed.data.paths import cache_folder
 from gmed.errors import DataError
 
 

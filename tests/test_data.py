@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmed.data import load_mnist
-from gmed.data.idx import read_idx
-from gmed.data.mnist import PACKAGED, SHA256
+from gmed.data.mnist import PACKAGED, SHA256, read_idx
 from gmed.errors import DataError
 
 LABELS = "t10k-labels-idx1-ubyte.gz"

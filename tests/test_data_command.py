@@ -7,10 +7,9 @@ import pytest
 from PIL import Image
 
 from gmed.cli import main
-from gmed.data.catalogue import CATALOGUE, _cifar
-from gmed.data.cifar import CIFAR10
+from gmed.data.cifar import CIFAR10, RecordFile
 from gmed.data.mini_imagenet import decoded_folder, verify_images
-from gmed.data.records import RecordFile
+from gmed.data.registry import CATALOGUE, _cifar
 
 
 @pytest.fixture(autouse=True)

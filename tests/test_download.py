@@ -16,13 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmed.data.archive import unpack
-from gmed.data.cifar import CIFAR10
-from gmed.data.download import download
-from gmed.data.fetch import MARK, archive_of, fetch
-from gmed.data.records import RecordFile
-from gmed.data.remove import remove_fetched
-from gmed.data.writing import made_whole
+from gmed.data.cifar import CIFAR10, RecordFile
+from gmed.data.download import MARK, archive_of, download, fetch, unpack
+from gmed.data.paths import made_whole
+from gmed.data.registry import remove_fetched
 from gmed.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(500_000)
@@ -362,7 +359,7 @@ def test_two_processes_fetch_at_once(tiny_cifar, tmp_path, server):
         import sys
         from dataclasses import replace
         from gmed.data.cifar import CIFAR10
-        from gmed.data.fetch import fetch
+        from gmed.data.download import fetch
         two = lambda files: tuple(replace(file, records=2, sha1=None) for file in files)
         url, md5 = sys.argv[1:]
         fetch(replace(CIFAR10, train=two(CIFAR10.train), test=two(CIFAR10.test), url=url, md5=md5))

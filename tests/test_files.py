@@ -14,7 +14,7 @@ import torch
 
 from gmed.errors import UsageError
 from gmed.io.files import STALE_SECONDS, atomic_write, check_output_path, remove_stale_files, write_bytes, write_csv
-from gmed.learners.state import read_state, write_state
+from gmed.io.state import read_state, write_state
 
 WRITER = """
 import sys, time
@@ -148,6 +148,6 @@ def test_a_state_is_read_from_one_file_though_another_takes_its_place(tmp_path, 
     write_state(path, {"x": torch.zeros(1000)}, {"learner": "old"})
     opened = []
     monkeypatch.setattr("torch.UntypedStorage.from_file", lambda *args, **kwargs: opened.append("again"))
-    monkeypatch.setattr("gmed.learners.state.safe_open", lambda *args, **kwargs: opened.append("twice"), raising=False)
+    monkeypatch.setattr("gmed.io.state.safe_open", lambda *args, **kwargs: opened.append("twice"), raising=False)
     state, labels = read_state(path, {"learner": "old"})
     assert torch.equal(state["x"], torch.zeros(1000)) and labels["learner"] == "old" and not opened

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gmed.cli import app
-from gmed.data.table import TableFile
+from gmed.data.tabular import TableFile
 from gmed.errors import DataError, GmedError, GmedWarning, UsageError
 from gmed.online import OnlineClassifier, Settings
 from gmed.online.table_fit import TableFit, fit_table

@@ -15,8 +15,8 @@ from gmed.engine.together import Together
 from gmed.errors import InputError, UsageError
 from gmed.learners import ER, MIR, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
-from gmed.memory.memory import REMOVED
-from gmed.randomness import generator
+from gmed.memory.base import REMOVED
+from gmed.rng import generator
 from gmed.streams import Stream
 
 KINDS = {

@@ -20,18 +20,19 @@ from numpy.lib import format as npy
 from PIL import Image
 
 import gmed
-from gmed.data import raw, room
+from gmed.data import custom
+from gmed.data.cifar import RecordFile, read_records
+from gmed.data.custom import read_own
 from gmed.data.download import download
-from gmed.data.idx import read_idx
 from gmed.data.image import read_image
 from gmed.data.mini_imagenet import decoded_folder, load_images
-from gmed.data.own import read_own
-from gmed.data.plain_pickle import read_pickle
-from gmed.data.records import RecordFile, read_records
-from gmed.data.table import TableFile
-from gmed.data.writing import exclusive, made_whole
+from gmed.data.mnist import read_idx
+from gmed.data.paths import exclusive, made_whole
+from gmed.data.safe_pickle import read_pickle
+from gmed.data.tabular import TableFile
 from gmed.errors import DataError, GmedError
 from gmed.experiment import Experiment
+from gmed.io import memory_limit
 
 MANY = int(os.environ.get("GMED_FUZZ", "100"))
 
@@ -112,13 +113,13 @@ def test_results_of_gray_of_16_bits_from_before_are_not_taken(tmp_path):
             path = tmp_path / str(bits) / "ab"[number % 2] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png((0, bits, 1), np.full((4, 4, 1), 9 * number)))
-        files = [file for file, _ in raw._files(tmp_path / str(bits))]
-        before = raw.hashlib.sha256()
+        files = [file for file, _ in custom._files(tmp_path / str(bits))]
+        before = custom.hashlib.sha256()
         for file in files:
             before.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
         data = read_own(tmp_path / str(bits))
         assert (data.digest == before.hexdigest()[:12]) == (bits == 8)
-        assert raw.folder_classes(tmp_path / str(bits)) == (("a", "b"), data.digest)
+        assert custom.folder_classes(tmp_path / str(bits)) == (("a", "b"), data.digest)
 
 
 def test_cmyk_is_seen_as_it_is_printed(tmp_path):
@@ -152,7 +153,7 @@ def test_many_images_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / name).mkdir()
         Image.new("RGB", (64, 64)).save(tmp_path / name / "1.png")
-    monkeypatch.setattr(room, "memory_limit", lambda: 20_000)
+    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 20_000)
     with pytest.raises(DataError, match=r"2 images of 64 x 64 pixels takes 2\.46e-05 GB of memory, more than there is"):
         read_own(tmp_path)
 
@@ -203,7 +204,7 @@ def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     write_npz(path, {"x.npy": header_bytes((10**6, 2)) + bytes(16 * 10**6), "y.npy": Y})
     assert path.stat().st_size < 100_000
-    monkeypatch.setattr(room, "memory_limit", lambda: 10**7)
+    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 10**7)
     with pytest.raises(DataError, match=r"what it holds takes 0\.016 GB of memory, more than there is"):
         read_own(path)
 
@@ -242,7 +243,7 @@ def test_whatever_an_npz_holds(data):
 READER = """
 import resource, sys
 from pathlib import Path
-from gmed.data.pickled_images import read_classes
+from gmed.data.mini_imagenet import read_classes
 from gmed.errors import DataError
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, resource.RLIM_INFINITY))
@@ -394,7 +395,7 @@ def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch):
     path.write_bytes(raw_gzip(content))
     with pytest.raises(DataError, match="too long: more bytes"):
         read_idx(path, 3)
-    monkeypatch.setattr(room, "memory_limit", lambda: 10**6)
+    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 10**6)
     with pytest.raises(DataError, match="more than there is"):
         read_idx(path, 3)
 
@@ -427,7 +428,7 @@ def test_links_planted_in_the_cache_are_not_followed(tmp_path, monkeypatch):
 MAKER = """
 import sys, time
 from pathlib import Path
-from gmed.data.writing import exclusive, made_whole
+from gmed.data.paths import exclusive, made_whole
 target = Path(sys.argv[1])
 with exclusive(target.parent), made_whole(target) as folder:
     (folder / "half").write_bytes(bytes(1000))

@@ -13,7 +13,7 @@ from torch import nn
 
 import gmed
 from gmed.editing import GMED
-from gmed.interrupts import hold_interrupts
+from gmed.io.signals import hold_interrupts
 from gmed.learners import BGD, ER, GEM, HAL, MIR, FineTune
 from gmed.memory import Reservoir
 

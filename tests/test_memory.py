@@ -11,8 +11,8 @@ from scipy import stats
 from gmed.errors import UsageError
 from gmed.learners import ER
 from gmed.memory import Reservoir
-from gmed.randomness import generator
 from gmed.retrieval import uniform
+from gmed.rng import generator
 
 
 def filled(capacity, batches, seed=0):

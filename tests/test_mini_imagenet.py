@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gmed.data import load_mini_imagenet
-from gmed.data.decoded import open_decoded
+from gmed.data.image_cache import open_decoded
 from gmed.data.image_folders import ImageFolders, read_image
-from gmed.data.mini_imagenet import decoded_folder, load_images, verify_images
-from gmed.data.pickled_images import read_classes
-from gmed.data.plain_pickle import STAND_INS, array_of, read_pickle
-from gmed.data.remove import remove_decoded
+from gmed.data.mini_imagenet import decoded_folder, load_images, read_classes, verify_images
+from gmed.data.registry import remove_decoded
+from gmed.data.safe_pickle import STAND_INS, array_of, read_pickle
 from gmed.errors import DataError
 
 SIZE = 8
@@ -428,7 +427,7 @@ def test_nothing_in_a_pickle_is_run(folder, tmp_path):
             asking("numpy", "ndarray.tofile", str(canary)),
             asking("numpy._core.multiarray", "_reconstruct.__globals__", touch),
             asking("numpy.core.numeric", "load", str(canary)),
-            asking("gmed.data.plain_pickle", "os.system", touch),
+            asking("gmed.data.safe_pickle", "os.system", touch),
             asking("_codecs", "decode", b"x", "rot13"),
             b"cos\nsystem\n(S'" + touch.encode() + b"'\ntR.",
             b"(S'" + touch.encode() + b"'\nios\nsystem\n.",

@@ -14,7 +14,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from gmed.errors import UsageError
-from gmed.learners.state import read_state, write_state
+from gmed.io.state import read_state, write_state
 from gmed.online import OnlineClassifier, Settings
 
 MORE = os.environ.get("GMED_FUZZ")
@@ -83,7 +83,7 @@ def test_classifiers_have_always_had_a_checksum(tmp_path, sound):
 
 def as_written_before(path, model):
     """In the first format, with a checksum, and units that keep no extremes apart."""
-    import gmed.learners.state as files
+    import gmed.io.state as files
 
     tensors, texts = model.state()
     del tensors["units.extremes"]
@@ -186,7 +186,7 @@ def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
-    import gmed.learners.state as files
+    import gmed.io.state as files
 
     path, real = tmp_path / "model", files.read_bytes
     classifier(10).save(tmp_path / "next")

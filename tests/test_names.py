@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 
 import gmed
 from gmed.cli import app
-from gmed.data.own import OwnData, read_own
+from gmed.data.custom import OwnData, read_own
 from gmed.engine import BENCHMARKS, EDITS, METHODS, RunResult, RunSpec, extensions, get_benchmark, resolve
 from gmed.engine.checkpoint import Checkpoints
 from gmed.engine.group import heard, told
 from gmed.engine.own_model import OwnModel
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import Experiment, stored_results
+from gmed.io.state import write_state
 from gmed.io.user_code import digest
-from gmed.learners.state import write_state
 from gmed.paper.edit_history import edit_history
 from gmed.report import find_contents, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
@@ -414,7 +414,7 @@ def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
     own = OwnData.at(here / "iris.csv", "kind", "none")
     assert own.class_names(here) == ("x", "y", "z")
     read = []
-    monkeypatch.setattr("gmed.data.own.read_own", lambda *how: read.append(how) or read_own(*how))
+    monkeypatch.setattr("gmed.data.custom.read_own", lambda *how: read.append(how) or read_own(*how))
     other = OwnData.named(own.name.replace(own.digest, "0123456789ab"))
     assert other.class_names(here) == ()  # its bytes are others, which are not looked into further
     assert not read

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gmed.data.table import TableFile, read_table
+from gmed.data.tabular import TableFile, read_table
 from gmed.errors import DataError, InputError, UsageError
 from gmed.online import OnlineClassifier, Settings
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import gmed
 from gmed.errors import DivergedError, InputError, UsageError
-from gmed.learners.state import read_state, write_state
+from gmed.io.state import read_state, write_state
 from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
 from gmed.online.units import REACH
 
@@ -156,7 +156,7 @@ def test_without_units_it_is_the_learner_of_the_paper():
     settings = Settings(memory=40, hidden=8, alpha=2.0, beta=0.1, standardise=False, batch_size=10)
     model = OnlineClassifier(settings, inputs=4, seed=3)
     model.learn(x, y, classes=np.arange(4))
-    with gmed.randomness.torch_seeded(3, "weights"):
+    with gmed.rng.torch_seeded(3, "weights"):
         module = gmed.models.MLP(4, 8, 4)
     editing = gmed.editing.GMED(alpha=2.0, beta=0.1)
     learner = gmed.learners.ER(

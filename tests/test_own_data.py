@@ -13,7 +13,7 @@ from PIL import Image
 
 import gmed
 from gmed.cli import main
-from gmed.data.own import OwnData, read_own
+from gmed.data.custom import OwnData, read_own
 from gmed.engine import RunSpec, get_benchmark
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import stored_results

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gmed.version import __version__
+from gmed._version import __version__
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("hatchling", reason="needs hatchling")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gmed.data import Dataset
-from gmed.data.catalogue import CATALOGUE
+from gmed.data.registry import CATALOGUE
 from gmed.editing import GMED
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, run_one
 from gmed.engine.kept_streams import forget_streams

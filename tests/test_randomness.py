@@ -1,6 +1,6 @@
 import torch
 
-from gmed.randomness import generator, torch_seeded
+from gmed.rng import generator, torch_seeded
 
 
 def test_purposes_and_steps_are_independent_and_repeatable():

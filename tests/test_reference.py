@@ -10,16 +10,16 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from gmed.augmentation import Augmentation
 from gmed.editing import Moment, OptimalEdit, RandomEdit
-from gmed.editing.edit import History
+from gmed.editing.base import History
 from gmed.learners import AGEM, BGD, GEM, GSS, HAL, MIR, ERTricks
 from gmed.learners.gem import dual
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.memory.loss_aware import leaving
 from gmed.models import LookAhead
-from gmed.randomness import generator
-from gmed.replay import Augmentation
 from gmed.retrieval import interference, most_interfered
+from gmed.rng import generator
 
 
 def mlp(seed=0):

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 from gmed.cli import app
-from gmed.data.own import OwnData
+from gmed.data.custom import OwnData
 from gmed.editing import GMED
 from gmed.engine import RunResult, RunSpec, extensions, load_extension
 from gmed.engine.own_model import OwnModel
@@ -236,7 +236,7 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
         (tmp_path / "zoo" / name).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "zoo" / name / f"{number}.png")
     own = OwnData.at(tmp_path / "zoo", None, "none")
-    monkeypatch.setattr("gmed.data.raw.decode_image", None)
+    monkeypatch.setattr("gmed.data.custom.decode_image", None)
     assert own.class_names(tmp_path) == ("ant", "cat")
     (tmp_path / "zoo" / "cat").rename(tmp_path / "zoo" / "dog")
     assert own.class_names(tmp_path) == own.class_names(tmp_path / "elsewhere") == ()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmed.data import Dataset
-from gmed.data.catalogue import CATALOGUE
+from gmed.data.registry import CATALOGUE
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, checkpoint, together
 from gmed.engine import run as engine_run
 from gmed.engine.checkpoint import Checkpoint, Checkpoints

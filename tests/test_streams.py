@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from gmed.streams import Stream, fuzzy, iid, permuted, pixels, rotated, split
-from gmed.streams.fuzzy import fixed_size_sample
 from gmed.streams.rotated import rotate
+from gmed.streams.variants import fixed_size_sample
 
 
 def same(a: Stream, b: Stream) -> bool:

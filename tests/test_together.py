@@ -18,7 +18,7 @@ from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, UsageError
 from gmed.kernels import conv_bn_relu
 from gmed.learners import AGEM, BGD, ER, GEM, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN
-from gmed.memory import Reservoir, TaskRing, host
+from gmed.memory import Reservoir, TaskRing, pinned
 from gmed.models import Passes, ResNet18
 from gmed.streams import Stream
 
@@ -425,7 +425,7 @@ def test_a_memory_with_the_host_changes_nothing(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
     def learned(share):
-        monkeypatch.setattr(host, "SHARE", share)
+        monkeypatch.setattr(pinned, "SHARE", share)
         learners = [FORESEEN["er+gmed"](model(seed, "cuda"), seed) for seed in range(2)]
         group = together(learners, [stream(seed, 900, "cuda") for seed in range(2)], 10, [0, 455, 900])
         assert group.captured and all(("x" in learner.memory._on_host) == (share == 0) for learner in learners)

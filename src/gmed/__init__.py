@@ -7,10 +7,10 @@ For the strategies of Avalanche: :mod:`gmed.avalanche`.
 """
 
 from gmed import data, editing, errors, evaluate, learners, memory, models, online, retrieval, streams
+from gmed._version import __version__
 from gmed.editing import edit_examples
 from gmed.engine import load_extension, register
 from gmed.experiment import Experiment, run
-from gmed.version import __version__
 
 __all__ = [
     "Experiment",

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from gmed._version import __version__
 from gmed.cli_completion import add_completion
 from gmed.cli_data import data_app
 from gmed.cli_doctor import add_doctor
@@ -51,7 +52,6 @@ from gmed.terminal import (
     show_speeds,
 )
 from gmed.terminal_table import render_table
-from gmed.version import __version__
 
 app = typer.Typer(
     cls=ByUse,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gmed.cli_report import Format
-from gmed.data.catalogue import CATALOGUE
+from gmed.data.registry import CATALOGUE
 from gmed.engine.benchmarks import BENCHMARKS
 from gmed.registry import EDITS, METHODS
 from gmed.studies import STUDIES

@@ -10,7 +10,7 @@ import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
 
 from gmed.cli_options import DataDir
-from gmed.data.catalogue import CATALOGUE, get_entry
+from gmed.data.registry import CATALOGUE, get_entry
 from gmed.errors import DataError
 from gmed.results.tables import Table, texts
 from gmed.terminal import BAD_USAGE, DONE, INTERRUPTED, make_console, progress_bar

@@ -13,7 +13,7 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from gmed.cli_options import DataDir, Extension, StoreFile
-from gmed.data.progress import Progress
+from gmed.data.dataset import Progress
 from gmed.engine.own_model import OwnModel
 from gmed.engine.terms import pick_device
 from gmed.errors import UsageError

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gmed.data.catalogue import CATALOGUE
+from gmed._version import __version__
+from gmed.data.registry import CATALOGUE
 from gmed.editing import edit_examples
 from gmed.engine.executor import usual_workers
 from gmed.errors import DataError, StoreError
@@ -23,7 +24,6 @@ from gmed.experiment import unfinished_runs
 from gmed.results.opening import Opened
 from gmed.results.soundness import row_name, row_problem
 from gmed.results.store import APPLICATION_ID, EVERY_RUN, SCHEMA_VERSION, decode_text
-from gmed.version import __version__
 
 SOUND, NOTE, PROBLEM = "ok", "note", "problem"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gmed.data.progress import Progress, unwatched
+from gmed.data.dataset import Progress, unwatched
 from gmed.errors import UsageError, whole_number
 
 Example = tuple[Any, Any]

@@ -14,7 +14,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple, TypeVar
 
-from gmed.data.own import DEFAULT_SPLIT, OwnData, is_own
+from gmed.data.custom import DEFAULT_SPLIT, OwnData, is_own
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
@@ -106,7 +106,7 @@ class Experiment:
     Attributes
     ----------
     benchmark, methods
-        Names as ``gmed list`` shows them, or the path of data of one's own (:func:`gmed.data.own.read_own`); methods
+        Names as ``gmed list`` shows them, or the path of data of one's own (:func:`gmed.data.custom.read_own`); methods
         may carry parameters, ``"er+gmed(alpha=1.0)"``.
     seeds
         A number n for seeds 0 .. n - 1, or the seeds themselves.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from gmed.errors import GmedError, InputError, UsageError, whole_number
-from gmed.learners.exclusive import Lock, alone, exclusive
+from gmed.learners._locking import Lock, alone, exclusive
 from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
 from gmed.online.units import LARGEST
 

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from gmed import engine
-from gmed.data import progress as data
+from gmed.data import dataset as data
 from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
 from gmed.experiment import Watcher

@@ -1,5 +1,8 @@
+"""A data set in memory."""
+
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,3 +28,11 @@ class Dataset:
     x_test: NDArray[Any]
     y_test: NDArray[np.int64]
     num_classes: int
+
+
+Progress = Callable[[int, int | None], None]
+"""Told how much is done and, where that is known, of how much."""
+
+
+def unwatched(done: int, total: int | None) -> None:
+    """The progress of something nobody watches."""

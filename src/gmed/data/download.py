@@ -1,14 +1,21 @@
+"""Download, check and unpack the official archives."""
+
 from __future__ import annotations
 
 import hashlib
 import os
+import tarfile
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from gmed.data.progress import Progress, unwatched
-from gmed.data.writing import open_to_append, writing
+from gmed.data.cifar import Cifar, read_records, record_bytes
+from gmed.data.dataset import Progress, unwatched
+from gmed.data.paths import cache_folder, exclusive, made_whole, open_to_append, writing
 from gmed.errors import DataError
 
 CHUNK = 1 << 16
@@ -95,3 +102,85 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(getattr(error, "strerror", None) or error) or type(error).__name__
+
+
+def unpack(archive: Path, members: Mapping[str, int], folder: Path) -> None:
+    """Write the named files of a ``.tar.gz`` into ``folder``, flat, and nothing else.
+
+    Names and sizes are ours, not the archive's: nothing can be written elsewhere or grow beyond what is expected.
+    A link or a folder under one of the names is refused; whatever else the archive holds is passed over.
+
+    Parameters
+    ----------
+    members
+        The size in bytes of every file wanted, by its path in the archive.
+    """
+
+    def refuse(what: str) -> DataError:
+        return DataError(f"{archive}: {what}. Remove the file and fetch it again.")
+
+    missing = dict(members)
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name = str(PurePosixPath(member.name))
+                if name not in members:
+                    continue
+                if name not in missing:
+                    raise refuse(f"holds {name} twice")
+                source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
+                if source is None:
+                    raise refuse(f"{name} in it is not a plain file")
+                if member.size != missing.pop(name):
+                    raise refuse(f"{name} in it has {member.size:,} bytes, not {members[name]:,}")
+                content, path = source.read(), folder / PurePosixPath(name).name
+                with writing(path):
+                    path.write_bytes(content)
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
+        raise refuse(f"not a sound archive ({error})") from None
+    if missing:
+        raise refuse(f"holds no {', '.join(missing)}")
+
+
+MARK = ".fetched"
+"""The file that says of a folder in the cache that it was fetched, and may be removed."""
+
+
+def fetch(cifar: Cifar, progress: Progress = unwatched) -> Path:
+    """Download a data set into the cache, unless a sound copy is there already; where it then is.
+
+    The folder appears when every file in it has been checked. Several processes may fetch at once: one does, the others
+    wait for it.
+    """
+    folder, archive = cache_folder() / cifar.folder, archive_of(cifar)
+    with exclusive(folder):
+        if _is_sound(cifar, folder):
+            return folder
+        if folder.exists() and not (folder / MARK).exists():
+            raise DataError(f"{folder}: not sound, and not from `gmed data fetch`. Move it away, then fetch again.")
+        download(cifar.url, archive, cifar.md5, progress)
+        sizes = {f"{cifar.folder}/{file.name}": file.records * record_bytes(cifar.classes) for file in cifar.files}
+        with made_whole(folder) as making:
+            unpack(archive, sizes, making)
+            for file in cifar.files:
+                read_records(making, file, cifar.classes)
+            with writing(folder):
+                said = f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n"
+                (making / MARK).write_text(said, encoding="utf-8")
+        with suppress(OSError):
+            archive.unlink()
+    return folder
+
+
+def archive_of(cifar: Cifar) -> Path:
+    """Where the archive of a data set is while it is being fetched."""
+    return cache_folder() / "downloads" / cifar.url.rpartition("/")[2]
+
+
+def _is_sound(cifar: Cifar, folder: Path) -> bool:
+    try:
+        for file in cifar.files:
+            read_records(folder, file, cifar.classes)
+    except DataError:
+        return False
+    return True

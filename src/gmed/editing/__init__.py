@@ -2,7 +2,7 @@
 
 # ruff: isort: skip_file
 # in the order in which edits are listed
-from gmed.editing.edit import Edit, History, Moment
+from gmed.editing.base import Edit, History, Moment
 from gmed.editing.gmed import GMED, edit_examples
 from gmed.editing.random_edit import RandomEdit
 from gmed.editing.adversarial_edit import AdversarialEdit

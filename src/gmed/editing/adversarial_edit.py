@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gmed.editing.edit import Edit, Moment
+from gmed.editing.base import Edit, Moment
 from gmed.errors import finite_number
 from gmed.memory import keep_finite
 from gmed.registry import register

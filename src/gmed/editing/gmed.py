@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.editing.edit import Edit, Moment
+from gmed.editing.base import Edit, Moment
 from gmed.errors import GmedError, InputError, UsageError, finite_number, whole_number
 from gmed.memory import keep_finite
 from gmed.models import LookAhead, Loss, unchanged_inputs

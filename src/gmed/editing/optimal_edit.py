@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gmed.editing.edit import Edit, History, Moment
+from gmed.editing.base import Edit, History, Moment
 from gmed.errors import UsageError, finite_number, whole_number
 from gmed.memory import keep_finite
 from gmed.models import LookAhead, forward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gmed.data.own import MOST_LETTERS, OwnData
+from gmed.data.custom import MOST_LETTERS, OwnData
 from gmed.engine.own_model import OwnModel
 from gmed.errors import UsageError
 

@@ -13,9 +13,9 @@ from typing import Any
 from torch import nn
 
 from gmed.data import Dataset
-from gmed.data.catalogue import get_entry
-from gmed.data.own import OwnData
-from gmed.data.progress import Progress, unwatched
+from gmed.data.custom import OwnData
+from gmed.data.dataset import Progress, unwatched
+from gmed.data.registry import get_entry
 from gmed.engine.benchmark_id import BenchmarkId
 from gmed.engine.own_model import OwnModel
 from gmed.engine.parts import Part

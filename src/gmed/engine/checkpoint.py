@@ -17,7 +17,7 @@ from torch import Tensor
 from gmed.engine.spec import RunSpec
 from gmed.errors import GmedWarning, UsageError
 from gmed.io.files import read_bytes, remove_stale_files, write_bytes
-from gmed.learners.state import FORMAT, checksum, read_labels
+from gmed.io.state import FORMAT, checksum, read_labels
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gmed._version import __version__
 from gmed.data import Dataset
 from gmed.engine.benchmarks import AT_HAND
 from gmed.engine.checkpoint import CheckpointsInMemory
@@ -29,7 +30,6 @@ from gmed.engine.run import Interrupted, RunResult, environment, explain, run_to
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.errors import UsageError
-from gmed.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client, Future, as_completed

@@ -8,7 +8,7 @@ from gmed.data import Dataset
 from gmed.engine.benchmarks import Benchmark
 from gmed.errors import GmedError, UsageError
 from gmed.learners import FineTune
-from gmed.randomness import torch_seeded
+from gmed.rng import torch_seeded
 from gmed.streams import pixels
 
 

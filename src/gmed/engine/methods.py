@@ -25,10 +25,10 @@ from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_num
 from gmed.io.user_code import Source, read_installed, sources_of
 from gmed.learners import Learner
 from gmed.memory import Memory
-from gmed.randomness import torch_seeded
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, TABLES, Entry, part_id, settable, values_on
+from gmed.rng import torch_seeded
 from gmed.streams import Stream
-from gmed.streams.iid import MOST_PASSES
+from gmed.streams.variants import MOST_PASSES
 
 MOST_LETTERS = 10_000
 """Of a method's name."""

@@ -20,8 +20,8 @@ from torch import nn
 
 from gmed.engine.parts import parse_part
 from gmed.errors import GmedError, UsageError
+from gmed.io.state import checksum
 from gmed.io.user_code import Source, file_source, have, read_module, source_of, sources_of
-from gmed.learners.state import checksum
 
 Given = str | Callable[..., nn.Module] | nn.Module
 """A model as it is given: where to find what makes it, what makes it, or itself."""

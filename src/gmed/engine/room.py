@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gmed.engine.spec import RunSpec
-from gmed.memory.host import belongs_on_host
+from gmed.memory.pinned import belongs_on_host
 from gmed.streams import Stream
 
 SHARE = 0.8

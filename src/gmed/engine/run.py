@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gmed._version import __version__
 from gmed.engine.checkpoint import Checkpoint
 from gmed.engine.kept_streams import made_stream
 from gmed.engine.overhead import Overhead
@@ -28,9 +29,8 @@ from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
 from gmed.models import Passes, ResNet18
-from gmed.randomness import torch_seeded
+from gmed.rng import torch_seeded
 from gmed.streams import Examples, Stream, pixels
-from gmed.version import __version__
 
 AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
 """Numbers of a test set that are classified at a time: enough to keep a device busy, with room for activations."""

@@ -1,7 +1,7 @@
 """Learners of several seeds that advance together on a GPU.
 
 A step of a learner is a few hundred small kernels, and launching them one by one leaves a GPU almost idle. So what
-chance decides is decided ahead for a stretch of steps (:class:`~gmed.learners.decisions.Ahead`), the step of every
+chance decides is decided ahead for a stretch of steps (:class:`~gmed.learners.draws.Ahead`), the step of every
 learner is captured as a branch of one CUDA graph, and the stretch is that graph, launched again and again: the
 learners' own code, unchanged, with no work for the host. On a CPU, and where a step asks the host for something (a
 quadratic programme, a decision that depends on a gradient), learners are trained one by one
@@ -24,7 +24,7 @@ from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.kernels.conv_bn_relu import in_kernels
 from gmed.kernels.cuda_graphs import WARM_UP, captured
 from gmed.learners import Learner
-from gmed.learners.decisions import Ahead, AsTheyCome, Recorded, all_finite
+from gmed.learners.draws import Ahead, AsTheyCome, Recorded, all_finite
 from gmed.models import Passes, evaluating
 from gmed.streams import Stream, pixels
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gmed.learners import Learner
-from gmed.learners.decisions import AsTheyCome
+from gmed.learners.draws import AsTheyCome
 from gmed.models import Passes
 from gmed.streams import Stream
 

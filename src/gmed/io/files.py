@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -76,7 +76,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file to be read, and refuse whatever is no regular file: a pipe or a device may block or never end.
 
     Raises

@@ -2,16 +2,16 @@
 
 # ruff: isort: skip_file
 # in the order in which methods are listed
-from gmed.learners.learner import Learner
+from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
 from gmed.learners.replay import Replay, ReplayOptions
-from gmed.learners.task_aware import TaskAware
+from gmed.learners.base import TaskAware
 from gmed.learners.finetune import FineTune
 from gmed.learners.er import ER
 from gmed.learners.er_adam import ERAdam
 from gmed.learners.mir import MIR
 from gmed.learners.er_aug import ERAug
-from gmed.learners.er_t import ERTricks
+from gmed.learners.er_tricks import ERTricks
 from gmed.learners.gss import GSS
 from gmed.learners.agem import AGEM
 from gmed.learners.bgd import BGD
@@ -20,7 +20,7 @@ from gmed.learners.gem import GEM
 from gmed.learners.hal import HAL
 from gmed.learners.prog_nn import ProgNN
 from gmed.learners.comp_cl import CompCL
-import gmed.learners.iid  # noqa: F401 (it registers)
+import gmed.learners.finetune  # noqa: F401 (it registers)
 
 __all__ = [
     "AGEM",

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import UsageError, whole_number
+from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
-from gmed.learners.learner import Learner
 from gmed.learners.optimizer import MakeOptimizer
 from gmed.memory import Memory, Reservoir
 from gmed.models import Loss, gradient, trainable

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import finite_number, whole_number
-from gmed.learners.learner import Learner
+from gmed.learners.base import Learner
 from gmed.models import forward, gradient, replaced_tensors, trainable
 from gmed.registry import register
 

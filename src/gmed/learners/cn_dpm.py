@@ -10,15 +10,15 @@ from torch.nn.functional import log_softmax
 
 from gmed.errors import DivergedError, finite_number, whole_number
 from gmed.kernels.cuda_graphs import repeat
+from gmed.learners._rollback import Snapshot
 from gmed.learners.adam import ADAM_LR, Adam
-from gmed.learners.decisions import all_finite
-from gmed.learners.expanding import Expanding, sized
-from gmed.learners.forgetting import Kept
-from gmed.learners.snapshot import Snapshot
+from gmed.learners.draws import all_finite
+from gmed.learners.expandable import Expanding, sized
+from gmed.learners.removal import Kept
 from gmed.models import Mixture
 from gmed.models.expert_mixture import Densities, Expert
-from gmed.randomness import torch_seeded
 from gmed.registry import register
+from gmed.rng import torch_seeded
 
 _MANY_CLASSES = {"generator_lr": 1e-4, "awake": 0.2, "log_alpha": -300.0}
 _PUBLISHED: dict[str, dict[str, float]] = {

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.errors import finite_number, whole_number
 from gmed.learners.adam import ADAM_LR, Adam
-from gmed.learners.tasks_apart import TasksApart
+from gmed.learners.task_modular import TasksApart
 from gmed.models import Compositions, gradient, trainable
 from gmed.models.functional import Parameters, still_statistics
 from gmed.registry import register
@@ -25,7 +25,7 @@ class CompCL(TasksApart):
     Parameters
     ----------
     model, adam_lr, told, seed
-        As in :class:`~gmed.learners.tasks_apart.TasksApart`.
+        As in :class:`~gmed.learners.task_modular.TasksApart`.
     structure_steps
         Batches of a new task from which its structure is learned.
     structure_lr

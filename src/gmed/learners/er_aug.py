@@ -5,10 +5,10 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from gmed.augmentation import Augmentation
 from gmed.learners.replay import Replay, ReplayOptions
 from gmed.memory import Reservoir
 from gmed.registry import register
-from gmed.replay import Augmentation
 
 
 @register(
@@ -42,7 +42,7 @@ class ERAug(Replay):
     model
         As in :class:`~gmed.learners.replay.Replay`.
     rotation, scaling, crop, flip
-        As in :class:`~gmed.replay.Augmentation`.
+        As in :class:`~gmed.augmentation.Augmentation`.
     **replay
         Everything else that :class:`~gmed.learners.replay.Replay` takes.
 

@@ -1,9 +1,12 @@
+"""Plain SGD on the stream, and on the shuffled stream as a bound."""
+
 from __future__ import annotations
 
 from torch import Tensor
 
-from gmed.learners.learner import Learner
+from gmed.learners.base import Learner
 from gmed.registry import register
+from gmed.streams import iid
 
 
 @register("finetune", summary="SGD on the stream alone")
@@ -31,3 +34,10 @@ class FineTune(Learner):
     def step(self, x: Tensor, y: Tensor) -> None:
         for _ in range(self.updates_per_batch):
             self.descend(self.look_ahead(x, y))
+
+
+ONE_PASS = "SGD on the shuffled stream, one pass"
+PASSES = "SGD on the shuffled stream, several passes"
+
+register("iid-online", summary=ONE_PASS, order=iid)(FineTune)
+register("iid-offline", summary=PASSES, order=iid, defaults={"passes": 5})(FineTune)

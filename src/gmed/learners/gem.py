@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gmed.errors import DivergedError, UsageError, finite_number
+from gmed.learners.base import TaskAware
 from gmed.learners.batch import Batch
 from gmed.learners.replay import EditedReplayOptions, Replay
-from gmed.learners.task_aware import TaskAware
 from gmed.memory import TaskRing
 from gmed.models import gradient, trainable
 from gmed.registry import register

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, finite_number, whole_number
-from gmed.learners.decisions import all_finite
+from gmed.learners.base import TaskAware
+from gmed.learners.draws import all_finite
 from gmed.learners.replay import PlainReplayOptions, Replay
-from gmed.learners.task_aware import TaskAware
 from gmed.memory import Reservoir
 from gmed.models import features, forward, gradient, trainable
 from gmed.registry import register

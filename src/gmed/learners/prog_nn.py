@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.learners.adam import ADAM_LR
-from gmed.learners.tasks_apart import TasksApart
+from gmed.learners.task_modular import TasksApart
 from gmed.models import Columns, gradient, trainable
 from gmed.models.functional import Parameters
 from gmed.registry import register
@@ -18,7 +18,7 @@ class ProgNN(TasksApart):
     Parameters
     ----------
     model, adam_lr, told, seed
-        As in :class:`~gmed.learners.tasks_apart.TasksApart`.
+        As in :class:`~gmed.learners.task_modular.TasksApart`.
 
     Examples
     --------

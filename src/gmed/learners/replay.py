@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from gmed.editing import Edit, History, Moment
 from gmed.errors import UsageError, whole_number
+from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
-from gmed.learners.forgetting import Kept
-from gmed.learners.learner import Learner
 from gmed.learners.optimizer import MakeOptimizer
+from gmed.learners.removal import Kept
 from gmed.memory import Memory
 from gmed.models import LookAhead, Loss
 from gmed.retrieval import Retrieval

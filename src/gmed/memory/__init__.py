@@ -1,8 +1,8 @@
 """What is stored, and who enters or leaves."""
 
+from gmed.memory.base import Memory, keep_finite
 from gmed.memory.gss import GSSGreedy
 from gmed.memory.loss_aware import LossAwareReservoir
-from gmed.memory.memory import Memory, keep_finite
 from gmed.memory.reservoir import Reservoir
 from gmed.memory.task_ring import TaskRing
 

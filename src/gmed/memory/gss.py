@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.memory.memory import Memory
+from gmed.memory.base import Memory
 
 
 class GSSGreedy(Memory):

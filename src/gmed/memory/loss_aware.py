@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.memory.memory import Memory
+from gmed.memory.base import Memory
 
 
 class LossAwareReservoir(Memory):

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.memory.memory import Memory
+from gmed.memory.base import Memory
 
 
 class Reservoir(Memory):
@@ -25,7 +25,7 @@ class Reservoir(Memory):
     Examples
     --------
     >>> import torch
-    >>> from gmed.randomness import generator
+    >>> from gmed.rng import generator
     >>> memory = Reservoir(3)
     >>> x, y = torch.arange(5.0).unsqueeze(1), torch.arange(5)
     >>> memory.lay_out(x, y)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.errors import UsageError, whole_number
-from gmed.memory.memory import Memory
+from gmed.memory.base import Memory
 
 
 class TaskRing(Memory):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.errors import InputError, UsageError
-from gmed.interrupts import hold_interrupts
+from gmed.io.signals import hold_interrupts
 from gmed.models.introspection import is_batch_norm
 
 Parameters = dict[str, Tensor]

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.errors import GmedWarning, InputError, UsageError, whole_number
-from gmed.interrupts import hold_interrupts
+from gmed.io.signals import hold_interrupts
+from gmed.io.state import read_state, write_state
 from gmed.learners import Learner
-from gmed.learners.exclusive import Lock, alone, exclusive, waits_for_changes
-from gmed.learners.state import read_state, write_state
+from gmed.learners._locking import Lock, alone, exclusive, waits_for_changes
 from gmed.models import MLP
 from gmed.online.labels import Labels, plain
 from gmed.online.settings import Model, Settings
 from gmed.online.units import AsTheyAre, Floats, Standardiser, Units
-from gmed.randomness import generator
+from gmed.rng import generator
 
 KIND = "gmed-classifier/1"
 BLOCK = 10_000

@@ -15,7 +15,7 @@ from gmed.errors import UsageError, finite_number, whole_number
 from gmed.learners import ER, FineTune, Learner
 from gmed.memory import Reservoir
 from gmed.models import MLP, evaluating, grow_outputs
-from gmed.randomness import torch_seeded
+from gmed.rng import torch_seeded
 
 Model = nn.Module | Callable[[int, int], nn.Module]
 """A model, or what makes one from the number of inputs and of classes."""

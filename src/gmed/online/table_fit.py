@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gmed.data.progress import Progress, unwatched
-from gmed.data.table import TableFile
+from gmed.data.dataset import Progress, unwatched
+from gmed.data.tabular import TableFile
 from gmed.errors import DataError, UsageError, finite_number, whole_number
 from gmed.io.files import check_output_path, open_regular
-from gmed.learners.state import read_labels
+from gmed.io.state import read_labels
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.settings import Settings
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from gmed.editing import GMED
-from gmed.editing.edit import History, Moment
+from gmed.editing.base import History, Moment
 from gmed.editing.optimal_edit import forgetting_gradient
 from gmed.engine import RunSpec
 from gmed.engine.run import make_learner, make_stream

@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.data.progress import Progress, unwatched
+from gmed.data.dataset import Progress, unwatched
 from gmed.editing import GMED
-from gmed.editing.edit import Moment
+from gmed.editing.base import Moment
 from gmed.engine import RunSpec
 from gmed.engine.run import make_stream
 from gmed.engine.training import train
 from gmed.errors import UsageError
 from gmed.memory import Memory
 from gmed.paper.analysis import editing_learner
-from gmed.randomness import generator
 from gmed.retrieval import interference
+from gmed.rng import generator
 from gmed.streams import Stream, pixels
 
 LOOKS = 24

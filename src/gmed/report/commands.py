@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gmed.data.own import is_own
+from gmed.data.custom import is_own
 from gmed.engine import RunResult, RunSpec
 from gmed.engine.benchmark_id import BenchmarkId
 from gmed.report.runs import by_method

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gmed.data.progress import Progress, unwatched
+from gmed.data.dataset import Progress, unwatched
 from gmed.engine import RunResult, RunSpec, get_benchmark
 from gmed.engine.own_model import OwnModel
 from gmed.errors import GmedError, UsageError

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.data.progress import Progress, unwatched
+from gmed.data.dataset import Progress, unwatched
 from gmed.engine import RunResult, RunSpec
 from gmed.paper.edit_history import EditHistory, edit_history
 from gmed.report.chart import ACCENT, SECOND, Chart, Choice, rows, tooltip

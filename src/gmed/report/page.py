@@ -10,13 +10,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from gmed._version import __version__
 from gmed.report.chart import inline_json
 from gmed.report.comparisons import LEVELS, correction_in_words
 from gmed.report.contents import Contents, Section
 from gmed.results.comparisons import levels_in_words
 from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 from gmed.results.wording import first_line
-from gmed.version import __version__
 
 TITLE = "GMED report"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gmed.data.own import DEFAULT_SPLIT
+from gmed.data.custom import DEFAULT_SPLIT
 from gmed.engine import BenchmarkId
 from gmed.results.statistics import Difference, Gain
 

@@ -1,12 +1,9 @@
 """Data sets as task-free streams: what is seen, in which order, and what it is tested on."""
 
-from gmed.streams.fuzzy import fuzzy
-from gmed.streams.iid import iid
 from gmed.streams.permuted import permuted
 from gmed.streams.rotated import rotated
-from gmed.streams.split import split
+from gmed.streams.split import split, tasked
 from gmed.streams.stream import Examples, Stream, pixels
-from gmed.streams.tasked import tasked
-from gmed.streams.validation import held_out
+from gmed.streams.variants import fuzzy, held_out, iid
 
 __all__ = ["Examples", "Stream", "fuzzy", "held_out", "iid", "permuted", "pixels", "rotated", "split", "tasked"]

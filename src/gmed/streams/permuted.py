@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gmed.data import Dataset
-from gmed.randomness import generator
+from gmed.rng import generator
 from gmed.streams.stream import Examples, Stream, ends
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.data import Dataset
-from gmed.randomness import generator
+from gmed.rng import generator
 from gmed.streams.stream import Examples, Stream, ends
 
 ROUNDING = 1e-9

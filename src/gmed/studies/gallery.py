@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from gmed.paper.analysis import EditedMemory
-from gmed.randomness import generator
+from gmed.rng import generator
 from gmed.studies.charts import Record, data
 from gmed.studies.edited_memory_figure import LABELS, EditedMemoryFigure
 from gmed.studies.study import Finding, Number

@@ -1,3 +1,5 @@
+"""Variants of a stream: fuzzy boundaries, shuffled, and for choosing hyper-parameters."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -6,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gmed.randomness import generator
-from gmed.streams.stream import Stream
+from gmed.errors import whole_number
+from gmed.rng import generator
+from gmed.streams.stream import Examples, Stream, ends
 
 
 def fuzzy(stream: Stream, seed: int) -> Stream:
@@ -55,3 +58,50 @@ def fixed_size_sample(weights: NDArray[np.float64], size: int, rng: np.random.Ge
 def _ramp(length: int) -> NDArray[np.float64]:
     """A straight line from 0 up, seen at the middle of each place."""
     return np.arange(length, dtype=np.float64) + 0.5
+
+
+MOST_PASSES = 1_000
+"""Passes over a stream. All of them are laid out at once."""
+
+
+def iid(stream: Stream, seed: int, *, passes: int = 1) -> Stream:
+    """The same examples shuffled: no drift. One pass is evaluated at as many points as the stream has tasks,
+    several passes after each.
+
+    >>> import torch
+    >>> tasks = Stream(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]), (), (2, 4), 2)
+    >>> shuffled = iid(tasks, seed=0, passes=3)
+    >>> len(shuffled), shuffled.evaluate_after
+    (12, (4, 8, 12))
+    """
+    whole_number("passes", passes, most=MOST_PASSES)
+    shuffle = generator(seed, "order", step=1)  # step 0 ordered the tasks themselves
+    seen = torch.from_numpy(np.concatenate([shuffle.permutation(len(stream)) for _ in range(passes)]))
+    points = stream.evaluate_after if passes == 1 else ends([len(stream)] * passes)
+    return replace(stream, x=stream.x[seen], y=stream.y[seen], evaluate_after=points)
+
+
+def held_out(stream: Stream, seed: int, *, tasks: int = 3, share: float = 0.05) -> Stream:
+    """The first tasks alone, tested on a share of their own training examples that is held out of training.
+
+    Hyper-parameters are chosen on it: neither later tasks nor any test example can be seen.
+
+    >>> import torch
+    >>> whole = Stream(torch.zeros(400, 2), torch.zeros(400, dtype=torch.int64), (), (100, 200, 300, 400), 2)
+    >>> small = held_out(whole, seed=0)
+    >>> len(small), [len(test.y) for test in small.tests]
+    (285, [5, 5, 5])
+    """
+    chooser = generator(seed, "validation")
+    kept, tests, start = [torch.arange(0)], [], 0
+    for stop in stream.evaluate_after[:tasks]:
+        places = torch.arange(start, stop)
+        order = torch.from_numpy(chooser.permutation(stop - start))
+        count = max(1, round(share * (stop - start)))
+        out, stay = places[order[:count]], places[order[count:].sort().values]
+        tests.append(Examples(stream.x[out], stream.y[out]))
+        kept.append(stay)
+        start = stop
+    seen = torch.cat(kept)
+    lengths = ends([len(k) for k in kept[1:]])
+    return replace(stream, x=stream.x[seen], y=stream.y[seen], tests=tuple(tests), evaluate_after=lengths)

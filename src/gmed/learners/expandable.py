@@ -1,3 +1,5 @@
+"""Learners whose model grows while they learn."""
+
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -6,8 +8,8 @@ from torch import Tensor, nn
 
 from gmed.errors import UsageError
 from gmed.learners._rollback import Rollback
-from gmed.learners._state_dict import restore
-from gmed.learners.learner import Learner
+from gmed.learners._state import restore
+from gmed.learners.base import Learner
 
 
 class Expanding(Learner):

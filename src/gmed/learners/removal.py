@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.errors import UsageError
-from gmed.learners.given import as_tensor
+from gmed.learners._validation import as_tensor
 
 
 class Kept(NamedTuple):

@@ -1,20 +1,52 @@
-"""The data sets there are: where each is found, how to get it, check it and be rid of it."""
+"""The data sets there are: where each is found, and how to get, check and remove it."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from gmed.data.cifar import CIFAR10, CIFAR100, Cifar
-from gmed.data.dataset import Dataset
-from gmed.data.fetch import fetch
-from gmed.data.mini_imagenet import HOW_TO_GET, find_mini_imagenet, load_mini_imagenet, verify_mini_imagenet
+from gmed.data.dataset import Dataset, Progress
+from gmed.data.download import MARK, archive_of, fetch
+from gmed.data.mini_imagenet import (
+    HOW_TO_GET,
+    decoded_folder,
+    find_mini_imagenet,
+    load_mini_imagenet,
+    verify_mini_imagenet,
+)
 from gmed.data.mnist import PACKAGED, SHA256, load_mnist
-from gmed.data.progress import Progress
-from gmed.data.remove import remove_decoded, remove_fetched
+from gmed.data.paths import cache_folder, exclusive, left_behind, writing
 from gmed.errors import DataError, unknown
+
+
+def remove_fetched(cifar: Cifar) -> list[Path]:
+    """Remove from the cache what fetching put there; what was removed."""
+    folder, archive = cache_folder() / cifar.folder, archive_of(cifar)
+    if folder.is_symlink() or (folder.exists() and not (folder / MARK).exists()):
+        raise DataError(f"{folder}: not from `gmed data fetch`, so it stays. Remove it yourself if you want to.")
+    return _remove(folder, archive, archive.with_name(archive.name + ".part"))
+
+
+def remove_decoded() -> list[Path]:
+    """Remove the decoded copies in the cache; the images they were made of stay."""
+    return _remove(decoded_folder())
+
+
+def _remove(target: Path, *others: Path) -> list[Path]:
+    if not cache_folder().is_dir():
+        return []
+    with exclusive(target), writing(target):
+        found = [path for path in (target, *others, *left_behind(target)) if path.exists()]
+        for path in found:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writing into the cache so that others see all of it or nothing."""
+"""Where data sets are looked for and cached, and how the cache is written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,56 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from gmed.errors import DataError
+
+
+def cache_folder() -> Path:
+    """The folder that is ours to write: ``$GMED_CACHE``, else ``$XDG_CACHE_HOME/gmed``, else ``~/.cache/gmed``."""
+    if given := os.environ.get("GMED_CACHE"):
+        return _at_home(given)
+    return _at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gmed"
+
+
+def places(directory: Path | None) -> list[Path]:
+    """The folders to look in, in order: the one given, or else ``$GMED_DATA`` and then the cache."""
+    if directory is not None:
+        return [Path(directory)]
+    given = os.environ.get("GMED_DATA")
+    return [*([_at_home(given)] if given else []), cache_folder()]
+
+
+def find_folder(
+    dataset: str, folder: str, directory: Path | None, holds: Callable[[Path], bool], how_to_get: str
+) -> Path:
+    """The first place that holds a data set, in a folder of this name or by itself.
+
+    Raises
+    ------
+    DataError
+        Where none does: it says where we looked and how to get the data set.
+    """
+    looked = places(directory)
+    for place in looked:
+        for candidate in (place / folder, place):
+            try:
+                if holds(candidate):
+                    return candidate.resolve()
+            except OSError as error:
+                raise DataError(f"{error.filename or candidate}: cannot be read ({error.strerror}).") from None
+    raise DataError(f"{dataset} is not in {' or '.join(map(str, looked))}. {how_to_get}.")
+
+
+def _at_home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise DataError(f"{path}: there is no home folder here. Set GMED_CACHE to a folder for data sets.") from None
+
 
 if sys.platform != "win32":
     import fcntl
@@ -94,3 +138,21 @@ def open_to_append(path: Path, *, anew: bool = False) -> BinaryIO:
 
 def _making(target: Path) -> str:
     return f".{target.name}-"
+
+
+Stamps = tuple[tuple[str, int, int], ...]
+
+
+def stamps(files: Iterable[Path]) -> Stamps:
+    """Path, size and time of change of files: what tells without reading them that they are still the same."""
+    found = []
+    for file in files:
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            found.append((str(file), -1, 0))
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
+        else:
+            found.append((str(file), status.st_size, status.st_mtime_ns))
+    return tuple(found)

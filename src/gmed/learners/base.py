@@ -1,3 +1,5 @@
+"""What all learners share: ``observe``, ``predict``, state and the parts of a step."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -15,18 +17,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
+from gmed.io.state import read_state, write_state
 from gmed.kernels.low_rank import descend, sum_of, witnesses
-from gmed.learners import _state_dict
+from gmed.learners import _state
+from gmed.learners._extras import Extras
+from gmed.learners._locking import Lock, exclusive, waits_for_changes
 from gmed.learners._rollback import Rollback
 from gmed.learners._validation import check_inputs, check_labels, check_trainable, checked_logits, count_classes
 from gmed.learners.batch import Batch
-from gmed.learners.decisions import all_finite
-from gmed.learners.exclusive import Lock, exclusive, waits_for_changes
-from gmed.learners.extras import Extras
-from gmed.learners.forgetting import Kept, asked_for
+from gmed.learners.draws import RandomDraws, all_finite
 from gmed.learners.optimizer import MakeOptimizer, OptimizerStep
-from gmed.learners.random_draws import RandomDraws
-from gmed.learners.state import read_state, write_state
+from gmed.learners.removal import Kept, asked_for
 from gmed.memory import Memory
 from gmed.models import (
     LookAhead,
@@ -44,8 +45,8 @@ from gmed.models import (
     unchanged_inputs,
     unwritten,
 )
-from gmed.randomness import torch_seeded
 from gmed.registry import part_id
+from gmed.rng import torch_seeded
 
 
 class Learner(RandomDraws, ABC):
@@ -459,12 +460,12 @@ class Learner(RandomDraws, ABC):
     @waits_for_changes
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the learner is, as named tensors: load it into a learner built alike to go on exactly."""
-        return _state_dict.state_dict(self)
+        return _state.state_dict(self)
 
     @exclusive
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Become the learner whose state this is, its seed included. A state that does not fit changes nothing."""
-        _state_dict.load_state_dict(self, state)
+        _state.load_state_dict(self, state)
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, whole or not at all."""
@@ -529,3 +530,21 @@ class Learner(RandomDraws, ABC):
     def steady(self) -> bool:
         """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""
         return True
+
+
+class TaskAware(Learner):
+    """A learner that must be told which task a batch is from. Predictions are made without."""
+
+    task_aware: ClassVar[bool] = True
+
+    def observe(self, x: Any, y: Any, task: int) -> None:  # type: ignore[override]
+        """Learn from one batch of the task with this number (0, 1, ...)."""
+        try:
+            number = whole_number("task", task, least=0)
+        except UsageError as error:
+            raise InputError(str(error)) from None
+        self._observe(x, y, number)
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
+        """Learn from one checked batch of a task."""

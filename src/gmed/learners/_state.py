@@ -11,7 +11,7 @@ from gmed.errors import UsageError
 from gmed.learners._validation import checked_logits
 
 if TYPE_CHECKING:
-    from gmed.learners.learner import Learner
+    from gmed.learners.base import Learner
 
 State = dict[str, Tensor]
 

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from gmed.data.dataset import Dataset
-from gmed.data.image_source import ImageSource, Part
-from gmed.data.progress import Progress
-from gmed.data.stamps import stamps
-from gmed.data.writing import made_whole, writing
+from gmed.data.dataset import Dataset, Progress
+from gmed.data.image_folders import ImageSource, Part
+from gmed.data.paths import made_whole, stamps, writing
 from gmed.errors import DataError
 
 VERSION = 2

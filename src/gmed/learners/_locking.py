@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from gmed.interrupts import hold_interrupts
+from gmed.io.signals import hold_interrupts
 
 P = ParamSpec("P")
 R = TypeVar("R")

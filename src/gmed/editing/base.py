@@ -1,3 +1,5 @@
+"""What an edit is, and what it is given."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

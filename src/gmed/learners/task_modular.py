@@ -1,3 +1,5 @@
+"""Learners with a module of the network for every task."""
+
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -7,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from gmed.errors import InputError, finite_number
+from gmed.learners._locking import waits_for_changes
 from gmed.learners.adam import Adam
-from gmed.learners.exclusive import waits_for_changes
-from gmed.learners.expanding import Expanding, sized
-from gmed.learners.task_aware import TaskAware
+from gmed.learners.base import TaskAware
+from gmed.learners.expandable import Expanding, sized
 from gmed.models import Columns, Compositions, evaluating
 from gmed.models.functional import Parameters
-from gmed.randomness import torch_seeded
+from gmed.rng import torch_seeded
 
 
 class TasksApart(Expanding, TaskAware):

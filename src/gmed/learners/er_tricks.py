@@ -1,3 +1,5 @@
+"""ER with tricks (Buzzega et al., 2020)."""
+
 from __future__ import annotations
 
 from typing import Unpack

@@ -1,3 +1,5 @@
+"""Random views of images."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ class Augmentation:
     Examples
     --------
     >>> import torch
-    >>> from gmed.randomness import generator
+    >>> from gmed.rng import generator
     >>> x, augment = torch.rand(5, 1, 28, 28), Augmentation(rotation=10, crop=2)
     >>> augment(x, torch.from_numpy(augment.maps(x.shape, generator(0, "augmentation")))).shape
     torch.Size([5, 1, 28, 28])

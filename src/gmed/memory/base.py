@@ -1,3 +1,5 @@
+"""The memory that all others derive from: slots of tensors, written in place."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.errors import UsageError, whole_number
-from gmed.memory.host import belongs_on_host, seen_by_gpu
+from gmed.memory.pinned import belongs_on_host, seen_by_gpu
 
 _INTEGERS = ("y", "age", "origin")
 
@@ -184,7 +186,7 @@ class Memory(ABC):
 
         >>> import torch
         >>> from gmed.memory import Reservoir
-        >>> from gmed.randomness import generator
+        >>> from gmed.rng import generator
         >>> memory, x, y = Reservoir(3), torch.tensor([[5.0], [6.0], [7.0]]), torch.tensor([0, 1, 1])
         >>> memory.lay_out(x, y)
         >>> memory.insert(x, y, generator(0, "reservoir"))
