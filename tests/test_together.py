@@ -451,10 +451,10 @@ def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
     make = FORESEEN.get(name, lambda m, s: GEM(m, lr=0.1, memory=TaskRing(25, tasks=1), seed=s))
     learner, inside, outside = make(model(0), 0), set(), set()
     update, step = learner.update, learner.step
-    learner.update = lambda *given: inside.add(conv_bn_relu._in_kernels) or update(*given)
-    learner.step = lambda *given: inside.add(conv_bn_relu._in_kernels) or step(*given)
+    learner.update = lambda *given: inside.add(conv_bn_relu._use_triton) or update(*given)
+    learner.step = lambda *given: inside.add(conv_bn_relu._use_triton) or step(*given)
     for _ in Together([learner], [stream(0, 100)], 10).learn(0, 100, *told(learner, 0)):
-        outside.add(conv_bn_relu._in_kernels)
+        outside.add(conv_bn_relu._use_triton)
     assert inside == {name == "er+gmed"} and outside == {False}
 
 
@@ -473,6 +473,6 @@ def test_a_graph_of_kernels_is_the_loop_over_them_bit_for_bit():
     group = together(learners, [photographs(seed) for seed in range(2)], 10, [0, 300])
     assert group.captured
     for seed, learner in enumerate(learners):
-        with conv_bn_relu.in_kernels():
+        with conv_bn_relu.use_triton():
             reference = alone(FORESEEN["er+gmed"](network(seed), seed), photographs(seed), 10, [0, 300])
         assert same(learner.state_dict(), reference)

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, relu
 
 from gmed.editing import GMED
 from gmed.kernels import conv_bn_relu as unit_module
-from gmed.kernels.conv_bn_relu import in_kernels, unit
+from gmed.kernels.conv_bn_relu import conv_bn_relu, use_triton
 from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead, ResNet18, gradient, trainable
@@ -40,35 +40,35 @@ def float32(monkeypatch):
 @pytest.fixture
 def kernels(monkeypatch):
     """Units are made of kernels wherever they can be, with or without a GPU."""
-    monkeypatch.setattr(unit_module, "_run_on", lambda x: True)
-    with in_kernels():
+    monkeypatch.setattr(unit_module, "_triton_runs_on", lambda x: True)
+    with use_triton():
         yield
 
 
 @pytest.fixture
 def few_programs(monkeypatch):
     """Every program has many small tiles to make."""
-    monkeypatch.setattr(fused, "PROGRAMS", 3)
-    monkeypatch.setattr(fused, "NUMBERS", 64)
-    monkeypatch.setattr(fused, "PARTS", 128)
-    for tiles in (fused.FORWARD, fused.BACK, fused.WEIGH):
-        monkeypatch.setitem(tiles, "ROWS", 16 if DEVICE == "cpu" else 64)
+    monkeypatch.setattr(fused, "MAX_PROGRAMS", 3)
+    monkeypatch.setattr(fused, "ELEMENTS_PER_PROGRAM", 64)
+    monkeypatch.setattr(fused, "MAX_PARTIALS", 128)
+    for tiles in (fused.FORWARD, fused.GRAD_INPUT, fused.GRAD_WEIGHT):
+        monkeypatch.setitem(tiles, "BLOCK_M", 16 if DEVICE == "cpu" else 64)
 
 
 @pytest.fixture
 def large_tiles(monkeypatch):
     """The interpreter, which takes a while for each tile, has few to make."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(fused, "NUMBERS", 2**14)
-        for tiles in (fused.FORWARD, fused.BACK, fused.WEIGH):
-            monkeypatch.setitem(tiles, "ROWS", 2048)
+        monkeypatch.setattr(fused, "ELEMENTS_PER_PROGRAM", 2**14)
+        for tiles in (fused.FORWARD, fused.GRAD_INPUT, fused.GRAD_WEIGHT):
+            monkeypatch.setitem(tiles, "BLOCK_M", 2048)
 
 
 @pytest.fixture
 def made(monkeypatch):
     """The units that were made of kernels."""
-    units, fused_unit = [], fused.fused_unit
-    monkeypatch.setattr(fused, "fused_unit", lambda *given: units.append(given) or fused_unit(*given))
+    units, fused_conv_bn_relu = [], fused.fused_conv_bn_relu
+    monkeypatch.setattr(fused, "fused_conv_bn_relu", lambda *given: units.append(given) or fused_conv_bn_relu(*given))
     return units
 
 
@@ -86,26 +86,26 @@ def images(n, channels, *sides, seed=0):
     return (0.7 + drawn).to(DEVICE).requires_grad_()
 
 
-def plain(conv, norm, x, around, rectified):
+def plain(conv, norm, x, residual, apply_relu):
     out = norm(conv(x))
-    out = out if around is None else out + around
-    return relu(out) if rectified else out
+    out = out if residual is None else out + residual
+    return relu(out) if apply_relu else out
 
 
-def check(conv, norm, x, around=None, rectified=True):
+def check(conv, norm, x, residual=None, apply_relu=True):
     """Output, all gradients and kept statistics against torch's."""
     conv_too, norm_too = copy.deepcopy(conv), copy.deepcopy(norm)
     expected, found = (
-        plain(conv, norm, x, around, rectified),
-        fused.fused_unit(conv_too, norm_too, x, around, rectified),
+        plain(conv, norm, x, residual, apply_relu),
+        fused.fused_conv_bn_relu(conv_too, norm_too, x, residual, apply_relu),
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
     slope = torch.randn(expected.shape, generator=torch.Generator().manual_seed(9)).to(DEVICE)
     away_from_the_kink = ((expected.detach() > 1e-4) | (expected.detach() == 0) & (found.detach() == 0)).float()
-    slope = slope * away_from_the_kink if rectified else slope
+    slope = slope * away_from_the_kink if apply_relu else slope
 
     def slopes(out, conv, norm):
-        asked = [x, conv.weight, norm.weight, norm.bias, *([] if around is None else [around])]
+        asked = [x, conv.weight, norm.weight, norm.bias, *([] if residual is None else [residual])]
         return torch.autograd.grad(out, asked, slope)
 
     for ours, torchs in zip(slopes(found, conv_too, norm_too), slopes(expected, conv, norm), strict=True):
@@ -118,16 +118,16 @@ def check(conv, norm, x, around=None, rectified=True):
 @pytest.mark.parametrize(("before", "after"), [(3, 4), (20, 40)])
 def test_it_is_convolution_normalisation_and_rectifier(size, stride, before, after):
     check(*layers(before, after, size, stride), images(2, before, 9, 7))
-    check(*layers(before, after, size, stride), images(2, before, 9, 7), rectified=False)
+    check(*layers(before, after, size, stride), images(2, before, 9, 7), apply_relu=False)
 
 
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("rectified", [True, False])
-def test_with_something_around_and_more_tiles_than_programs(stride, rectified):
+@pytest.mark.parametrize("apply_relu", [True, False])
+def test_with_something_around_and_more_tiles_than_programs(stride, apply_relu):
     conv, norm = layers(4, 8, stride=stride)
     sides = -(-9 // stride), -(-11 // stride)
-    check(conv, norm, images(3, 4, 9, 11), images(3, 8, *sides, seed=1), rectified)
+    check(conv, norm, images(3, 4, 9, 11), images(3, 8, *sides, seed=1), apply_relu)
 
 
 def test_more_channels_than_a_tile_has_columns():
@@ -144,19 +144,19 @@ def test_more_channels_than_a_tile_has_columns():
     st.booleans(),
     st.booleans(),
 )
-def test_any_sizes(n, sides, channels, size, stride, has_around, rectified):
+def test_any_sizes(n, sides, channels, size, stride, has_residual, apply_relu):
     sides_after = tuple(-(-side // stride) for side in sides)
     if n * sides_after[0] * sides_after[1] < 4:
         return  # a variance of so few is next to nothing, and what is divided by it is noise
-    around = images(n, channels[1], *sides_after, seed=1) if has_around else None
-    check(*layers(*channels, size, stride), images(n, channels[0], *sides), around, rectified)
+    residual = images(n, channels[1], *sides_after, seed=1) if has_residual else None
+    check(*layers(*channels, size, stride), images(n, channels[0], *sides), residual, apply_relu)
 
 
 def test_statistics_of_values_far_from_zero():
     """Mean and variance are not taken as the difference of large numbers."""
     conv, norm = layers(3, 4, size=1)
     x = (images(4, 3, 8, 8).detach() + 3000).requires_grad_()
-    found = fused.fused_unit(conv, copy.deepcopy(norm), x, None, False)
+    found = fused.fused_conv_bn_relu(conv, copy.deepcopy(norm), x, None, False)
     exact = norm.double()(conv.double()(x.double()))
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=5e-3)
 
@@ -166,25 +166,25 @@ def test_statistics_are_kept_only_where_they_are_tracked():
     conv, norm = layers(3, 4)
     before = norm.running_var.clone()
     norm.track_running_stats = False
-    unit(conv, norm, images(2, 3, 5, 5))
+    conv_bn_relu(conv, norm, images(2, 3, 5, 5))
     assert torch.equal(norm.running_var, before)
     norm.track_running_stats = True
     with torch.no_grad():
-        unit(conv, norm, images(2, 3, 5, 5))
+        conv_bn_relu(conv, norm, images(2, 3, 5, 5))
     assert not torch.equal(norm.running_var, before)
 
 
 def test_only_the_gradients_that_are_asked_for_are_computed(monkeypatch):
     conv, norm = layers(3, 4)
-    monkeypatch.setattr(fused.Shape, "weighed", None)  # calling it would fail
+    monkeypatch.setattr(fused.ConvShape, "grad_weight", None)  # calling it would fail
     still = [p.requires_grad_(False) for p in (conv.weight, norm.weight, norm.bias)]
     x = images(2, 3, 5, 5)
-    fused.fused_unit(conv, norm, x, None, True).sum().backward()
+    fused.fused_conv_bn_relu(conv, norm, x, None, True).sum().backward()
     assert x.grad is not None and all(p.grad is None for p in still)
     monkeypatch.undo()
-    monkeypatch.setattr(fused.Shape, "back", None)
+    monkeypatch.setattr(fused.ConvShape, "grad_input", None)
     conv.weight.requires_grad_(True)
-    fused.fused_unit(conv, norm, x.detach(), None, True).sum().backward()
+    fused.fused_conv_bn_relu(conv, norm, x.detach(), None, True).sum().backward()
     assert conv.weight.grad is not None
 
 
@@ -199,7 +199,7 @@ def test_a_gradient_can_be_differentiated():
 
     expected = twice(lambda *given: plain(*given, None, True), conv, norm, x)
     small = copy.deepcopy(conv).float(), copy.deepcopy(norm).float(), x.detach().float().requires_grad_()
-    found = twice(lambda *given: fused.fused_unit(*given, None, True), *small)
+    found = twice(lambda *given: fused.fused_conv_bn_relu(*given, None, True), *small)
     for ours, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.double(), exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
 
@@ -252,23 +252,23 @@ def test_what_kernels_are_not_made_for_is_left_to_torch(made, why):
         expected = relu(norm(first(x)))
     except (RuntimeError, ValueError) as error:
         with pytest.raises(type(error)):
-            unit(first, norm, x)
+            conv_bn_relu(first, norm, x)
     else:
-        assert torch.equal(unit(first, norm, x), expected)
+        assert torch.equal(conv_bn_relu(first, norm, x), expected)
     assert not made
 
 
 @pytest.mark.usefixtures("kernels")
 def test_so_is_what_comes_around_in_another_shape_and_what_is_cast_on_the_way(made):
     first, norm = layers(4, 4)
-    x, around = images(2, 4, 6, 6), images(1, 4, 1, 1, seed=1)
-    assert torch.equal(unit(first, norm, x, around), relu(norm(first(x)) + around))
+    x, residual = images(2, 4, 6, 6), images(1, 4, 1, 1, seed=1)
+    assert torch.equal(conv_bn_relu(first, norm, x, residual), relu(norm(first(x)) + residual))
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        unit(first, norm, x)
+        conv_bn_relu(first, norm, x)
     with pytest.raises(RuntimeError, match="channels"):
-        unit(first, norm, images(2, 3, 6, 6))
+        conv_bn_relu(first, norm, images(2, 3, 6, 6))
     assert not made
-    unit(first, norm, x)
+    conv_bn_relu(first, norm, x)
     assert made
 
 
@@ -276,14 +276,14 @@ def test_so_is_what_comes_around_in_another_shape_and_what_is_cast_on_the_way(ma
 def test_one_number_has_no_variance():
     conv, norm = layers(3, 4, stride=2)
     with pytest.raises(ValueError, match="more than 1 value"):
-        unit(conv, norm, images(1, 3, 2, 2))
+        conv_bn_relu(conv, norm, images(1, 3, 2, 2))
 
 
 def test_what_is_not_a_number_stays_so():
     conv, norm = layers(3, 4)
     with torch.no_grad():
         conv.weight[1] = torch.nan
-    out = fused.fused_unit(conv, norm, images(2, 3, 5, 5), None, True)
+    out = fused.fused_conv_bn_relu(conv, norm, images(2, 3, 5, 5), None, True)
     assert out[:, 1].isnan().all() and not out[:, 0].isnan().any()
     (slope,) = torch.autograd.grad(out.sum(), conv.weight)
     assert slope[1].isnan().all() and not slope[0].isnan().any()
@@ -291,31 +291,31 @@ def test_what_is_not_a_number_stays_so():
 
 def test_without_a_gpu_kernels_are_not_used(made):
     first, norm = layers(3, 4)
-    unit(first, norm, images(2, 3, 5, 5))  # nor with one, outside of in_kernels
-    with in_kernels():
-        unit(first.cpu(), norm.cpu(), images(2, 3, 5, 5).cpu())
+    conv_bn_relu(first, norm, images(2, 3, 5, 5))  # nor with one, outside of use_triton
+    with use_triton():
+        conv_bn_relu(first.cpu(), norm.cpu(), images(2, 3, 5, 5).cpu())
     assert not made
 
 
 def test_trying_whether_kernels_can_be_built_draws_no_random_numbers(monkeypatch, made):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    unit_module._has_kernels.cache_clear()
+    unit_module._triton_available.cache_clear()
     before = torch.get_rng_state()
-    assert unit_module._has_kernels(torch.device(DEVICE))
+    assert unit_module._triton_available(torch.device(DEVICE))
     assert torch.equal(torch.get_rng_state(), before) and made
-    unit_module._has_kernels.cache_clear()
+    unit_module._triton_available.cache_clear()
 
 
 def test_where_triton_cannot_build_kernels_torch_computes(monkeypatch):
     def fails(*given):
         raise OSError("there is no compiler\nand more about that")
 
-    monkeypatch.setattr(fused, "fused_unit", fails)
+    monkeypatch.setattr(fused, "fused_conv_bn_relu", fails)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    unit_module._has_kernels.cache_clear()
-    with pytest.warns(UserWarning, match=r"build kernels here \(there is no compiler\); torch's are used"):
-        assert not unit_module._has_kernels(torch.device(DEVICE))
-    unit_module._has_kernels.cache_clear()
+    unit_module._triton_available.cache_clear()
+    with pytest.warns(UserWarning, match=r"compile kernels here \(there is no compiler\)"):
+        assert not unit_module._triton_available(torch.device(DEVICE))
+    unit_module._triton_available.cache_clear()
 
 
 def test_precision_is_what_convolutions_are_told(monkeypatch):
@@ -369,11 +369,11 @@ def test_a_network_of_such_units(made):
 @pytest.mark.usefixtures("large_tiles")
 def test_a_learner_on_such_a_network(made, monkeypatch):
     """Two steps of ER with edits: the same parameters and the same edited memory, but for the order of sums."""
-    monkeypatch.setattr(unit_module, "_run_on", lambda x: True)
+    monkeypatch.setattr(unit_module, "_triton_runs_on", lambda x: True)
     ours, torchs = (
         ER(model, lr=0.05, memory=Reservoir(8), editing=GMED(alpha=0.5, beta=0.1), seed=3) for model in networks()
     )
-    for learner, where in ((ours, in_kernels()), (torchs, nullcontext())):
+    for learner, where in ((ours, use_triton()), (torchs, nullcontext())):
         with where:
             for step in range(2):
                 learner.observe(*batch(3, step))

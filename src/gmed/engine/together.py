@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gmed.engine.training import Counts
 from gmed.errors import DivergedError, GmedError, UsageError
-from gmed.kernels.conv_bn_relu import in_kernels
+from gmed.kernels.conv_bn_relu import use_triton
 from gmed.kernels.cuda_graphs import WARM_UP, captured
 from gmed.learners import Learner
 from gmed.learners.draws import Ahead, AsTheyCome, Recorded, all_finite
@@ -102,7 +102,7 @@ class Together:
         while at < stop and self._sound:
             steps = (stop - at) // self.batch_size
             decided = self._decided is not None and self._decided[0] == at and self._whole()
-            with in_kernels() if self.foreseeable else nullcontext():  # in every step, for all to be computed alike
+            with use_triton() if self.foreseeable else nullcontext():  # in every step, for all to be computed alike
                 if decided or (steps > 1 and self._settled(steps)):
                     at = self._stretch(at, stop)
                 else:

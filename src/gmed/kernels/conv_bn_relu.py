@@ -15,29 +15,29 @@ from torch.nn.functional import relu
 from gmed.models.batch_norm import BatchNorm
 from gmed.models.introspection import as_built
 
-_in_kernels = False
+_use_triton = False
 
 
 @contextmanager
-def in_kernels() -> Iterator[None]:
-    """Inside, units are made of kernels of their own wherever they can be.
+def use_triton() -> Iterator[None]:
+    """Use the Triton kernels inside, wherever they can be used.
 
-    The kernels are fast and launching them one by one is not: this is for steps that are launched as a CUDA graph.
+    They are fast, and launching them one by one is not: this is for steps that are launched as a CUDA graph.
     """
-    global _in_kernels
-    before, _in_kernels = _in_kernels, True
+    global _use_triton
+    before, _use_triton = _use_triton, True
     try:
         yield
     finally:
-        _in_kernels = before
+        _use_triton = before
 
 
-def unit(
-    conv: nn.Module, norm: nn.Module, x: Tensor, around: Tensor | None = None, *, rectified: bool = True
+def conv_bn_relu(
+    conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None = None, *, apply_relu: bool = True
 ) -> Tensor:
-    """A convolution, its normalisation, what comes around them, and what of the sum is above zero.
+    """Return relu(bn(conv(x)) + residual).
 
-    On a GPU, :func:`in_kernels`, all of it and its way back is a few kernels made for thin layers
+    On a GPU, inside :func:`use_triton`, it is a few kernels made for thin layers
     (:mod:`gmed.kernels.conv_bn_relu_autograd`).
 
     >>> conv, norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), BatchNorm(4)
@@ -45,41 +45,41 @@ def unit(
     >>> torch.equal(unit(conv, norm, x), relu(norm(conv(x))))
     True
     """
-    if _in_kernels and type(conv) is nn.Conv2d and type(norm) is BatchNorm and _suits_kernels(conv, norm, x, around):
-        from gmed.kernels.conv_bn_relu_autograd import fused_unit
+    if _use_triton and type(conv) is nn.Conv2d and type(norm) is BatchNorm and _can_fuse(conv, norm, x, residual):
+        from gmed.kernels.conv_bn_relu_autograd import fused_conv_bn_relu
 
-        return fused_unit(conv, norm, x, around, rectified)
+        return fused_conv_bn_relu(conv, norm, x, residual, apply_relu)
     out: Tensor = norm(conv(x))
-    out = out if around is None else out + around
-    return relu(out) if rectified else out
+    out = out if residual is None else out + residual
+    return relu(out) if apply_relu else out
 
 
-def _suits_kernels(conv: nn.Conv2d, norm: BatchNorm, x: Tensor, around: Tensor | None) -> bool:
-    tensors = [x, around, *conv.parameters(), *norm.parameters(), norm.running_mean]
+def _can_fuse(conv: nn.Conv2d, norm: BatchNorm, x: Tensor, residual: Tensor | None) -> bool:
+    tensors = [x, residual, *conv.parameters(), *norm.parameters(), norm.running_mean]
     return (
-        _run_on(x)
+        _triton_runs_on(x)
         and norm.training
         and norm.affine
         and as_built(conv)
         and as_built(norm)
-        and _is_plain(conv)
+        and _is_supported_conv(conv)
         and all(t is None or (t.dtype is torch.float32 and t.device == x.device) for t in tensors)
         and not torch.is_autocast_enabled(x.device.type)
-        and _fit_together(conv, x, around)
+        and _shapes_match(conv, x, residual)
     )
 
 
-def _fit_together(conv: nn.Conv2d, x: Tensor, around: Tensor | None) -> bool:
-    """Whether shapes are as they are in a network; what else there may be is for torch to compute or to refuse."""
+def _shapes_match(conv: nn.Conv2d, x: Tensor, residual: Tensor | None) -> bool:
+    """Whether shapes fit together; anything else is for torch to compute or to refuse."""
     if x.dim() != 4 or x.shape[1] != conv.in_channels:
         return False
     out = len(x), conv.out_channels, *(-(-side // conv.stride[0]) for side in x.shape[2:])
-    several = out[0] * out[2] * out[3] > 1  # one number has no variance
-    return several and (around is None or tuple(around.shape) == out)
+    several = out[0] * out[2] * out[3] > 1  # one value has no variance
+    return several and (residual is None or tuple(residual.shape) == out)
 
 
-def _is_plain(conv: nn.Conv2d) -> bool:
-    """Whether it is square, without bias or groups, and leaves the size of images but for a stride."""
+def _is_supported_conv(conv: nn.Conv2d) -> bool:
+    """Whether it is square, same-padded, without bias, dilation or groups."""
     size, stride = conv.kernel_size[0], conv.stride[0]
     return (
         size % 2 == 1
@@ -89,23 +89,23 @@ def _is_plain(conv: nn.Conv2d) -> bool:
     )
 
 
-def _run_on(x: Tensor) -> bool:
-    """Whether kernels run where x is: on a GPU of 2020 or later, the current one."""
-    return x.is_cuda and x.device.index == torch.cuda.current_device() and _has_kernels(x.device)
+def _triton_runs_on(x: Tensor) -> bool:
+    """Whether the kernels run where x is: on the current GPU, of compute capability 8.0 or later."""
+    return x.is_cuda and x.device.index == torch.cuda.current_device() and _triton_available(x.device)
 
 
 @cache
-def _has_kernels(device: torch.device) -> bool:
+def _triton_available(device: torch.device) -> bool:
     if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     try:
-        from gmed.kernels.conv_bn_relu_autograd import fused_unit
+        from gmed.kernels.conv_bn_relu_autograd import fused_conv_bn_relu
 
         with torch.random.fork_rng(devices=[]):
             conv, norm = nn.Conv2d(1, 1, 1, bias=False).to(device), BatchNorm(1).to(device)
-        fused_unit(conv, norm, torch.zeros(1, 1, 1, 2, device=device), None, True)
-    except Exception as error:  # whatever keeps Triton from building them: no compiler, no headers, another version
+        fused_conv_bn_relu(conv, norm, torch.zeros(1, 1, 1, 2, device=device), None, True)
+    except Exception as error:  # no compiler, no headers, another version of Triton
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        warnings.warn(f"Triton cannot build kernels here ({reason}); torch's are used, which are slower", stacklevel=2)
+        warnings.warn(f"Triton cannot compile kernels here ({reason}); using the slower ones of torch", stacklevel=2)
         return False
     return True

@@ -1,9 +1,8 @@
-"""A unit of a residual network as few kernels.
+"""relu(bn(conv(x)) + residual) as an autograd function of a few Triton kernels.
 
-A step of a small ResNet is bound by the number of its kernels where images are small, and by what they read and write
-where images are large. Here statistics are taken while the convolution's result is still at hand, the normalisation,
-the sum with what comes around and the rectifier are one pass, and the way back is as short. Nothing is added up in an
-order left to chance, so the same numbers give the same bits.
+A step of a small ResNet is bound by the number of its kernels where images are small, and by memory traffic where they
+are large. Here the statistics are taken while the result of the convolution is at hand; batch-norm, residual and ReLU
+are one pass; the backward pass is as short. Sums are taken in a fixed order, so equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -18,193 +17,226 @@ from torch.nn.functional import batch_norm, conv2d, relu
 from gmed.kernels import triton_kernels as kernels
 from gmed.models.batch_norm import BatchNorm
 
-FORWARD = {"ROWS": 128, "DEPTH": 32, "num_stages": 3, "num_warps": 4}
-BACK = {"ROWS": 128, "DEPTH": 32, "num_stages": 1, "num_warps": 4}
-WEIGH = {"ROWS": 64, "DEPTH": 64, "num_stages": 1, "num_warps": 2}
-"""For each kernel with products the places of a tile, how deep a product of two tiles is at most, and how many of them
-are on their way to how many warps at a time: the fastest of some dozens on an H200 (benchmarks/speed.md)."""
+FORWARD = {"BLOCK_M": 128, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}
+GRAD_INPUT = {"BLOCK_M": 128, "BLOCK_K": 32, "num_stages": 1, "num_warps": 4}
+GRAD_WEIGHT = {"BLOCK_M": 64, "BLOCK_K": 64, "num_stages": 1, "num_warps": 2}
+"""Tile sizes, pipeline stages and warps of each matrix-product kernel: the fastest of some dozens on an H200
+(benchmarks/speed.md)."""
 
-PROGRAMS = 256
-"""About as many programs as a kernel has: what one learner in twenty can use of a large GPU, and some more."""
+MAX_PROGRAMS = 256
+"""Programs of a kernel: what one learner of twenty can use of a large GPU, and some more."""
 
-NUMBERS, PARTS = 2048, 4096
-"""Numbers that a program holds of each tensor at a time, where it does no product, and of what earlier programs found.
-"""
+ELEMENTS_PER_PROGRAM, MAX_PARTIALS = 2048, 4096
+"""Elements of each tensor that a program without matrix products holds, and partial results that one can reduce."""
 
 
-def fused_unit(conv: nn.Conv2d, norm: BatchNorm, x: Tensor, around: Tensor | None, rectified: bool) -> Tensor:
+def fused_conv_bn_relu(
+    conv: nn.Conv2d, norm: BatchNorm, x: Tensor, residual: Tensor | None, apply_relu: bool
+) -> Tensor:
     """What :func:`gmed.kernels.conv_bn_relu.unit` computes, where ``norm`` uses the statistics of the batch."""
-    kept = (norm.running_mean, norm.running_var) if norm.track_running_stats else (None, None)
-    settings = Settings(conv.kernel_size[0], conv.stride[0], norm.eps, norm.momentum or 0.0, rectified, *kept)
-    out: Tensor = Unit.apply(x, conv.weight, norm.weight, norm.bias, around, settings)  # type: ignore[no-untyped-call]
+    running = (norm.running_mean, norm.running_var) if norm.track_running_stats else (None, None)
+    config = ConvBnReluConfig(conv.kernel_size[0], conv.stride[0], norm.eps, norm.momentum or 0.0, apply_relu, *running)
+    out: Tensor = ConvBnReluFn.apply(x, conv.weight, norm.weight, norm.bias, residual, config)  # type: ignore[no-untyped-call]
     return out
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a unit is besides its parameters."""
+class ConvBnReluConfig:
+    """Settings of the operation besides its parameters."""
 
-    size: int
+    kernel_size: int
     stride: int
-    tiny: float
+    eps: float
     momentum: float
-    rectified: bool
-    kept_mean: Tensor | None = None
-    kept_variance: Tensor | None = None
+    apply_relu: bool
+    running_mean: Tensor | None = None
+    running_var: Tensor | None = None
 
-    def plainly(self, x: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, around: Tensor | None) -> Tensor:
-        """The unit in torch's own operations, keeping no statistics."""
-        y = conv2d(x, weight, stride=self.stride, padding=self.size // 2)
-        z = batch_norm(y, None, None, gain, shift, training=True, eps=self.tiny)
-        z = z if around is None else z + around
-        return relu(z) if self.rectified else z
+    def reference(
+        self, x: Tensor, weight: Tensor, bn_weight: Tensor, bn_bias: Tensor, residual: Tensor | None
+    ) -> Tensor:
+        """Compute it in torch's own operations, without updating running statistics."""
+        y = conv2d(x, weight, stride=self.stride, padding=self.kernel_size // 2)
+        z = batch_norm(y, None, None, bn_weight, bn_bias, training=True, eps=self.eps)
+        z = z if residual is None else z + residual
+        return relu(z) if self.apply_relu else z
 
 
-class Unit(torch.autograd.Function):
-    """The kernels as one operation that autograd knows."""
+class ConvBnReluFn(torch.autograd.Function):
+    """The kernels as one differentiable operation."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
-        *tensors, settings = given
-        x, weight, gain, shift, around = map(channels_last, tensors)
-        shape = Shape.of(x, weight, settings)
-        y = x.new_empty(shape.examples, *shape.sides[2:], shape.out).permute(0, 3, 1, 2)
-        programs, columns = even(-(-shape.places // FORWARD["ROWS"]), shape.most_parts), columns_of(shape.out)
-        found = x.new_empty(3, programs, shape.out)
-        kernels.convolve[programs, -(-shape.out // columns)](
-            x, weight, y, found, shape.places, *shape.sides, **shape.kind(FORWARD, shape.into, columns)
+        *tensors, config = given
+        x, weight, bn_weight, bn_bias, residual = map(channels_last, tensors)
+        shape = ConvShape.of(x, weight, config)
+        y = x.new_empty(shape.examples, *shape.spatial[2:], shape.out_channels).permute(0, 3, 1, 2)
+        programs, block_columns = (
+            balanced_grid(-(-shape.num_rows // FORWARD["BLOCK_M"]), shape.max_partials),
+            block_n(shape.out_channels),
         )
-        out, statistics = torch.empty_like(y), x.new_empty(2, shape.out)
-        kernels.normalise[(shape.passes,)](
+        partials = x.new_empty(3, programs, shape.out_channels)
+        kernels.conv_fwd_kernel[programs, -(-shape.out_channels // block_columns)](
+            x,
+            weight,
             y,
-            y if around is None else around,
-            out,
-            found,
-            programs,
-            gain,
-            shift,
-            statistics,
-            statistics if settings.kept_mean is None else settings.kept_mean,
-            statistics if settings.kept_variance is None else settings.kept_variance,
-            settings.momentum,
-            settings.tiny,
-            shape.places,
-            PARTS=power_of_two(programs),
-            AROUND=around is not None,
-            RECTIFIED=settings.rectified,
-            KEEP=settings.kept_mean is not None,
-            **shape.channels,
+            partials,
+            shape.num_rows,
+            *shape.spatial,
+            **shape.gemm_constants(FORWARD, shape.in_channels, block_columns),
         )
-        ctx.save_for_backward(*tensors, y, out, statistics)
-        ctx.settings = settings
+        out, stats = torch.empty_like(y), x.new_empty(2, shape.out_channels)
+        kernels.bn_relu_fwd_kernel[(shape.num_programs,)](
+            y,
+            y if residual is None else residual,
+            out,
+            partials,
+            programs,
+            bn_weight,
+            bn_bias,
+            stats,
+            stats if config.running_mean is None else config.running_mean,
+            stats if config.running_var is None else config.running_var,
+            config.momentum,
+            config.eps,
+            shape.num_rows,
+            NUM_PARTIALS=power_of_two(programs),
+            HAS_RESIDUAL=residual is not None,
+            APPLY_RELU=config.apply_relu,
+            UPDATE_STATS=config.running_mean is not None,
+            **shape.channel_constants,
+        )
+        ctx.save_for_backward(*tensors, y, out, stats)
+        ctx.config = config
         return out
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, y, out, statistics = ctx.saved_tensors
-        wanted, settings = ctx.needs_input_grad, ctx.settings
-        if torch.is_grad_enabled():  # somebody will differentiate this gradient
-            asked = [t for t, needed in zip(tensors, wanted, strict=False) if needed]
-            slopes = iter(torch.autograd.grad(settings.plainly(*tensors), asked, slope, create_graph=True))
-            return tuple(next(slopes) if needed else None for needed in wanted)
-        x, weight, gain, shift, around = map(channels_last, tensors)
-        shape, slope = Shape.of(x, weight, settings), channels_last(slope)
-        kind = {"AROUND": around is not None, "RECTIFIED": settings.rectified}
-        sums = x.new_empty(2, shape.passes, shape.out)
-        before = (slope, y, out, statistics, gain, shift, sums)
-        kernels.sum_back[(shape.passes,)](*before, shape.places, **kind, **shape.channels)
-        slope_of_y, slopes_of_norm = torch.empty_like(y), x.new_empty(2, shape.out)
-        slope_of_around = torch.empty_like(y) if wanted[4] else None
-        kernels.normalise_back[(shape.passes,)](
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, y, out, stats = ctx.saved_tensors
+        needs_grad, config = ctx.needs_input_grad, ctx.config
+        if torch.is_grad_enabled():  # this gradient will be differentiated again
+            inputs = [t for t, needed in zip(tensors, needs_grad, strict=False) if needed]
+            grads = iter(torch.autograd.grad(config.reference(*tensors), inputs, grad_out, create_graph=True))
+            return tuple(next(grads) if needed else None for needed in needs_grad)
+        x, weight, bn_weight, bn_bias, residual = map(channels_last, tensors)
+        shape, grad_out = ConvShape.of(x, weight, config), channels_last(grad_out)
+        constants = {"HAS_RESIDUAL": residual is not None, "APPLY_RELU": config.apply_relu}
+        sums = x.new_empty(2, shape.num_programs, shape.out_channels)
+        before = (grad_out, y, out, stats, bn_weight, bn_bias, sums)
+        kernels.bn_bwd_reduce_kernel[(shape.num_programs,)](
+            *before, shape.num_rows, **constants, **shape.channel_constants
+        )
+        grad_y, grad_bn = torch.empty_like(y), x.new_empty(2, shape.out_channels)
+        grad_residual = torch.empty_like(y) if needs_grad[4] else None
+        kernels.bn_bwd_kernel[(shape.num_programs,)](
             *before,
-            shape.passes,
-            slope_of_y,
-            slope_of_y if slope_of_around is None else slope_of_around,
-            *slopes_of_norm,
-            shape.places,
-            PARTS=power_of_two(shape.passes),
-            GIVE_AROUND=slope_of_around is not None,
-            **kind,
-            **shape.channels,
+            shape.num_programs,
+            grad_y,
+            grad_y if grad_residual is None else grad_residual,
+            *grad_bn,
+            shape.num_rows,
+            NUM_PARTIALS=power_of_two(shape.num_programs),
+            GRAD_RESIDUAL=grad_residual is not None,
+            **constants,
+            **shape.channel_constants,
         )
         return (
-            shape.back(slope_of_y, weight, x) if wanted[0] else None,
-            shape.weighed(slope_of_y, x) if wanted[1] else None,
-            slopes_of_norm[0] if wanted[2] else None,
-            slopes_of_norm[1] if wanted[3] else None,
-            slope_of_around,
+            shape.grad_input(grad_y, weight, x) if needs_grad[0] else None,
+            shape.grad_weight(grad_y, x) if needs_grad[1] else None,
+            grad_bn[0] if needs_grad[2] else None,
+            grad_bn[1] if needs_grad[3] else None,
+            grad_residual,
             None,
         )
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The sizes of a convolution, and how its work is shared out."""
+class ConvShape:
+    """The sizes of a convolution, and how its work is split into programs."""
 
     examples: int
-    sides: tuple[int, int, int, int]
-    into: int
-    out: int
-    size: int
+    spatial: tuple[int, int, int, int]
+    in_channels: int
+    out_channels: int
+    kernel_size: int
     stride: int
 
     @classmethod
-    def of(cls, x: Tensor, weight: Tensor, settings: Settings) -> Shape:
-        examples, into, height, width = x.shape
-        sides = height, width, -(-height // settings.stride), -(-width // settings.stride)
-        return cls(examples, sides, into, len(weight), settings.size, settings.stride)
+    def of(cls, x: Tensor, weight: Tensor, config: ConvBnReluConfig) -> ConvShape:
+        examples, in_channels, height, width = x.shape
+        spatial = height, width, -(-height // config.stride), -(-width // config.stride)
+        return cls(examples, spatial, in_channels, len(weight), config.kernel_size, config.stride)
 
     @property
-    def places(self) -> int:
-        """Rows of the result."""
-        return self.examples * self.sides[2] * self.sides[3]
+    def num_rows(self) -> int:
+        """Rows of the result: one per pixel."""
+        return self.examples * self.spatial[2] * self.spatial[3]
 
-    def kind(self, tiles: dict[str, int], channels: int, columns: int) -> dict[str, Any]:
-        """What a kernel with products is made for, that sees so many channels."""
-        sizes = {"IN": self.into, "OUT": self.out, "SIZE": self.size, "STRIDE": self.stride}
-        depth = min(max(power_of_two(self.size * channels), 16), tiles["DEPTH"])
-        return {**sizes, **tiles, "DEPTH": depth, "COLUMNS": columns, "NUMBERS": precision()}
-
-    @property
-    def channels(self) -> dict[str, int]:
-        """What a kernel without products is made for."""
-        channels = power_of_two(self.out)
-        return {"OUT": self.out, "CHANNELS": channels, "ROWS": max(NUMBERS // channels, 1)}
-
-    @property
-    def most_parts(self) -> int:
-        """The most programs whose findings the next kernel can hold."""
-        return min(PROGRAMS, max(PARTS // power_of_two(self.out), 1))
+    def gemm_constants(self, tiles: dict[str, int], channels: int, block_columns: int) -> dict[str, Any]:
+        """Return the compile-time constants of a matrix-product kernel that reads so many channels."""
+        sizes = {
+            "IN_CHANNELS": self.in_channels,
+            "OUT_CHANNELS": self.out_channels,
+            "KERNEL_SIZE": self.kernel_size,
+            "STRIDE": self.stride,
+        }
+        depth = min(max(power_of_two(self.kernel_size * channels), 16), tiles["BLOCK_K"])
+        return {**sizes, **tiles, "BLOCK_K": depth, "BLOCK_N": block_columns, "INPUT_PRECISION": precision()}
 
     @property
-    def passes(self) -> int:
-        """Programs of a kernel without products."""
-        return even(-(-self.places // self.channels["ROWS"]), self.most_parts)
+    def channel_constants(self) -> dict[str, int]:
+        """Compile-time constants of a kernel without matrix products."""
+        channels = power_of_two(self.out_channels)
+        return {
+            "OUT_CHANNELS": self.out_channels,
+            "CHANNELS": channels,
+            "BLOCK_M": max(ELEMENTS_PER_PROGRAM // channels, 1),
+        }
 
-    def back(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The gradient with respect to x."""
-        slope_of_x, columns = torch.empty_like(x), columns_of(self.into)
-        programs = even(-(-self.places // BACK["ROWS"]), max(PROGRAMS // self.stride**2, 1))
-        kernels.convolve_back[programs, -(-self.into // columns), self.stride**2](
-            slope, weight, slope_of_x, self.places, *self.sides, **self.kind(BACK, self.out, columns)
+    @property
+    def max_partials(self) -> int:
+        """The most programs whose partial results the next kernel can reduce."""
+        return min(MAX_PROGRAMS, max(MAX_PARTIALS // power_of_two(self.out_channels), 1))
+
+    @property
+    def num_programs(self) -> int:
+        """Programs of a kernel without matrix products."""
+        return balanced_grid(-(-self.num_rows // self.channel_constants["BLOCK_M"]), self.max_partials)
+
+    def grad_input(self, grad_out: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient with respect to x."""
+        grad_x, block_columns = torch.empty_like(x), block_n(self.in_channels)
+        programs = balanced_grid(-(-self.num_rows // GRAD_INPUT["BLOCK_M"]), max(MAX_PROGRAMS // self.stride**2, 1))
+        kernels.conv_bwd_input_kernel[programs, -(-self.in_channels // block_columns), self.stride**2](
+            grad_out,
+            weight,
+            grad_x,
+            self.num_rows,
+            *self.spatial,
+            **self.gemm_constants(GRAD_INPUT, self.out_channels, block_columns),
         )
-        return slope_of_x
+        return grad_x
 
-    def weighed(self, slope: Tensor, x: Tensor) -> Tensor:
-        """The gradient with respect to the weight."""
-        columns = columns_of(self.out)
-        kind = self.kind(WEIGH, self.into, columns)
-        tiles = self.size * -(-self.size * self.into // kind["DEPTH"]), -(-self.out // columns)
-        splits = even(-(-self.places // kind["ROWS"]), max(PROGRAMS // (tiles[0] * tiles[1]), 1))
-        each = -(-self.places // (kind["ROWS"] * splits)) * kind["ROWS"]
-        shares = slope.new_empty(splits, self.out, self.size, self.size, self.into)
-        kernels.weigh[*tiles, splits](slope, x, shares, self.places, each, *self.sides, **kind)
+    def grad_weight(self, grad_out: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient with respect to the weight."""
+        block_columns = block_n(self.out_channels)
+        constants = self.gemm_constants(GRAD_WEIGHT, self.in_channels, block_columns)
+        tiles = (
+            self.kernel_size * -(-self.kernel_size * self.in_channels // constants["BLOCK_K"]),
+            -(-self.out_channels // block_columns),
+        )
+        splits = balanced_grid(-(-self.num_rows // constants["BLOCK_M"]), max(MAX_PROGRAMS // (tiles[0] * tiles[1]), 1))
+        each = -(-self.num_rows // (constants["BLOCK_M"] * splits)) * constants["BLOCK_M"]
+        shares = grad_out.new_empty(splits, self.out_channels, self.kernel_size, self.kernel_size, self.in_channels)
+        kernels.conv_bwd_weight_kernel[*tiles, splits](
+            grad_out, x, shares, self.num_rows, each, *self.spatial, **constants
+        )
         total = shares[0] if splits == 1 else shares.sum(0)
         return total.permute(0, 3, 1, 2)
 
 
 def precision() -> str:
-    """How exact products are: as torch is told that convolutions are to be."""
+    """Return the input precision of products that torch is set to use for convolutions."""
     try:
         return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
     except RuntimeError:  # convolutions have a setting of their own
@@ -212,8 +244,8 @@ def precision() -> str:
         return "ieee" if own == "ieee" else "tf32"
 
 
-def columns_of(channels: int) -> int:
-    """Columns of a tile: all, where they are few, and else so many that little is left over.
+def block_n(channels: int) -> int:
+    """Return the columns of a tile: all where they are few, else 32, which leaves little over.
 
     >>> columns_of(20), columns_of(80)
     (32, 32)
@@ -221,8 +253,8 @@ def columns_of(channels: int) -> int:
     return max(power_of_two(channels), 16) if channels <= 64 else 32
 
 
-def even(tiles: int, most: int) -> int:
-    """How many programs make these tiles, none of them more than it must.
+def balanced_grid(tiles: int, most: int) -> int:
+    """Return how many programs share these tiles most evenly.
 
     >>> even(160, 128), even(3, 128)
     (80, 3)
@@ -231,7 +263,7 @@ def even(tiles: int, most: int) -> int:
 
 
 def power_of_two(number: int) -> int:
-    """The least that is not below it.
+    """Return the smallest power of two that is not below a number.
 
     >>> power_of_two(20), power_of_two(32)
     (32, 32)
@@ -240,7 +272,7 @@ def power_of_two(number: int) -> int:
 
 
 def channels_last(tensor: Any) -> Any:
-    """The same numbers, those of an image's channels side by side; nothing of nothing."""
+    """Return a tensor in channels-last layout; ``None`` and other shapes stay as they are."""
     if tensor is None or tensor.dim() != 4:
         return tensor
     return tensor.contiguous(memory_format=torch.channels_last)

@@ -1,12 +1,12 @@
-"""The kernels of :mod:`gmed.kernels.conv_bn_relu_autograd`, in Triton.
+"""Triton kernels of :mod:`gmed.kernels.conv_bn_relu_autograd`.
 
-Images lie channels last, so an image is a matrix: a row for every place of every example, a column for every channel.
-A convolution is then a product of matrices. What a place sees of one row of pixels, ``SIZE`` neighbours with all their
-channels, lies in memory in one piece, and is ``SIZE * IN`` numbers deep; a weight lies as (OUT, SIZE, SIZE, IN), so
-what it has for these numbers lies in one piece too.
+Images are channels last, so an image is a matrix: one row per pixel, one column per channel. A convolution is then a
+matrix product. The ``KERNEL_SIZE`` neighbors that a pixel sees in one row of the image, with all their channels, are
+contiguous, ``KERNEL_SIZE * IN_CHANNELS`` numbers (``ROW_DEPTH``). Weights are stored as (OUT_CHANNELS, KERNEL_SIZE,
+KERNEL_SIZE, IN_CHANNELS), so the weights of such a row of neighbors are contiguous too.
 
-A kernel has few programs, each of which makes many tiles of ``ROWS`` places, so that what programs find out about
-their own places (statistics, sums) is little, and the next kernel puts it together as it begins.
+A kernel has few programs, and each loops over many tiles of ``BLOCK_M`` rows. Partial statistics and sums are
+therefore few, and the next kernel reduces them when it begins.
 """
 
 from __future__ import annotations
@@ -16,331 +16,365 @@ import triton.language as tl
 
 
 @triton.jit
-def convolve(
+def conv_fwd_kernel(
     x,
     weight,
     y,
-    found,  # (3, programs, OUT): of each program's places how many, their mean, their squared distances from it
-    places,
+    partials,  # (3, programs, OUT_CHANNELS): per program the number of rows, their mean, their squared deviations
+    n_rows,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     OUT_HEIGHT: tl.constexpr,
     OUT_WIDTH: tl.constexpr,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    SIZE: tl.constexpr,
+    IN_CHANNELS: tl.constexpr,
+    OUT_CHANNELS: tl.constexpr,
+    KERNEL_SIZE: tl.constexpr,
     STRIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    NUMBERS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
 ):
-    """y, the convolution of x, and its statistics."""
-    first, programs = tl.program_id(0), tl.num_programs(0)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    ACROSS: tl.constexpr = SIZE * IN
-    CHUNKS: tl.constexpr = (ACROSS + DEPTH - 1) // DEPTH
-    VECTOR: tl.constexpr = 4 if IN % 4 == 0 else 1
-    many = 0.0
-    mean = tl.zeros((COLUMNS,), tl.float32)
-    squares = tl.zeros((COLUMNS,), tl.float32)
-    for tile in range(first, tl.cdiv(places, ROWS), programs):
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        image, place = rows // (OUT_HEIGHT * OUT_WIDTH), rows % (OUT_HEIGHT * OUT_WIDTH)
-        top = place // OUT_WIDTH * STRIDE - SIZE // 2
-        left = place % OUT_WIDTH * STRIDE - SIZE // 2
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for step in range(SIZE * CHUNKS):
-            down = step // CHUNKS
-            k = step % CHUNKS * DEPTH + tl.arange(0, DEPTH)
-            across = left[:, None] + k[None, :] // IN
-            seen = ((rows < places) & (top + down >= 0) & (top + down < HEIGHT))[:, None] & (k < ACROSS)[None, :]
-            seen = tl.max_constancy(seen & (across >= 0) & (across < WIDTH), [1, VECTOR])
-            start = ((image * HEIGHT + top + down) * WIDTH + left) * IN
-            a = tl.load(x + (start[:, None] + k[None, :]), mask=seen, other=0.0)
-            known = tl.max_constancy((k < ACROSS)[:, None] & (columns < OUT)[None, :], [VECTOR, 1])
-            b = tl.load(weight + (columns[None, :] * (SIZE * ACROSS) + down * ACROSS + k[:, None]), known, other=0.0)
-            total = tl.dot(a, b, total, input_precision=NUMBERS)
-        inside = (rows < places)[:, None]
-        tl.store(y + (rows[:, None] * OUT + columns[None, :]), total, mask=inside & (columns < OUT)[None, :])
-        more = tl.minimum(places - tile * ROWS, ROWS).to(tl.float32)
-        mean_here = tl.sum(total, 0) / more
-        apart = tl.where(inside, total - mean_here[None, :], 0.0)
-        away, all_of_them = mean_here - mean, many + more
-        mean += away * (more / all_of_them)
-        squares += tl.sum(apart * apart, 0) + away * away * (many * more / all_of_them)
-        many = all_of_them
-    to = found + first * OUT + columns
-    tl.store(to, tl.zeros((COLUMNS,), tl.float32) + many, mask=columns < OUT)
-    tl.store(to + programs * OUT, mean, mask=columns < OUT)
-    tl.store(to + 2 * programs * OUT, squares, mask=columns < OUT)
+    """Write y, the convolution of x, and partial statistics of it."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    ROW_DEPTH: tl.constexpr = KERNEL_SIZE * IN_CHANNELS
+    K_BLOCKS: tl.constexpr = (ROW_DEPTH + BLOCK_K - 1) // BLOCK_K
+    VECTOR: tl.constexpr = 4 if IN_CHANNELS % 4 == 0 else 1
+    count = 0.0
+    mean = tl.zeros((BLOCK_N,), tl.float32)
+    sum_squares = tl.zeros((BLOCK_N,), tl.float32)
+    for tile in range(program, tl.cdiv(n_rows, BLOCK_M), programs):
+        rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        image, pixel = rows // (OUT_HEIGHT * OUT_WIDTH), rows % (OUT_HEIGHT * OUT_WIDTH)
+        top = pixel // OUT_WIDTH * STRIDE - KERNEL_SIZE // 2
+        left = pixel % OUT_WIDTH * STRIDE - KERNEL_SIZE // 2
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(KERNEL_SIZE * K_BLOCKS):
+            down = step // K_BLOCKS
+            k = step % K_BLOCKS * BLOCK_K + tl.arange(0, BLOCK_K)
+            across = left[:, None] + k[None, :] // IN_CHANNELS
+            x_mask = ((rows < n_rows) & (top + down >= 0) & (top + down < HEIGHT))[:, None] & (k < ROW_DEPTH)[None, :]
+            x_mask = tl.max_constancy(x_mask & (across >= 0) & (across < WIDTH), [1, VECTOR])
+            start = ((image * HEIGHT + top + down) * WIDTH + left) * IN_CHANNELS
+            a = tl.load(x + (start[:, None] + k[None, :]), mask=x_mask, other=0.0)
+            weight_mask = tl.max_constancy((k < ROW_DEPTH)[:, None] & (columns < OUT_CHANNELS)[None, :], [VECTOR, 1])
+            b = tl.load(
+                weight + (columns[None, :] * (KERNEL_SIZE * ROW_DEPTH) + down * ROW_DEPTH + k[:, None]),
+                weight_mask,
+                other=0.0,
+            )
+            total = tl.dot(a, b, total, input_precision=INPUT_PRECISION)
+        out_mask = (rows < n_rows)[:, None]
+        tl.store(
+            y + (rows[:, None] * OUT_CHANNELS + columns[None, :]),
+            total,
+            mask=out_mask & (columns < OUT_CHANNELS)[None, :],
+        )
+        block_count = tl.minimum(n_rows - tile * BLOCK_M, BLOCK_M).to(tl.float32)
+        block_mean = tl.sum(total, 0) / block_count
+        centered = tl.where(out_mask, total - block_mean[None, :], 0.0)
+        delta, new_count = block_mean - mean, count + block_count
+        mean += delta * (block_count / new_count)
+        sum_squares += tl.sum(centered * centered, 0) + delta * delta * (count * block_count / new_count)
+        count = new_count
+    offset_out = partials + program * OUT_CHANNELS + columns
+    tl.store(offset_out, tl.zeros((BLOCK_N,), tl.float32) + count, mask=columns < OUT_CHANNELS)
+    tl.store(offset_out + programs * OUT_CHANNELS, mean, mask=columns < OUT_CHANNELS)
+    tl.store(offset_out + 2 * programs * OUT_CHANNELS, sum_squares, mask=columns < OUT_CHANNELS)
 
 
 @triton.jit
-def normalise(
+def bn_relu_fwd_kernel(
     y,
-    around,
+    residual,
     out,
-    found,
-    parts,
-    gain,
-    shift,
-    statistics,  # (2, OUT): means, and one over standard deviations
-    kept_mean,
-    kept_variance,
+    partials,
+    n_partials,
+    bn_weight,
+    bn_bias,
+    stats,  # (2, OUT_CHANNELS): means and inverse standard deviations
+    running_mean,
+    running_var,
     momentum,
-    tiny,
-    places,
-    OUT: tl.constexpr,
+    eps,
+    n_rows,
+    OUT_CHANNELS: tl.constexpr,
     CHANNELS: tl.constexpr,
-    PARTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    AROUND: tl.constexpr,
-    RECTIFIED: tl.constexpr,
-    KEEP: tl.constexpr,
+    NUM_PARTIALS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    APPLY_RELU: tl.constexpr,
+    UPDATE_STATS: tl.constexpr,
 ):
-    """out, from y and the statistics that :func:`convolve` found of it."""
-    first, programs = tl.program_id(0), tl.num_programs(0)
+    """Write out = relu(bn(y) + residual), with the statistics that :func:`conv_fwd_kernel` left in parts."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
     channels = tl.arange(0, CHANNELS)
-    real = channels < OUT
-    part = tl.arange(0, PARTS)
-    at = found + (part[:, None] * OUT + channels[None, :])
-    there = (part < parts)[:, None] & real[None, :]
-    many = tl.load(at, mask=there, other=0.0)
-    means = tl.load(at + parts * OUT, mask=there, other=0.0)
-    squares = tl.load(at + 2 * parts * OUT, mask=there, other=0.0)
-    mean = tl.sum(many * means, 0) / places
-    away = means - mean[None, :]
-    variance = tl.sum(squares + many * away * away, 0) / places
-    spread = 1.0 / tl.sqrt(variance + tiny)
-    if first == 0:
-        tl.store(statistics + channels, mean, mask=real)
-        tl.store(statistics + OUT + channels, spread, mask=real)
-        if KEEP:
-            unbiased = variance * (places / (places - 1.0))
-            old_mean = tl.load(kept_mean + channels, mask=real)
-            old_variance = tl.load(kept_variance + channels, mask=real)
-            tl.store(kept_mean + channels, old_mean + momentum * (mean - old_mean), mask=real)
-            tl.store(kept_variance + channels, old_variance + momentum * (unbiased - old_variance), mask=real)
-    scale = spread * tl.load(gain + channels, mask=real, other=0.0)
-    offset = tl.load(shift + channels, mask=real, other=0.0)
-    for tile in range(first, tl.cdiv(places, ROWS), programs):
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        at_tile = rows[:, None] * OUT + channels[None, :]
-        inside = (rows < places)[:, None] & real[None, :]
-        z = (tl.load(y + at_tile, mask=inside, other=0.0) - mean[None, :]) * scale[None, :] + offset[None, :]
-        if AROUND:
-            z += tl.load(around + at_tile, mask=inside, other=0.0)
-        if RECTIFIED:
-            z = tl.where(z <= 0.0, 0.0, z)  # what is not a number stays so
-        tl.store(out + at_tile, z, mask=inside)
+    channel_mask = channels < OUT_CHANNELS
+    index = tl.arange(0, NUM_PARTIALS)
+    offsets = partials + (index[:, None] * OUT_CHANNELS + channels[None, :])
+    partial_mask = (index < n_partials)[:, None] & channel_mask[None, :]
+    count = tl.load(offsets, mask=partial_mask, other=0.0)
+    means = tl.load(offsets + n_partials * OUT_CHANNELS, mask=partial_mask, other=0.0)
+    sum_squares = tl.load(offsets + 2 * n_partials * OUT_CHANNELS, mask=partial_mask, other=0.0)
+    mean = tl.sum(count * means, 0) / n_rows
+    delta = means - mean[None, :]
+    variance = tl.sum(sum_squares + count * delta * delta, 0) / n_rows
+    inv_std = 1.0 / tl.sqrt(variance + eps)
+    if program == 0:
+        tl.store(stats + channels, mean, mask=channel_mask)
+        tl.store(stats + OUT_CHANNELS + channels, inv_std, mask=channel_mask)
+        if UPDATE_STATS:
+            unbiased = variance * (n_rows / (n_rows - 1.0))
+            old_mean = tl.load(running_mean + channels, mask=channel_mask)
+            old_variance = tl.load(running_var + channels, mask=channel_mask)
+            tl.store(running_mean + channels, old_mean + momentum * (mean - old_mean), mask=channel_mask)
+            tl.store(running_var + channels, old_variance + momentum * (unbiased - old_variance), mask=channel_mask)
+    scale = inv_std * tl.load(bn_weight + channels, mask=channel_mask, other=0.0)
+    offset = tl.load(bn_bias + channels, mask=channel_mask, other=0.0)
+    for tile in range(program, tl.cdiv(n_rows, BLOCK_M), programs):
+        rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        at_tile = rows[:, None] * OUT_CHANNELS + channels[None, :]
+        out_mask = (rows < n_rows)[:, None] & channel_mask[None, :]
+        z = (tl.load(y + at_tile, mask=out_mask, other=0.0) - mean[None, :]) * scale[None, :] + offset[None, :]
+        if HAS_RESIDUAL:
+            z += tl.load(residual + at_tile, mask=out_mask, other=0.0)
+        if APPLY_RELU:
+            z = tl.where(z <= 0.0, 0.0, z)  # NaN stays NaN
+        tl.store(out + at_tile, z, mask=out_mask)
 
 
 @triton.jit
-def _slope_of_normalised(
-    slope, y, out, at, inside, mean, spread, gain, shift, AROUND: tl.constexpr, RECTIFIED: tl.constexpr
-):
-    """The gradient where the normalised values leave, and these values before gain and shift."""
-    apart = tl.load(y + at, mask=inside, other=0.0) - mean[None, :]
-    back = tl.load(slope + at, mask=inside, other=0.0)
-    if RECTIFIED:
-        if AROUND:
-            left = tl.load(out + at, mask=inside, other=0.0)
-        else:  # known from what came in, as it was computed there
-            left = apart * (spread * gain)[None, :] + shift[None, :]
-        back = tl.where(left <= 0.0, 0.0, back)
-    return back, tl.where(inside, apart * spread[None, :], 0.0)
-
-
-@triton.jit
-def sum_back(
-    slope,
+def _grad_of_normalized(
+    grad_out,
     y,
     out,
-    statistics,
-    gain,
-    shift,
-    sums,  # (2, programs, OUT): of each program's places the gradient, and the gradient times the normalised values
-    places,
-    OUT: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    AROUND: tl.constexpr,
-    RECTIFIED: tl.constexpr,
+    offsets,
+    out_mask,
+    mean,
+    inv_std,
+    bn_weight,
+    bn_bias,
+    HAS_RESIDUAL: tl.constexpr,
+    APPLY_RELU: tl.constexpr,
 ):
-    """What the gradient of a normalisation needs to know of all places."""
-    first, programs = tl.program_id(0), tl.num_programs(0)
-    channels = tl.arange(0, CHANNELS)
-    real = channels < OUT
-    mean = tl.load(statistics + channels, mask=real, other=0.0)
-    spread = tl.load(statistics + OUT + channels, mask=real, other=0.0)
-    scale = tl.load(gain + channels, mask=real, other=0.0)
-    offset = tl.load(shift + channels, mask=real, other=0.0)
-    of_slope = tl.zeros((ROWS, CHANNELS), tl.float32)
-    of_product = tl.zeros((ROWS, CHANNELS), tl.float32)
-    for tile in range(first, tl.cdiv(places, ROWS), programs):
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        at = rows[:, None] * OUT + channels[None, :]
-        inside = (rows < places)[:, None] & real[None, :]
-        back, normal = _slope_of_normalised(slope, y, out, at, inside, mean, spread, scale, offset, AROUND, RECTIFIED)
-        of_slope += back
-        of_product += back * normal
-    to = sums + first * OUT + channels
-    tl.store(to, tl.sum(of_slope, 0), mask=real)
-    tl.store(to + programs * OUT, tl.sum(of_product, 0), mask=real)
+    """Return the gradient before the ReLU, and the normalized values before weight and bias."""
+    centered = tl.load(y + offsets, mask=out_mask, other=0.0) - mean[None, :]
+    grad = tl.load(grad_out + offsets, mask=out_mask, other=0.0)
+    if APPLY_RELU:
+        if HAS_RESIDUAL:
+            left = tl.load(out + offsets, mask=out_mask, other=0.0)
+        else:  # recomputed as in the forward pass
+            left = centered * (inv_std * bn_weight)[None, :] + bn_bias[None, :]
+        grad = tl.where(left <= 0.0, 0.0, grad)
+    return grad, tl.where(out_mask, centered * inv_std[None, :], 0.0)
 
 
 @triton.jit
-def normalise_back(
-    slope,
+def bn_bwd_reduce_kernel(
+    grad_out,
     y,
     out,
-    statistics,
-    gain,
-    shift,
+    stats,
+    bn_weight,
+    bn_bias,
+    sums,  # (2, programs, OUT_CHANNELS): sums of the gradient, and of the gradient times the normalized values
+    n_rows,
+    OUT_CHANNELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    APPLY_RELU: tl.constexpr,
+):
+    """Reduce what the gradient of batch-norm needs from all rows."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    channels = tl.arange(0, CHANNELS)
+    channel_mask = channels < OUT_CHANNELS
+    mean = tl.load(stats + channels, mask=channel_mask, other=0.0)
+    inv_std = tl.load(stats + OUT_CHANNELS + channels, mask=channel_mask, other=0.0)
+    scale = tl.load(bn_weight + channels, mask=channel_mask, other=0.0)
+    offset = tl.load(bn_bias + channels, mask=channel_mask, other=0.0)
+    sum_grad = tl.zeros((BLOCK_M, CHANNELS), tl.float32)
+    sum_grad_normal = tl.zeros((BLOCK_M, CHANNELS), tl.float32)
+    for tile in range(program, tl.cdiv(n_rows, BLOCK_M), programs):
+        rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        offsets = rows[:, None] * OUT_CHANNELS + channels[None, :]
+        out_mask = (rows < n_rows)[:, None] & channel_mask[None, :]
+        grad, normalized = _grad_of_normalized(
+            grad_out, y, out, offsets, out_mask, mean, inv_std, scale, offset, HAS_RESIDUAL, APPLY_RELU
+        )
+        sum_grad += grad
+        sum_grad_normal += grad * normalized
+    offset_out = sums + program * OUT_CHANNELS + channels
+    tl.store(offset_out, tl.sum(sum_grad, 0), mask=channel_mask)
+    tl.store(offset_out + programs * OUT_CHANNELS, tl.sum(sum_grad_normal, 0), mask=channel_mask)
+
+
+@triton.jit
+def bn_bwd_kernel(
+    grad_out,
+    y,
+    out,
+    stats,
+    bn_weight,
+    bn_bias,
     sums,
-    parts,
-    slope_of_y,
-    slope_of_around,
-    slope_of_gain,
-    slope_of_shift,
-    places,
-    OUT: tl.constexpr,
+    n_partials,
+    grad_y,
+    grad_residual,
+    grad_bn_weight,
+    grad_bn_bias,
+    n_rows,
+    OUT_CHANNELS: tl.constexpr,
     CHANNELS: tl.constexpr,
-    PARTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    AROUND: tl.constexpr,
-    RECTIFIED: tl.constexpr,
-    GIVE_AROUND: tl.constexpr,
+    NUM_PARTIALS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    APPLY_RELU: tl.constexpr,
+    GRAD_RESIDUAL: tl.constexpr,
 ):
-    """The gradients of a normalisation, from what :func:`sum_back` found."""
-    first, programs = tl.program_id(0), tl.num_programs(0)
+    """Write the gradients of batch-norm, from the sums of :func:`bn_bwd_reduce_kernel`."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
     channels = tl.arange(0, CHANNELS)
-    real = channels < OUT
-    part = tl.arange(0, PARTS)
-    at_part = sums + (part[:, None] * OUT + channels[None, :])
-    there = (part < parts)[:, None] & real[None, :]
-    of_slope = tl.sum(tl.load(at_part, mask=there, other=0.0), 0)
-    of_product = tl.sum(tl.load(at_part + parts * OUT, mask=there, other=0.0), 0)
-    if first == 0:
-        tl.store(slope_of_gain + channels, of_product, mask=real)
-        tl.store(slope_of_shift + channels, of_slope, mask=real)
-    mean = tl.load(statistics + channels, mask=real, other=0.0)
-    spread = tl.load(statistics + OUT + channels, mask=real, other=0.0)
-    scale = tl.load(gain + channels, mask=real, other=0.0)
-    offset = tl.load(shift + channels, mask=real, other=0.0)
-    mean_slope, mean_product = of_slope / places, of_product / places
-    for tile in range(first, tl.cdiv(places, ROWS), programs):
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        at = rows[:, None] * OUT + channels[None, :]
-        inside = (rows < places)[:, None] & real[None, :]
-        back, normal = _slope_of_normalised(slope, y, out, at, inside, mean, spread, scale, offset, AROUND, RECTIFIED)
-        if GIVE_AROUND:
-            tl.store(slope_of_around + at, back, mask=inside)
-        back = (back - mean_slope[None, :] - normal * mean_product[None, :]) * (spread * scale)[None, :]
-        tl.store(slope_of_y + at, back, mask=inside)
+    channel_mask = channels < OUT_CHANNELS
+    index = tl.arange(0, NUM_PARTIALS)
+    at_part = sums + (index[:, None] * OUT_CHANNELS + channels[None, :])
+    partial_mask = (index < n_partials)[:, None] & channel_mask[None, :]
+    sum_grad = tl.sum(tl.load(at_part, mask=partial_mask, other=0.0), 0)
+    sum_grad_normal = tl.sum(tl.load(at_part + n_partials * OUT_CHANNELS, mask=partial_mask, other=0.0), 0)
+    if program == 0:
+        tl.store(grad_bn_weight + channels, sum_grad_normal, mask=channel_mask)
+        tl.store(grad_bn_bias + channels, sum_grad, mask=channel_mask)
+    mean = tl.load(stats + channels, mask=channel_mask, other=0.0)
+    inv_std = tl.load(stats + OUT_CHANNELS + channels, mask=channel_mask, other=0.0)
+    scale = tl.load(bn_weight + channels, mask=channel_mask, other=0.0)
+    offset = tl.load(bn_bias + channels, mask=channel_mask, other=0.0)
+    mean_grad, mean_grad_normal = sum_grad / n_rows, sum_grad_normal / n_rows
+    for tile in range(program, tl.cdiv(n_rows, BLOCK_M), programs):
+        rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        offsets = rows[:, None] * OUT_CHANNELS + channels[None, :]
+        out_mask = (rows < n_rows)[:, None] & channel_mask[None, :]
+        grad, normalized = _grad_of_normalized(
+            grad_out, y, out, offsets, out_mask, mean, inv_std, scale, offset, HAS_RESIDUAL, APPLY_RELU
+        )
+        if GRAD_RESIDUAL:
+            tl.store(grad_residual + offsets, grad, mask=out_mask)
+        grad = (grad - mean_grad[None, :] - normalized * mean_grad_normal[None, :]) * (inv_std * scale)[None, :]
+        tl.store(grad_y + offsets, grad, mask=out_mask)
 
 
 @triton.jit
-def convolve_back(
-    slope,
+def conv_bwd_input_kernel(
+    grad_out,
     weight,
-    slope_of_x,
-    places,
+    grad_x,
+    n_rows,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     OUT_HEIGHT: tl.constexpr,
     OUT_WIDTH: tl.constexpr,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    SIZE: tl.constexpr,
+    IN_CHANNELS: tl.constexpr,
+    OUT_CHANNELS: tl.constexpr,
+    KERNEL_SIZE: tl.constexpr,
     STRIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    NUMBERS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
 ):
-    """The gradient of a convolution with respect to x: a convolution with the weight turned around.
+    """Write the gradient with respect to x: a convolution with the flipped weight.
 
-    With a stride, places of x whose row and column leave the same rest see the same part of the weight, every
-    ``STRIDE``-th of its rows and columns, which lie over neighbours in the gradient. Each program is of one such phase.
+    With a stride, pixels of x whose row and column leave the same remainder meet the same part of the weight, every
+    ``STRIDE``-th row and column of it, at neighboring pixels of the gradient. Each program handles one such phase.
     """
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     phase = 0 if STRIDE == 1 else tl.program_id(2)
     phase_down, phase_across = phase // STRIDE, phase % STRIDE
-    first_down = (SIZE // 2 + STRIDE - phase_down) % STRIDE
-    first_across = (SIZE // 2 + STRIDE - phase_across) % STRIDE
-    across = tl.cdiv(SIZE - first_across, STRIDE) * OUT
-    chunks = tl.cdiv(across, DEPTH)
-    VECTOR: tl.constexpr = 4 if OUT % 4 == 0 else 1
-    for tile in range(tl.program_id(0), tl.cdiv(places, ROWS), tl.num_programs(0)):
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        image, place = rows // (OUT_HEIGHT * OUT_WIDTH), rows % (OUT_HEIGHT * OUT_WIDTH)
-        top = place // OUT_WIDTH + (phase_down + first_down - SIZE // 2) // STRIDE
-        left = place % OUT_WIDTH + (phase_across + first_across - SIZE // 2) // STRIDE
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for step in range(tl.cdiv(SIZE - first_down, STRIDE) * chunks):
+    first_down = (KERNEL_SIZE // 2 + STRIDE - phase_down) % STRIDE
+    first_across = (KERNEL_SIZE // 2 + STRIDE - phase_across) % STRIDE
+    across = tl.cdiv(KERNEL_SIZE - first_across, STRIDE) * OUT_CHANNELS
+    chunks = tl.cdiv(across, BLOCK_K)
+    VECTOR: tl.constexpr = 4 if OUT_CHANNELS % 4 == 0 else 1
+    for tile in range(tl.program_id(0), tl.cdiv(n_rows, BLOCK_M), tl.num_programs(0)):
+        rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        image, pixel = rows // (OUT_HEIGHT * OUT_WIDTH), rows % (OUT_HEIGHT * OUT_WIDTH)
+        top = pixel // OUT_WIDTH + (phase_down + first_down - KERNEL_SIZE // 2) // STRIDE
+        left = pixel % OUT_WIDTH + (phase_across + first_across - KERNEL_SIZE // 2) // STRIDE
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(tl.cdiv(KERNEL_SIZE - first_down, STRIDE) * chunks):
             down = step // chunks
-            k = step % chunks * DEPTH + tl.arange(0, DEPTH)
-            beside = left[:, None] + k[None, :] // OUT
-            seen = ((rows < places) & (top + down >= 0) & (top + down < OUT_HEIGHT))[:, None] & (k < across)[None, :]
-            seen = tl.max_constancy(seen & (beside >= 0) & (beside < OUT_WIDTH), [1, VECTOR])
-            start = ((image * OUT_HEIGHT + top + down) * OUT_WIDTH + left) * OUT
-            a = tl.load(slope + (start[:, None] + k[None, :]), mask=seen, other=0.0)
-            tap = (SIZE - 1 - first_down - STRIDE * down) * SIZE + SIZE - 1 - first_across - STRIDE * (k // OUT)
-            known = (k < across)[:, None] & (columns < IN)[None, :]
-            turned = (k % OUT * (SIZE * SIZE * IN) + tap * IN)[:, None] + columns[None, :]
-            b = tl.load(weight + turned, mask=known, other=0.0)
-            total = tl.dot(a, b, total, input_precision=NUMBERS)
-        own_top = place // OUT_WIDTH * STRIDE + phase_down
-        own_left = place % OUT_WIDTH * STRIDE + phase_across
-        inside = ((rows < places) & (own_top < HEIGHT) & (own_left < WIDTH))[:, None] & (columns < IN)[None, :]
-        to = ((image * HEIGHT + own_top) * WIDTH + own_left) * IN
-        tl.store(slope_of_x + (to[:, None] + columns[None, :]), total, mask=inside)
+            k = step % chunks * BLOCK_K + tl.arange(0, BLOCK_K)
+            beside = left[:, None] + k[None, :] // OUT_CHANNELS
+            x_mask = ((rows < n_rows) & (top + down >= 0) & (top + down < OUT_HEIGHT))[:, None] & (k < across)[None, :]
+            x_mask = tl.max_constancy(x_mask & (beside >= 0) & (beside < OUT_WIDTH), [1, VECTOR])
+            start = ((image * OUT_HEIGHT + top + down) * OUT_WIDTH + left) * OUT_CHANNELS
+            a = tl.load(grad_out + (start[:, None] + k[None, :]), mask=x_mask, other=0.0)
+            tap = (
+                (KERNEL_SIZE - 1 - first_down - STRIDE * down) * KERNEL_SIZE
+                + KERNEL_SIZE
+                - 1
+                - first_across
+                - STRIDE * (k // OUT_CHANNELS)
+            )
+            weight_mask = (k < across)[:, None] & (columns < IN_CHANNELS)[None, :]
+            flipped = (k % OUT_CHANNELS * (KERNEL_SIZE * KERNEL_SIZE * IN_CHANNELS) + tap * IN_CHANNELS)[
+                :, None
+            ] + columns[None, :]
+            b = tl.load(weight + flipped, mask=weight_mask, other=0.0)
+            total = tl.dot(a, b, total, input_precision=INPUT_PRECISION)
+        own_top = pixel // OUT_WIDTH * STRIDE + phase_down
+        own_left = pixel % OUT_WIDTH * STRIDE + phase_across
+        out_mask = ((rows < n_rows) & (own_top < HEIGHT) & (own_left < WIDTH))[:, None] & (columns < IN_CHANNELS)[
+            None, :
+        ]
+        offset_out = ((image * HEIGHT + own_top) * WIDTH + own_left) * IN_CHANNELS
+        tl.store(grad_x + (offset_out[:, None] + columns[None, :]), total, mask=out_mask)
 
 
 @triton.jit
-def weigh(
-    slope,
+def conv_bwd_weight_kernel(
+    grad_out,
     x,
-    shares,  # (splits, OUT, SIZE * SIZE * IN)
-    places,
-    places_each,
+    partials,  # (splits, OUT_CHANNELS, KERNEL_SIZE * KERNEL_SIZE * IN_CHANNELS)
+    n_rows,
+    rows_per_split,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     OUT_HEIGHT: tl.constexpr,
     OUT_WIDTH: tl.constexpr,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    SIZE: tl.constexpr,
+    IN_CHANNELS: tl.constexpr,
+    OUT_CHANNELS: tl.constexpr,
+    KERNEL_SIZE: tl.constexpr,
     STRIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    NUMBERS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
 ):
-    """The gradient of a convolution with respect to its weight, from a share of the places."""
-    ACROSS: tl.constexpr = SIZE * IN
-    CHUNKS: tl.constexpr = (ACROSS + DEPTH - 1) // DEPTH
-    VECTOR: tl.constexpr = 4 if IN % 4 == 0 else 1
-    down = tl.program_id(0) // CHUNKS
-    k = tl.program_id(0) % CHUNKS * DEPTH + tl.arange(0, DEPTH)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    begin = tl.program_id(2) * places_each
-    end = tl.minimum(begin + places_each, places)
-    total = tl.zeros((DEPTH, COLUMNS), tl.float32)
-    for at in range(begin, end, ROWS):
-        rows = at + tl.arange(0, ROWS)
-        image, place = rows // (OUT_HEIGHT * OUT_WIDTH), rows % (OUT_HEIGHT * OUT_WIDTH)
-        top = place // OUT_WIDTH * STRIDE - SIZE // 2 + down
-        left = place % OUT_WIDTH * STRIDE - SIZE // 2
-        across = left[:, None] + k[None, :] // IN
-        seen = ((rows < end) & (top >= 0) & (top < HEIGHT))[:, None] & (k < ACROSS)[None, :]
-        seen = tl.max_constancy(seen & (across >= 0) & (across < WIDTH), [1, VECTOR])
-        start = ((image * HEIGHT + top) * WIDTH + left) * IN
-        a = tl.load(x + (start[:, None] + k[None, :]), mask=seen, other=0.0)
-        inside = (rows < end)[:, None] & (columns < OUT)[None, :]
-        b = tl.load(slope + (rows[:, None] * OUT + columns[None, :]), mask=inside, other=0.0)
-        total = tl.dot(tl.trans(a), b, total, input_precision=NUMBERS)
-    to = (tl.program_id(2) * OUT + columns[None, :]) * (SIZE * ACROSS) + down * ACROSS + k[:, None]
-    tl.store(shares + to, total, mask=(k < ACROSS)[:, None] & (columns < OUT)[None, :])
+    """Write the gradient with respect to the weight, from one split of the rows."""
+    ROW_DEPTH: tl.constexpr = KERNEL_SIZE * IN_CHANNELS
+    K_BLOCKS: tl.constexpr = (ROW_DEPTH + BLOCK_K - 1) // BLOCK_K
+    VECTOR: tl.constexpr = 4 if IN_CHANNELS % 4 == 0 else 1
+    down = tl.program_id(0) // K_BLOCKS
+    k = tl.program_id(0) % K_BLOCKS * BLOCK_K + tl.arange(0, BLOCK_K)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    begin = tl.program_id(2) * rows_per_split
+    end = tl.minimum(begin + rows_per_split, n_rows)
+    total = tl.zeros((BLOCK_K, BLOCK_N), tl.float32)
+    for offsets in range(begin, end, BLOCK_M):
+        rows = offsets + tl.arange(0, BLOCK_M)
+        image, pixel = rows // (OUT_HEIGHT * OUT_WIDTH), rows % (OUT_HEIGHT * OUT_WIDTH)
+        top = pixel // OUT_WIDTH * STRIDE - KERNEL_SIZE // 2 + down
+        left = pixel % OUT_WIDTH * STRIDE - KERNEL_SIZE // 2
+        across = left[:, None] + k[None, :] // IN_CHANNELS
+        x_mask = ((rows < end) & (top >= 0) & (top < HEIGHT))[:, None] & (k < ROW_DEPTH)[None, :]
+        x_mask = tl.max_constancy(x_mask & (across >= 0) & (across < WIDTH), [1, VECTOR])
+        start = ((image * HEIGHT + top) * WIDTH + left) * IN_CHANNELS
+        a = tl.load(x + (start[:, None] + k[None, :]), mask=x_mask, other=0.0)
+        out_mask = (rows < end)[:, None] & (columns < OUT_CHANNELS)[None, :]
+        b = tl.load(grad_out + (rows[:, None] * OUT_CHANNELS + columns[None, :]), mask=out_mask, other=0.0)
+        total = tl.dot(tl.trans(a), b, total, input_precision=INPUT_PRECISION)
+    offset_out = (
+        (tl.program_id(2) * OUT_CHANNELS + columns[None, :]) * (KERNEL_SIZE * ROW_DEPTH) + down * ROW_DEPTH + k[:, None]
+    )
+    tl.store(partials + offset_out, total, mask=(k < ROW_DEPTH)[:, None] & (columns < OUT_CHANNELS)[None, :])

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from gmed.errors import UsageError
-from gmed.kernels.conv_bn_relu import unit
+from gmed.kernels.conv_bn_relu import conv_bn_relu
 from gmed.models.batch_norm import BatchNorm
 from gmed.models.introspection import as_built, deterministic
 
@@ -56,7 +56,7 @@ class ResNet18(nn.Module):
         self.classifier = nn.Linear(8 * width * pooled**2, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = unit(self.first, self.norm, x)
+        x = conv_bn_relu(self.first, self.norm, x)
         x = avg_pool2d(self.blocks(x), 4).flatten(1)
         logits: Tensor = self.classifier(x)
         return logits
@@ -77,12 +77,12 @@ class Block(nn.Module):
             self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), norm(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        inside = unit(self.conv1, self.norm1, x)
-        return unit(self.conv2, self.norm2, inside, self._around(x))
+        inside = conv_bn_relu(self.conv1, self.norm1, x)
+        return conv_bn_relu(self.conv2, self.norm2, inside, self._around(x))
 
     def _around(self, x: Tensor) -> Tensor:
         if type(self.around) is nn.Sequential and len(self.around) == 2 and as_built(self.around):
             conv, norm = self.around
-            return unit(conv, norm, x, rectified=False)
+            return conv_bn_relu(conv, norm, x, apply_relu=False)
         around: Tensor = self.around(x)
         return around
