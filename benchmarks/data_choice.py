@@ -23,7 +23,7 @@ import torch
 from gmed.engine import RunSpec
 from gmed.engine.benchmarks import STREAMS
 from gmed.engine.run import accuracies_on
-from gmed.rng import generator, torch_seeded
+from gmed.rng import generator, seeded_torch
 
 CASES = [("permuted-mnist", "er"), ("split-mnist", "iid-online"), ("split-mnist", "er")]
 
@@ -36,7 +36,7 @@ def final_accuracy(job: tuple[str, str, int, int]) -> float:
     module = sys.modules[STREAMS[spec.benchmark.stream.name].__module__]
     module.generator = lambda s, purpose, step=0: generator(choice if purpose == "data" else s, purpose, step)
     stream = spec.method.make_stream(spec.benchmark.make_stream(None, seed), seed)
-    with torch_seeded(seed, "weights"):
+    with seeded_torch(seed, "weights"):
         model = spec.benchmark.make_model()
     learner = spec.method.make_learner(model, seed)
     for stretch in stream.stretches(spec.benchmark.batch_size):

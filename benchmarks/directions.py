@@ -68,7 +68,7 @@ def main() -> None:
     kinds = {"float32": (torch.float32, False)} | ({"TF32": (torch.float32, True)} if where.type == "cuda" else {})
     found = {kind: {"cosine": [], "length": []} for kind in kinds}
     start = 0
-    for stop in streams[0].evaluate_after:
+    for stop in streams[0].eval_points:
         last = min(stop, len(streams[0]) - BATCHES * size)
         for _ in group.learn(start, last):
             pass

@@ -23,7 +23,7 @@ from gmed.engine.run import accuracies_on
 from gmed.learners import ER
 from gmed.paper import published
 from gmed.results import difference
-from gmed.rng import torch_seeded
+from gmed.rng import seeded_torch
 
 CASES = {"split-mnist": 40, "permuted-mnist": 20, "rotated-mnist": 20}  # seeds
 TASK_LENGTH = 1000
@@ -47,7 +47,7 @@ def final_accuracy(job: tuple[str, bool, int]) -> float:
     torch.set_num_threads(1)
     spec = RunSpec.make(benchmark, "er", seed)
     stream = spec.benchmark.make_stream(None, seed)
-    with torch_seeded(seed, "weights"):
+    with seeded_torch(seed, "weights"):
         learner = spec.method.make_learner(spec.benchmark.make_model(), seed)
     if filtered:
         learner.__class__ = EarlierTasksER

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 import gmed
 from gmed.engine import get_benchmark
 from gmed.results import paired_gain
-from gmed.rng import torch_seeded
+from gmed.rng import seeded_torch
 from gmed.streams import pixels
 
 SEEDS = 5
@@ -37,7 +37,7 @@ def pretrained_backbone() -> nn.Module:
     data = BENCHMARK.dataset()
     chosen = (data.y_train < 5).nonzero()[0][:6_000]
     x, y = pixels(torch.from_numpy(data.x_train[chosen])), torch.from_numpy(data.y_train[chosen])
-    with torch_seeded(0, "weights"):
+    with seeded_torch(0, "weights"):
         backbone, head = make_backbone(), nn.Linear(64, 5)
         optimiser = torch.optim.Adam([*backbone.parameters(), *head.parameters()], lr=2e-3)
         for batch in torch.randperm(len(y)).split(50):
@@ -55,7 +55,7 @@ def embed(backbone: nn.Module, x: Tensor) -> Tensor:
 def accuracy(backbone: nn.Module, seed: int, editing: gmed.editing.Edit | None) -> float:
     """Of the stream of one seed, the mean over tasks of the test accuracy at its end, in percent."""
     stream = BENCHMARK.make_stream(None, seed)
-    with torch_seeded(seed, "weights"):
+    with seeded_torch(seed, "weights"):
         head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     learner = gmed.learners.ER(head, lr=0.05, memory=gmed.memory.Reservoir(500), editing=editing, seed=seed)
     x = embed(backbone, stream.x)

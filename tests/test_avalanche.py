@@ -323,7 +323,7 @@ def test_examples_that_cannot_be_stored(plugin):
     with pytest.raises(InputError, match=r"not torch.uint8; add a transform"):
         train(naive(OwnForward(), plugin(Reservoir(30))), benchmark(torch.uint8).train_stream)
     memory = Reservoir(30)
-    memory.lay_out(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
+    memory.allocate(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(InputError, match=r"shape \(1, 4, 4\), those stored \(3,\)"):
         train(naive(OwnForward(), plugin(memory)), benchmark().train_stream)
 

@@ -40,7 +40,7 @@ from gmed.io.state import read_state, write_state
 from gmed.learners import BGD, ER, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.results import Store
-from gmed.streams import Stream, fuzzy, held_out, iid
+from gmed.streams import Stream, fuzzy, iid, validation_stream
 
 FILES = Path(__file__).parent / "files"
 MORE = os.environ.get("GMED_FUZZ")
@@ -383,7 +383,7 @@ def test_large_seeds_on_the_command_line(tmp_path, monkeypatch, capsys):
 def test_a_stream_of_no_examples(tasks):
     empty = Stream(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), (), tasks, 1)
     assert [list(batches) for batches in empty.stretches(10)] == [[]] * len(tasks)
-    assert len(fuzzy(empty, 0)) == len(iid(empty, 0, passes=2)) == len(held_out(empty, 0)) == 0
+    assert len(fuzzy(empty, 0)) == len(iid(empty, 0, passes=2)) == len(validation_stream(empty, 0)) == 0
     with pytest.raises(UsageError, match="batch_size"):
         list(empty.stretches(0))
 

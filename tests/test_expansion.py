@@ -14,7 +14,7 @@ from gmed.errors import GmedError, InputError, UsageError
 from gmed.learners import CNDPM, CompCL, ERAdam, ProgNN
 from gmed.learners.adam import Adam
 from gmed.memory import Reservoir
-from gmed.models import MLP, Columns, Compositions, Mixture, ResNet18
+from gmed.models import MLP, CompositionalNet, ExpertMixture, ProgressiveNet, ResNet18
 from gmed.models.expert_mixture import expanded
 from gmed.paper import quantities
 from gmed.results import Store
@@ -88,7 +88,7 @@ def test_er_by_adam_is_er_but_for_the_update():
 
 def mixture(experts=3, counts=(7.0, 2.0, 30.0)):
     torch.manual_seed(1)
-    made = Mixture.like(small(), samples=5)
+    made = ExpertMixture.like(small(), samples=5)
     for _ in range(experts):
         made.add()
     made.counts.copy_(torch.tensor(counts[:experts]))
@@ -264,7 +264,7 @@ def test_convolutional_experts(size):
 )
 def test_levels_of_earlier_experts_may_be_known_before(model, shape, part):
     torch.manual_seed(1)
-    made = Mixture.like(model(), samples=5).double().eval()
+    made = ExpertMixture.like(model(), samples=5).double().eval()
     x, rows = images(230, shape=shape)[0].double(), torch.tensor([0, 99, 100, 229, 7, 7])
     made.add()
     assert made.earlier_levels(part, x) == []
@@ -297,7 +297,7 @@ def test_a_sleep_that_fails_leaves_no_trace(monkeypatch):
 
 def test_columns_by_hand():
     torch.manual_seed(2)
-    columns = Columns(small())
+    columns = ProgressiveNet(small())
     columns.add()
     columns.add()
     with torch.no_grad():
@@ -352,7 +352,7 @@ def test_columns_that_have_learned_do_not_move(model):
 
 def test_compositions_by_hand():
     torch.manual_seed(2)
-    made = Compositions(small())
+    made = CompositionalNet(small())
     made.add()
     with torch.no_grad():
         made.structure[1].normal_()
@@ -464,13 +464,13 @@ def test_memory_as_the_paper_counts_it():
         learner = make(MLP())
         learner.resize(5)
         added = 4 * 478_410 + {"Prog. NN": 2 * (1 + 2 + 3 + 4), "CompCL": 3 * (1 + 2 + 3 + 4 + 5)}[row]
-        assert learner.added_parameters() == added
+        assert learner.extra_parameters() == added
         assert Overhead.of(learner, 784).examples == 4 * added / 785
         assert Overhead.of(learner, 784).examples == pytest.approx(published[row, "split-mnist"], rel=0.0005)
     for benchmark, parts, pixels, waiting in (("split-mnist", 5, 784, 500), ("split-cifar10", 5, 3072, 1000)):
         learner = CNDPM(get_benchmark(benchmark).make_model(), short_term=waiting)
         learner.resize(parts)
-        assert round(4 * learner.added_parameters() / pixels + waiting) == published["CN-DPM", benchmark]
+        assert round(4 * learner.extra_parameters() / pixels + waiting) == published["CN-DPM", benchmark]
         assert Overhead.of(learner, pixels).examples == pytest.approx(published["CN-DPM", benchmark], rel=0.001)
 
 

@@ -239,7 +239,7 @@ def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_pa
 def test_a_part_may_become_another_kind(fade):
     fade.write_text(
         "import gmed\n@gmed.register('fade')\nclass Fade(gmed.memory.Memory):\n"
-        "    def admit(self, y, rng, **columns):\n        return self.next_origins(len(y)) % self.capacity\n"
+        "    def admit(self, y, rng, **columns):\n        return self.next_stream_indices(len(y)) % self.capacity\n"
     )
     gmed.load_extension(fade)
     method = resolve(SPLIT, "er+fade")
@@ -422,8 +422,8 @@ def test_the_tutorials_parts_keep_what_is_promised(tmp_path):
     for check in CHECKS:
         for text in ("er+latest", "two-steps+hardest(candidates=15)+gmed"):
             check(text)
-    assert resolve(SPLIT, "er+latest").make_learner(gmed.models.MLP(), 0).can_be_decided_ahead()
-    assert not resolve(SPLIT, "er+hardest").make_learner(gmed.models.MLP(), 0).can_be_decided_ahead()
+    assert resolve(SPLIT, "er+latest").make_learner(gmed.models.MLP(), 0).is_capturable()
+    assert not resolve(SPLIT, "er+hardest").make_learner(gmed.models.MLP(), 0).is_capturable()
 
 
 @pytest.mark.parametrize("name", ["my-er-ace", "my-derpp", "my-cls-er"])

@@ -11,8 +11,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 import gmed
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import DivergedError
-from gmed.kernels.low_rank import Chain, FactoredGradient, Factors, descend, sum_of, witnesses
-from gmed.models import LookAhead, Passes, gradient, trainable
+from gmed.kernels.low_rank import LinearChain, LowRankGradient, OuterFactors, add_grads, descend, finite_checks
+from gmed.models import LookAhead, PassCounter, gradient, trainable
 from gmed.models.functional import forward
 
 CHAINS = {
@@ -38,7 +38,7 @@ def batch(name, count, seed):
 def both(name, count, seed):
     """The gradient of one batch in factors, and written out by autograd."""
     model, (x, y) = made(name, seed), batch(name, count, seed)
-    loss, slope = Chain.of(model).gradient(x, lambda output: cross_entropy(output, y))
+    loss, slope = LinearChain.of(model).gradient(x, lambda output: cross_entropy(output, y))
     dense = cross_entropy(model(x), y)
     torch.testing.assert_close(loss, dense.detach())
     return model, slope, gradient(dense, trainable(model))
@@ -81,9 +81,12 @@ def test_outputs_before_and_after_a_step_and_their_slopes(name, count, seed, row
 def test_a_sum_is_the_gradient_of_the_summed_loss(seed):
     model, first, dense = both("mlp", 4, seed)
     x, y = batch("mlp", 3, seed + 50)
-    _, second = Chain.of(model).gradient(x, lambda output: cross_entropy(output, y))
-    summed, written_out = sum_of(first, second), sum_of(dense, gradient(cross_entropy(model(x), y), trainable(model)))
-    assert isinstance(summed, FactoredGradient)
+    _, second = LinearChain.of(model).gradient(x, lambda output: cross_entropy(output, y))
+    summed, written_out = (
+        add_grads(first, second),
+        add_grads(dense, gradient(cross_entropy(model(x), y), trainable(model))),
+    )
+    assert isinstance(summed, LowRankGradient)
     for parameter in written_out:
         torch.testing.assert_close(summed[parameter], written_out[parameter])
 
@@ -136,7 +139,7 @@ class WithAParameter(nn.Sequential):
     ],
 )
 def test_what_is_no_chain(model):
-    assert Chain.of(model) is None
+    assert LinearChain.of(model) is None
 
 
 @pytest.mark.parametrize(
@@ -151,15 +154,15 @@ def test_what_is_no_chain(model):
 )
 def test_who_watches_a_layer_is_not_passed_by(watch):
     model = gmed.models.MLP()
-    assert Chain.of(model) is not None
+    assert LinearChain.of(model) is not None
     watch(model)
-    assert Chain.of(model) is None
+    assert LinearChain.of(model) is None
 
 
 def test_asking_leaves_a_model_as_it_was():
     model = nn.Sequential(spectral_norm(nn.Linear(40, 40)))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    Chain.of(model)
+    LinearChain.of(model)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -178,12 +181,12 @@ def test_asking_leaves_a_model_as_it_was():
     ids=["images", "rows", "many", "narrow", "half precision", "rows of rows", "flattened", "not flattened enough"],
 )
 def test_whom_factors_suit(model, x, suits):
-    assert Chain.of(model).suits(x) == suits
+    assert LinearChain.of(model).suits(x) == suits
 
 
 def test_not_where_numbers_are_rounded_on_the_way():
     with torch.autocast("cpu", torch.bfloat16):
-        assert not Chain.of(gmed.models.MLP()).suits(torch.rand(10, 784))
+        assert not LinearChain.of(gmed.models.MLP()).suits(torch.rand(10, 784))
         learner = gmed.learners.ER(
             gmed.models.MLP(), lr=0.1, memory=gmed.memory.Reservoir(50), editing=gmed.editing.GMED(alpha=1.0, beta=0.0)
         )
@@ -216,7 +219,7 @@ def test_parameters_that_are_given_are_moved_and_no_others():
 
 def test_a_sum_with_a_gradient_that_is_written_out():
     _, slope, dense = both("mlp", 4, 0)
-    for parameter, summed in sum_of(slope, {name: g.clone() for name, g in dense.items()}).items():
+    for parameter, summed in add_grads(slope, {name: g.clone() for name, g in dense.items()}).items():
         torch.testing.assert_close(summed, 2 * dense[parameter])
 
 
@@ -226,7 +229,7 @@ def test_an_edit_is_the_same_either_way(monkeypatch):
     x, y, x_m, y_m = torch.rand(10, 784).double(), torch.arange(10), torch.rand(7, 784).double(), torch.arange(7)
     settings = {"lr": 0.05, "alpha": 5.0, "beta": 0.01, "steps": 2}
     factored = gmed.edit_examples(model, x_m, y_m, x, y, **settings)
-    monkeypatch.setattr(Chain, "suits", lambda self, x: False)
+    monkeypatch.setattr(LinearChain, "suits", lambda self, x: False)
     torch.testing.assert_close(gmed.edit_examples(model, x_m, y_m, x, y, **settings), factored)
 
 
@@ -235,7 +238,7 @@ def test_learning_and_its_passes_are_the_same_either_way(method, monkeypatch):
     def learned():
         torch.manual_seed(1)
         learner = resolve(get_benchmark("split-mnist"), method).make_learner(gmed.models.MLP().double(), 0)
-        learner.passes = Passes()
+        learner.passes = PassCounter()
         for step in range(12):
             source = torch.Generator().manual_seed(step)
             x = torch.rand(10, 1, 28, 28, generator=source, dtype=torch.float64)
@@ -243,7 +246,7 @@ def test_learning_and_its_passes_are_the_same_either_way(method, monkeypatch):
         return learner
 
     factored = learned()
-    monkeypatch.setattr(Chain, "suits", lambda self, x: False)
+    monkeypatch.setattr(LinearChain, "suits", lambda self, x: False)
     written_out = learned()
     assert factored.passes == written_out.passes
     for name, tensor in written_out.state_dict().items():
@@ -262,10 +265,10 @@ def test_a_batch_too_large_for_its_type_is_refused():
 
 
 def test_a_gradient_whose_bound_alone_is_too_large_is_fine():
-    chain = Chain.of(nn.Linear(2, 1, bias=False))
-    far_apart = Factors(torch.tensor([[1e30, 0.0], [0.0, 1.0]]), torch.tensor([[0.0], [1e30]]))
-    slope = FactoredGradient(chain, {"": far_apart})
+    chain = LinearChain.of(nn.Linear(2, 1, bias=False))
+    far_apart = OuterFactors(torch.tensor([[1e30, 0.0], [0.0, 1.0]]), torch.tensor([[0.0], [1e30]]))
+    slope = LowRankGradient(chain, {"": far_apart})
     assert torch.isinf(far_apart.bound())
-    assert all(torch.isfinite(tensor).all() for tensor in witnesses(slope))
-    too_large = Factors(torch.tensor([[1e30, 0.0]]), torch.tensor([[1e30]]))
-    assert not all(torch.isfinite(tensor).all() for tensor in witnesses(FactoredGradient(chain, {"": too_large})))
+    assert all(torch.isfinite(tensor).all() for tensor in finite_checks(slope))
+    too_large = OuterFactors(torch.tensor([[1e30, 0.0]]), torch.tensor([[1e30]]))
+    assert not all(torch.isfinite(tensor).all() for tensor in finite_checks(LowRankGradient(chain, {"": too_large})))

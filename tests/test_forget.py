@@ -38,7 +38,7 @@ class Mirror:
         self.make, self.columns = KINDS[kind]
         self.memory, self.seed, self.steps = self.make(capacity), seed, 0
         self.value, self.age, self.kept = {}, {}, {}
-        self.memory.lay_out(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
+        self.memory.allocate(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
         self.removed = set()
 
     def stored(self):
@@ -218,7 +218,7 @@ def test_steps_decided_ahead_know_of_it(name, requests):
     flow = stream(1200)
     alone, ahead = MAKERS[name](), MAKERS[name]()
     group, cuts = Together([ahead], [flow], 10), sorted({0, *requests, 1200})
-    assert group.foreseeable
+    assert group.capturable
     for start, stop in pairwise(cuts):
         observed(alone, flow, start, stop)
         assert [*group.learn(start, stop)][-1] == stop

@@ -100,7 +100,7 @@ def test_one_stream_gradient_per_step(monkeypatch):
     original = LookAhead.stream_gradient.func
     monkeypatch.setattr(LookAhead.stream_gradient, "func", lambda self: gradients.append(1) or original(self))
     learner.model[1].register_forward_pre_hook(lambda module, args: passes.append(args[0].clone()))
-    learner._sums_exactly = True
+    learner._batch_independent = True
     learner.observe(*batches[5])
     assert len(gradients) == 1
     incoming = batches[5][0].flatten(1)

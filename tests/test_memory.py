@@ -21,7 +21,7 @@ def filled(capacity, batches, seed=0):
     for step, size in enumerate(batches):
         x = torch.arange(at, at + size, dtype=torch.float32).unsqueeze(1)
         if step == 0:
-            memory.lay_out(x, x[:, 0].long())
+            memory.allocate(x, x[:, 0].long())
         memory.insert(x, x[:, 0].long(), generator(seed, "reservoir", step))
         at += size
     return memory

@@ -156,7 +156,7 @@ def test_without_units_it_is_the_learner_of_the_paper():
     settings = Settings(memory=40, hidden=8, alpha=2.0, beta=0.1, standardise=False, batch_size=10)
     model = OnlineClassifier(settings, inputs=4, seed=3)
     model.learn(x, y, classes=np.arange(4))
-    with gmed.rng.torch_seeded(3, "weights"):
+    with gmed.rng.seeded_torch(3, "weights"):
         module = gmed.models.MLP(4, 8, 4)
     editing = gmed.editing.GMED(alpha=2.0, beta=0.1)
     learner = gmed.learners.ER(
@@ -266,11 +266,11 @@ def test_the_residual_network_can_grow():
     model = gmed.models.ResNet18(classes=2, width=2).eval()
     x = torch.rand(2, 3, 32, 32)
     before = model(x)
-    gmed.models.grow_outputs(model, 5)
+    gmed.models.expand_outputs(model, 5)
     torch.testing.assert_close(model(x)[:, :2], before)
     assert model(x).shape == (2, 5)
     with pytest.raises(UsageError, match="cannot be given 3"):
-        gmed.models.grow_outputs(model, 3)
+        gmed.models.expand_outputs(model, 3)
 
 
 def test_models_that_cannot_grow_say_so_before_anything_changes():

@@ -7,10 +7,10 @@ from torch.nn.functional import cross_entropy
 
 from gmed.editing import GMED, OptimalEdit
 from gmed.engine import RunSpec, Terms, run_one
-from gmed.kernels.pass_counter import as_often
+from gmed.kernels.pass_counter import counted_as
 from gmed.learners import AGEM, BGD, CNDPM, ER, GEM, GSS, HAL, MIR, CompCL, FineTune, ProgNN
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
-from gmed.models import MLP, Passes, ResNet18, treats_examples_independently
+from gmed.models import MLP, PassCounter, ResNet18, is_batch_independent
 
 N = 10  # examples in a batch, and replayed ones
 
@@ -29,7 +29,7 @@ def counted(learner, steps, tasks=(0, 0, 0, 0)):
     """The passes of each step, in examples."""
     found, g = [], torch.Generator().manual_seed(0)
     for step in range(steps):
-        learner.passes = Passes()
+        learner.passes = PassCounter()
         task = (tasks[step],) if learner.task_aware else ()
         learner.observe(torch.rand(N, 1, 4, 4, generator=g), torch.randint(4, (N,), generator=g), *task)
         found.append((learner.passes.forward, learner.passes.backward))
@@ -122,13 +122,13 @@ def test_a_run_tells_them_per_example_of_the_stream():
 
 def test_a_model_that_is_watched_stays_what_it_is():
     for watched in (MLP(), ResNet18()):
-        with Passes().counting(watched):
-            assert ER(watched, lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
-            assert treats_examples_independently(watched) == isinstance(watched, MLP)
+        with PassCounter().counting(watched):
+            assert ER(watched, lr=0.1, memory=Reservoir(5)).is_capturable()
+            assert is_batch_independent(watched) == isinstance(watched, MLP)
 
 
 def test_only_the_model_is_watched_and_only_inside():
-    passes, watched, other = Passes(), plain(), plain()
+    passes, watched, other = PassCounter(), plain(), plain()
     x, y = torch.rand(3, 1, 4, 4), torch.tensor([0, 1, 2])
     with passes.counting(watched):
         cross_entropy(other(x), y).backward()
@@ -137,14 +137,14 @@ def test_only_the_model_is_watched_and_only_inside():
         loss.backward()
         watched[1](x.flatten(1)).sum().backward()  # a layer by itself is no pass of the model
     cross_entropy(watched(x), y).backward()
-    assert passes == Passes(forward=3, backward=6)
+    assert passes == PassCounter(forward=3, backward=6)
 
 
 def test_a_pass_may_stand_for_many():
-    model, passes = plain(), Passes()
+    model, passes = plain(), PassCounter()
     with passes.counting(model):
         model(torch.rand(3, 1, 4, 4)).sum().backward()
-        with as_often(7):
+        with counted_as(7):
             loss = model(torch.rand(2, 1, 4, 4)).sum()
         loss.backward()
         model(torch.rand(1, 1, 4, 4))

@@ -1,6 +1,6 @@
 import torch
 
-from gmed.rng import generator, torch_seeded
+from gmed.rng import generator, seeded_torch
 
 
 def test_purposes_and_steps_are_independent_and_repeatable():
@@ -18,8 +18,8 @@ def test_torch_state_outside_is_untouched():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    with torch_seeded(0, "weights"):
+    with seeded_torch(0, "weights"):
         inside = torch.rand(3)
     assert torch.equal(torch.rand(3), expected)
-    with torch_seeded(0, "weights"):
+    with seeded_torch(0, "weights"):
         assert torch.equal(torch.rand(3), inside)

@@ -48,7 +48,7 @@ def test_mir_scores_and_choice_by_brute_force():
     model, (x, y) = mlp(), batch(10, 1)
     memory = Reservoir(60)
     stored = batch(60, 2)
-    memory.lay_out(*stored)
+    memory.allocate(*stored)
     memory.insert(*stored, generator(0, "reservoir"))
     ahead = LookAhead(model, x, y, lr=0.3)
     after = stepped(model, lambda m: cross_entropy(m(x), y), 0.3)
@@ -114,7 +114,7 @@ def test_gem_never_steps_against_an_earlier_task():
 def test_task_ring_keeps_the_latest_of_every_task():
     ring = TaskRing(12, tasks=3)
     x = torch.arange(40.0).unsqueeze(1)
-    ring.lay_out(x, x[:, 0].long())
+    ring.allocate(x, x[:, 0].long())
     for task, start in ((0, 0), (1, 14), (2, 30)):
         ring.begin(task)
         for at in range(start, {0: 14, 1: 30, 2: 33}[task], 3):
@@ -177,7 +177,7 @@ def test_gss_replacement_probabilities_by_enumeration():
     taken = np.zeros(2)
     memory = GSSGreedy(2)
     x, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    memory.lay_out(x, y)
+    memory.allocate(x, y)
     memory.insert(x, y, generator(0, "reservoir"), score=torch.tensor(held))
     rng = np.random.default_rng(0)
     for _ in range(draws):
@@ -212,7 +212,7 @@ def test_tricks_decay_the_learning_rate_and_track_losses():
     learner = ERTricks(mlp(), lr=0.1, memory=LossAwareReservoir(25), lr_decay=0.99)
     for t in range(8):
         learner.observe(*batch(10, t))
-    assert learner.step_size == pytest.approx(0.1 * 0.99**80)
+    assert learner.lr_now == pytest.approx(0.1 * 0.99**80)
     assert (learner.memory.loss > 0).all()
     assert len(set(learner.memory.origin.tolist())) == 25
 
@@ -339,7 +339,7 @@ def test_hal_anchors_climb_their_objective():
         learner.anchor_steps = steps
         anchors = learner.make_anchors()
         e, y = torch.stack([a for a, _ in anchors]), torch.tensor([label for _, label in anchors])
-        hindsight, trained = copy.deepcopy(learner.model), learner.trained_on_memory()
+        hindsight, trained = copy.deepcopy(learner.model), learner.finetune_on_memory()
         with torch.no_grad():
             for name, p in hindsight.named_parameters():
                 p.copy_(trained[name])

@@ -5,12 +5,12 @@ import torch
 
 import gmed
 from gmed.kernels import cuda_graphs
-from gmed.models import Passes
+from gmed.models import PassCounter
 
 
 def test_every_row_in_its_order():
     seen = []
-    cuda_graphs.repeat(lambda row: seen.append(row.tolist()), torch.arange(10).reshape(5, 2))
+    cuda_graphs.replay_steps(lambda row: seen.append(row.tolist()), torch.arange(10).reshape(5, 2))
     assert seen == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
@@ -25,7 +25,7 @@ def test_a_graph_repeats_a_step_with_its_noise(rows, monkeypatch):
         def step(row):
             place.mul_(0.9).add_(torch.randn(7, device="cuda")).add_(row.sum())
 
-        cuda_graphs.repeat(step, torch.arange(2.0 * rows, device="cuda").reshape(rows, 2))
+        cuda_graphs.replay_steps(step, torch.arange(2.0 * rows, device="cuda").reshape(rows, 2))
         return place
 
     assert torch.equal(walked(cuda_graphs.WARM_UP), walked(rows))
@@ -41,7 +41,7 @@ def test_an_expert_made_by_a_graph_is_the_one_made_step_by_step(model, monkeypat
     def made(warm_up):
         monkeypatch.setattr(cuda_graphs, "WARM_UP", warm_up)
         learner = gmed.learners.CNDPM(model().cuda(), short_term=20, generator_steps=12, classifier_steps=12)
-        learner.passes = Passes()
+        learner.passes = PassCounter()
         for at in range(0, 40, 10):
             learner.observe(x[at : at + 10], y[at : at + 10])
         return learner.state_dict(), learner.passes

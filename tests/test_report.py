@@ -285,7 +285,7 @@ def test_a_watched_run_is_the_run_unwatched(monkeypatch):
 
 
 def _first_task(stream):
-    return replace(stream, x=stream.x[:1000], y=stream.y[:1000], tests=stream.tests[:1], evaluate_after=(1000,))
+    return replace(stream, x=stream.x[:1000], y=stream.y[:1000], tests=stream.tests[:1], eval_points=(1000,))
 
 
 def test_the_rise_of_a_loss_is_that_of_a_real_step():
@@ -456,7 +456,7 @@ def test_recording_changes_no_parameter_of_the_edit():
     editing = GMED(alpha=1.0, beta=0.1, gamma=0.9, steps=2)
     recording = edit_history.RecordingGMED(**asdict(editing))
     assert asdict(editing).items() <= asdict(recording).items()
-    assert not recording.foreseeable
+    assert not recording.capturable
 
 
 def test_results_can_be_a_part_of_a_store(tmp_path):

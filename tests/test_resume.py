@@ -78,7 +78,7 @@ ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUD
 @pytest.mark.parametrize("method", EVERY)
 def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
     specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]
-    grouped = device != "cpu" and specs[0].can_be_decided_ahead()
+    grouped = device != "cpu" and specs[0].is_capturable()
     if device == "cpu, grouped":
         if not grouped:
             pytest.skip("its runs do not advance together")

@@ -15,7 +15,7 @@ from gmed.editing import GMED, OptimalEdit
 from gmed.errors import UsageError
 from gmed.learners import BGD, ER, HAL, MIR, FineTune
 from gmed.memory import Reservoir
-from gmed.models import forward, grow_outputs
+from gmed.models import expand_outputs, forward
 
 WIDTH, CLASSES = 6, 3
 
@@ -189,9 +189,9 @@ def test_shared_output_layers_cannot_grow():
     layer = nn.Linear(4, 4)
     for model in (nn.Sequential(layer, nn.ReLU(), layer), nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 4)))):
         with pytest.raises(UsageError, match="shared or parametrized cannot be given more outputs"):
-            grow_outputs(model, 6)
+            expand_outputs(model, 6)
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     tied[2].weight = tied[0].weight
     with pytest.raises(UsageError, match="shared or parametrized"):
-        grow_outputs(tied, 6)
+        expand_outputs(tied, 6)
     assert tied[2].weight is tied[0].weight

@@ -54,7 +54,7 @@ def test_the_reference_has_every_public_name(site):
             if getattr(gmed, name, None) is exported[name]:
                 spelled.add(f"gmed.{name}")
             assert isinstance(exported[name], ModuleType) or spelled & shown, f"{package}.{name}"
-    also = {"avalanche.GMEDPlugin", "engine.cluster.Cluster", "engine.executor.Executor", "randomness.torch_seeded"}
+    also = {"avalanche.GMEDPlugin", "engine.cluster.Cluster", "engine.executor.Executor", "randomness.seeded_torch"}
     assert {f"gmed.{name}" for name in also} <= shown
     assert not {name for name in shown if "__" in name or re.fullmatch(r"gmed\.errors\.[a-z_]+", name)}
 

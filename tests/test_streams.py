@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from gmed.streams import Stream, fuzzy, iid, permuted, pixels, rotated, split
 from gmed.streams.rotated import rotate
-from gmed.streams.variants import fixed_size_sample
+from gmed.streams.variants import systematic_sample
 
 
 def same(a: Stream, b: Stream) -> bool:
@@ -32,8 +32,8 @@ def test_a_stream_is_a_function_of_its_seed(make, tasks, tiny):
     assert same(make(tiny, 3), make(tiny, 3))
     assert not same(make(tiny, 3), make(tiny, 4))
     stream = make(tiny, 3)
-    assert len(stream.tests) == len(stream.evaluate_after) == tasks
-    assert stream.evaluate_after[-1] == len(stream)
+    assert len(stream.tests) == len(stream.eval_points) == tasks
+    assert stream.eval_points[-1] == len(stream)
     assert pixels(stream.x).min() >= 0
     assert pixels(stream.x).max() <= 1
 
@@ -134,8 +134,8 @@ def test_a_fuzzy_stream_shows_every_example_once_and_no_task_early(lengths, seed
     mixed = fuzzy(sharp, seed)
     assert sorted(mixed.x[:, 0].tolist()) == sharp.x[:, 0].tolist()
     assert torch.equal(sharp.y[mixed.x[:, 0].long()], mixed.y)  # labels stay with their examples
-    assert mixed.evaluate_after == sharp.evaluate_after
-    starts = [0, *sharp.evaluate_after]
+    assert mixed.eval_points == sharp.eval_points
+    starts = [0, *sharp.eval_points]
     for task, (start, length) in enumerate(zip(starts, lengths, strict=False)):
         middle = start + length // 2
         assert (mixed.y[:middle] <= task).all()
@@ -163,5 +163,5 @@ def test_the_share_of_the_next_task_is_a_straight_line():
 def test_fixed_size_samples_have_their_size_and_no_place_twice(weights, size, seed):
     weights = np.array(weights)
     size = min(size, int(weights.sum() / weights.max()))  # no place more likely than certain
-    chosen = fixed_size_sample(weights, size, np.random.default_rng(seed))
+    chosen = systematic_sample(weights, size, np.random.default_rng(seed))
     assert len(set(chosen.tolist())) == len(chosen) == size

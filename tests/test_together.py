@@ -19,7 +19,7 @@ from gmed.errors import DivergedError, UsageError
 from gmed.kernels import conv_bn_relu
 from gmed.learners import AGEM, BGD, ER, GEM, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN
 from gmed.memory import Reservoir, TaskRing, pinned
-from gmed.models import Passes, ResNet18
+from gmed.models import PassCounter, ResNet18
 from gmed.streams import Stream
 
 CPU = Terms(device="cpu")
@@ -95,7 +95,7 @@ def test_each_equals_the_same_seed_alone(name):
     cuts = [0, 63, 64, 250, 1300]  # odd batches, a task of one example, more steps than tables have rows
     learners = [FORESEEN[name](model(seed), seed) for seed in range(3)]
     group = together(learners, [stream(seed, 1300) for seed in range(3)], 7, cuts)
-    assert group.foreseeable
+    assert group.capturable
     for seed, learner in enumerate(learners):
         assert same(learner.state_dict(), alone(FORESEEN[name](model(seed), seed), stream(seed, 1300), 7, cuts))
 
@@ -137,7 +137,7 @@ def test_it_is_test_then_train(name):
     make = {**FORESEEN, **STEP_BY_STEP}[name]
     learners, plain = ([make(model(seed), seed) for seed in range(2)] for _ in range(2))
     streams = [stream(seed, 400) for seed in range(2)]
-    counts = [Counts(Passes(), torch.zeros((), dtype=torch.int64)) for _ in learners]
+    counts = [Counts(PassCounter(), torch.zeros((), dtype=torch.int64)) for _ in learners]
     group = Together(learners, streams, 7, counts, rows=5)
     for task, (start, stop) in enumerate(pairwise(CUTS)):
         list(group.learn(start, stop, *told(learners[0], task)))
@@ -145,7 +145,7 @@ def test_it_is_test_then_train(name):
     for seed in range(2):
         assert int(counts[seed].correct) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
         assert same(learners[seed].state_dict(), plain[seed].state_dict())
-    assert group.foreseeable == (name in FORESEEN)
+    assert group.capturable == (name in FORESEEN)
 
 
 def test_predictions_by_hand():
@@ -169,7 +169,7 @@ def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
     group = together(learners, [stream(seed, 400) for seed in range(2)], 7, CUTS)
     for seed in range(2):
         watched, flow = FORESEEN[name](model(seed), seed), stream(seed, 400)
-        watched.passes = Passes()
+        watched.passes = PassCounter()
         for task, (start, stop) in enumerate(pairwise(CUTS)):
             for at in range(start, stop, 7):
                 rows = slice(at, min(at + 7, stop))
@@ -181,12 +181,12 @@ def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
 @pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
 def test_the_training_loop_counts_and_learns_as_a_plain_one_does(name):
     make = {**FORESEEN, **STEP_BY_STEP}[name]
-    flow = replace(stream(0, 400), evaluate_after=tuple(CUTS[1:]))
+    flow = replace(stream(0, 400), eval_points=tuple(CUTS[1:]))
     trained, watched = make(model(0), 0), make(model(0), 0)
-    counts = Counts(Passes(), torch.zeros((), dtype=torch.int64))
+    counts = Counts(PassCounter(), torch.zeros((), dtype=torch.int64))
     assert list(train(trained, flow, 7, counts=counts))[-1] == 400
     assert int(counts.correct) == predict_then_learn(make(model(0), 0), flow, 7, CUTS)
-    watched.passes = Passes()
+    watched.passes = PassCounter()
     assert same(trained.state_dict(), alone(watched, flow, 7, CUTS))
     assert counts.passes == watched.passes
 
@@ -207,7 +207,7 @@ def test_one_that_diverges_does_not_stop_the_others():
 
 
 class Unplanned(ER):
-    foreseeable = True
+    capturable = True
 
     def step(self, x, y):
         self.random("something").integers(3)
@@ -215,7 +215,7 @@ class Unplanned(ER):
 
 
 class Twice(ER):
-    foreseeable = True
+    capturable = True
 
     def step(self, x, y):
         self.draw()
@@ -224,24 +224,24 @@ class Twice(ER):
 
 class Schedule(ER):
     @property
-    def step_size(self):
+    def lr_now(self):
         return self.lr / (1 + self.steps)
 
 
 def test_what_is_foreseeable_is_declared_and_not_inherited():
-    assert ER(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
-    assert not Schedule(model(0), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
-    assert not ER(model(0), lr=0.1, memory=Reservoir(5), editing=OptimalEdit(alpha=1.0)).can_be_decided_ahead()
+    assert ER(model(0), lr=0.1, memory=Reservoir(5)).is_capturable()
+    assert not Schedule(model(0), lr=0.1, memory=Reservoir(5)).is_capturable()
+    assert not ER(model(0), lr=0.1, memory=Reservoir(5), editing=OptimalEdit(alpha=1.0)).is_capturable()
     dropping = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 4))
-    assert not ER(dropping, lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
-    assert ER(ResNet18(), lr=0.1, memory=Reservoir(5)).can_be_decided_ahead()
+    assert not ER(dropping, lr=0.1, memory=Reservoir(5)).is_capturable()
+    assert ER(ResNet18(), lr=0.1, memory=Reservoir(5)).is_capturable()
 
 
 def test_extra_examples_are_none_that_were_drawn_otherwise():
     """Nor can steps be decided ahead where what was drawn depends on them: that is found out, not ignored."""
 
     class Own(ER):
-        foreseeable = True
+        capturable = True
 
         def retrieved(self, ahead, purpose="replay"):
             return super().retrieved(ahead, purpose).flip(0)
@@ -274,7 +274,7 @@ def test_a_step_that_is_not_decided_ahead_may_ask_as_often_as_it_likes():
 
 def test_extra_examples_are_none_that_were_drawn_before_others_entered():
     class Late(ER):
-        foreseeable = True
+        capturable = True
         slots = ()
 
         def step(self, x, y):
@@ -306,10 +306,10 @@ def test_a_false_declaration_is_found_out(kind, complaint):
 def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
     """A device without room stays known as such: then fewer are tried at once."""
 
-    def captured(step):
+    def capture(step):
         raise error
 
-    monkeypatch.setattr("gmed.engine.together.captured", captured)
+    monkeypatch.setattr("gmed.engine.together.capture", capture)
     group = Together([FORESEEN["er+gmed"](model(0), 0)], [stream(0, 200)], 10)
     with pytest.raises(UsageError, match=f"step of ER cannot be captured as a CUDA graph: {error}") as found:
         group._capture()

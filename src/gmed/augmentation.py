@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from gmed.errors import InputError, UsageError, finite_number, whole_number
+from gmed.errors import InputError, UsageError, check_float, check_int
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("rotation", "scaling"):
-            if finite_number(name, getattr(self, name)) < 0:
+            if check_float(name, getattr(self, name)) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)!r}")
         if self.scaling >= 1:
             raise UsageError(f"scaling must be below 1, not {self.scaling!r}")
-        whole_number("crop", self.crop, least=0)
+        check_int("crop", self.crop, least=0)
 
     def __call__(self, x: Tensor, maps: Tensor) -> Tensor:
         """Each image as its map shows it."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gmed.editing import Edit
-from gmed.errors import InputError, UsageError, finite_number
+from gmed.errors import InputError, UsageError, check_float
 from gmed.learners import ER
 from gmed.learners.replay import Edited
 from gmed.memory import Memory
@@ -83,7 +83,7 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.memory = memory
-        self.lr = None if lr is None else finite_number("lr", lr, above=0)
+        self.lr = None if lr is None else check_float("lr", lr, above=0)
         self.learner: ER | None = None
         self._parts: dict[str, Any] = {
             "memory": memory,
@@ -119,7 +119,7 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
         if memory.ready:
             memory.to(x)
         else:
-            memory.lay_out(x, y)
+            memory.allocate(x, y)
         learner.model, learner.lr = strategy.model, self._step_size(strategy)
         ahead = LookAhead(strategy.model, x, y, lr=learner.lr, loss=strategy._criterion)
         if again := strategy.clock.train_exp_epochs:

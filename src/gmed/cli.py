@@ -33,7 +33,7 @@ from gmed.engine.bench import bench as measure
 from gmed.engine.bench import where_measured
 from gmed.engine.benchmarks import BENCHMARKS, Benchmark
 from gmed.engine.own_model import OwnModel
-from gmed.errors import whole_number
+from gmed.errors import check_int
 from gmed.experiment import Experiment, Watcher, default_store, left_out, stored_results
 from gmed.io.user_code import read_installed
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, values_on
@@ -172,7 +172,7 @@ def bench(
     if model is not None:
         benchmark = OwnModel.given(model).on(benchmark)
     for method in methods:
-        speeds += measure(benchmark, method, replicas=counts, steps=whole_number("steps", steps), device=device)
+        speeds += measure(benchmark, method, replicas=counts, steps=check_int("steps", steps), device=device)
     environment = where_measured(device)
     if as_json:
         print(json.dumps({"environment": environment, "speeds": [speed.to_dict() for speed in speeds]}, indent=2))
@@ -181,7 +181,7 @@ def bench(
 
 
 def _count(name: str, text: str) -> int:
-    return whole_number(name, int(text) if text.isdecimal() else text)
+    return check_int(name, int(text) if text.isdecimal() else text)
 
 
 @app.command("list")

@@ -37,10 +37,10 @@ class GmedWarning(UserWarning):
     """Base of the warnings that the command line says in one line; the message says what to do."""
 
 
-def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+def check_int(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """``value`` as an int, or the error that says what it must be.
 
-    >>> whole_number("steps", 3)
+    >>> check_int("steps", 3)
     3
     """
     try:
@@ -56,10 +56,10 @@ def whole_number(name: str, value: object, least: int = 1, most: int | None = No
     return number
 
 
-def finite_number(name: str, value: object, *, above: float = -math.inf) -> float:
+def check_float(name: str, value: object, *, above: float = -math.inf) -> float:
     """``value`` as a float, or the error that says what it must be.
 
-    >>> finite_number("lr", 1, above=0)
+    >>> check_float("lr", 1, above=0)
     1.0
     """
     try:

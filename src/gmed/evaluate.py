@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gmed.data.dataset import Progress, unwatched
-from gmed.errors import UsageError, whole_number
+from gmed.errors import UsageError, check_int
 
 Example = tuple[Any, Any]
 """Features (a mapping or a row) and label."""
@@ -79,8 +79,8 @@ def prequential(
     Gama, Sebastião, Rodrigues, "On evaluating stream learning algorithms", Machine Learning 90(3), 2013.
     """
     one_by_one = _is_river(model)
-    size = whole_number("batch_size", (1 if one_by_one else 10) if batch_size is None else batch_size)
-    whole_number("window", window)
+    size = check_int("batch_size", (1 if one_by_one else 10) if batch_size is None else batch_size)
+    check_int("window", window)
     known = None if classes is None else list(classes)
     step = _RiverStep(model) if one_by_one else _SklearnStep(model, known)
     seconds = {"predict": 0.0, "learn": 0.0}

@@ -37,7 +37,7 @@ from gmed.engine.fitting import check_fits
 from gmed.engine.own_model import Given, OwnModel
 from gmed.engine.run import BY_PREDICT
 from gmed.engine.terms import Terms, check_device, pick_device
-from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
+from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.files import check_regular
 from gmed.paper import published
 from gmed.results import Failure, Results, Store, Sweep
@@ -232,9 +232,9 @@ class Experiment:
         for path in self.extensions:
             load_extension(path)
         check_device(self.device)
-        finite_number("checkpoint_every", self.checkpoint_every, above=0)
+        check_float("checkpoint_every", self.checkpoint_every, above=0)
         if self.workers is not None:
-            whole_number("workers", self.workers, least=0)
+            check_int("workers", self.workers, least=0)
         if self.store is not None and str(self.store) in ("", ".", ":memory:"):
             raise UsageError(f"store must be a file, not {str(self.store)!r}; in Python, store=None keeps nothing")
 
@@ -586,9 +586,9 @@ def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
             numbers = [int(part) for part in seeds.rstrip(", ").split(",")]
             seeds = numbers if "," in seeds else numbers[0]
         if isinstance(seeds, int):
-            found = list(range(whole_number("seeds", seeds))) if seeds <= MOST_SEEDS else []
+            found = list(range(check_int("seeds", seeds))) if seeds <= MOST_SEEDS else []
         else:
-            found = [whole_number("a seed", seed, least=0) for seed in seeds]
+            found = [check_int("a seed", seed, least=0) for seed in seeds]
     except (TypeError, ValueError):
         found = []
     if not found or len(set(found)) < len(found) or max(found) >= 2**63:

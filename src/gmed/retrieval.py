@@ -20,14 +20,14 @@ class Retrieval(ABC):
 
     Attributes
     ----------
-    foreseeable
+    capturable
         Always false: what is retrieved may depend on the model, so a step has to be made before the next is decided.
     """
 
     part_kind: ClassVar[str] = "retrieval"
     id: ClassVar[str] = "Retrieval"
     version: ClassVar[int] = 1
-    foreseeable: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False
 
     @abstractmethod
     def retrieve(self, memory: Memory, count: int, ahead: LookAhead, rng: np.random.Generator) -> Tensor:

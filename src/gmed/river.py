@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from gmed.errors import GmedError, InputError, UsageError, whole_number
+from gmed.errors import GmedError, InputError, UsageError, check_int
 from gmed.learners._locking import Lock, alone, exclusive
 from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
 from gmed.online.units import LARGEST
@@ -58,8 +58,8 @@ class GMEDClassifier(base.Classifier):
 
     def __init__(self, settings: Settings | None = None, buffer: int = 10, seed: int = 0) -> None:
         self.settings = settings
-        self.buffer = whole_number("buffer", buffer)
-        self.seed = whole_number("seed", seed, least=0)
+        self.buffer = check_int("buffer", buffer)
+        self.seed = check_int("seed", seed, least=0)
         self._features: list[Any] = []
         self._waiting: list[tuple[list[float], Any]] = []
         self._classifier: OnlineClassifier | None = None

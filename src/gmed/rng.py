@@ -51,7 +51,7 @@ def generator(seed: int, purpose: str, step: int = 0) -> np.random.Generator:
 
 
 @contextmanager
-def torch_seeded(seed: int, purpose: str, step: int = 0) -> Iterator[None]:
+def seeded_torch(seed: int, purpose: str, step: int = 0) -> Iterator[None]:
     """Inside, torch's own generators start from (seed, purpose, step); outside, they are as they were.
 
     For code that draws from torch's global state: layer initialisation and dropout. Threads take turns.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
-from gmed.errors import UsageError, whole_number
+from gmed.errors import UsageError, check_int
 from gmed.online import OnlineClassifier, Settings
 from gmed.online.settings import Model
 
@@ -188,7 +188,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fitted = self._blank()
             features, labels = fitted._validated(X, y, reset=True)
             fitted._classifier = fitted._new(features.shape[1])
-            fitted._classifier.fit(features, labels, whole_number("passes", self.passes), bool(self.shuffle))
+            fitted._classifier.fit(features, labels, check_int("passes", self.passes), bool(self.shuffle))
             self.__dict__ = fitted.__dict__  # all of it at once
         return self
 
@@ -232,7 +232,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _new(self, features: int) -> OnlineClassifier:
         settings, state = self._settings(), self.random_state
         chance = isinstance(state, np.random.RandomState) or state is None
-        seed = check_random_state(state).randint(2**31) if chance else whole_number("random_state", state, least=0)
+        seed = check_random_state(state).randint(2**31) if chance else check_int("random_state", state, least=0)
         classifier = OnlineClassifier(settings, features, int(seed))
         classifier.feature_names = _names(getattr(self, "feature_names_in_", None))
         return classifier

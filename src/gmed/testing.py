@@ -89,7 +89,7 @@ def a_state_goes_on_exactly(text: str) -> None:
         whole.save(Path(folder) / "state")
         resumed.load(Path(folder) / "state")
     after = (learn(learner, batches[9:]).state_dict() for learner in (whole, resumed))
-    _same(text, "a learner, and one that was saved and loaded (is everything in own_state?)", *after)
+    _same(text, "a learner, and one that was saved and loaded (is everything in get_extra_state?)", *after)
 
 
 def memory_stays_bounded_and_finite(text: str) -> None:
@@ -153,13 +153,13 @@ def an_edit_changes_what_is_stored(text: str) -> None:
     assert plain is not None and edited is not None
     if make(text).editing.write_back:  # type: ignore[attr-defined]
         _owed(not torch.equal(plain.x, edited.x), f"{text}: after 20 steps no stored example has been edited")
-    if edited.foreseeable:
+    if edited.capturable:
         _owed(torch.equal(plain.origin, edited.origin), f"{text}: with the edit, other examples are stored")
 
 
 def steps_decided_ahead_are_the_same_steps(text: str) -> None:
-    """Of a method that declares itself foreseeable, as is needed on a GPU."""
-    if not make(text).can_be_decided_ahead():
+    """Of a method that declares itself capturable, as is needed on a GPU."""
+    if not make(text).is_capturable():
         return
     alone, ahead = make(text), make(text)
     batches = list(stream(40))

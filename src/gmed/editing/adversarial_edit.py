@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gmed.editing.base import Edit, Moment
-from gmed.errors import finite_number
-from gmed.memory import keep_finite
+from gmed.errors import check_float
+from gmed.memory import where_finite
 from gmed.registry import register
 
 TUNED = {  # by benchmarks/tune.py; the paper gives none
@@ -37,14 +37,14 @@ class AdversarialEdit(Edit):
     stride: float
 
     def __post_init__(self) -> None:
-        finite_number("stride", self.stride)
+        check_float("stride", self.stride)
 
     @property
-    def foreseeable(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         x = x_m.detach().requires_grad_()
         (slope,) = torch.autograd.grad(moment.ahead.loss_before(x, y_m), x)
-        return keep_finite(x_m + self.stride * slope.sign(), x_m)
+        return where_finite(x_m + self.stride * slope.sign(), x_m)

@@ -39,7 +39,7 @@ class Moment:
         All earlier examples, for edits that declare ``oracle`` and for no other.
     planned
         Gives as a tensor what a function decides by :attr:`random` alone, at most once an edit. An edit that asks for
-        its random numbers so, and asks the host for nothing else, can be decided ahead (:attr:`Edit.foreseeable`).
+        its random numbers so, and asks the host for nothing else, can be decided ahead (:attr:`Edit.capturable`).
     """
 
     ahead: LookAhead
@@ -70,7 +70,7 @@ class Edit(ABC):
     oracle: ClassVar[bool] = False
 
     @property
-    def foreseeable(self) -> bool:
+    def capturable(self) -> bool:
         """Whether an edit asks the host for nothing but what is planned: steps with it can be decided ahead."""
         return False
 

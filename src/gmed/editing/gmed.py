@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.editing.base import Edit, Moment
-from gmed.errors import GmedError, InputError, UsageError, finite_number, whole_number
-from gmed.memory import keep_finite
+from gmed.errors import GmedError, InputError, UsageError, check_float, check_int
+from gmed.memory import where_finite
 from gmed.models import LookAhead, Loss, unchanged_inputs
 from gmed.registry import register
 
@@ -85,23 +85,23 @@ class GMED(Edit):
     write_back: bool = True
 
     def __post_init__(self) -> None:
-        if finite_number("alpha", self.alpha) < 0:
+        if check_float("alpha", self.alpha) < 0:
             raise UsageError(f"alpha must not be negative, not {self.alpha!r}")
-        finite_number("beta", self.beta)
-        if finite_number("gamma", self.gamma, above=0) > 1:
+        check_float("beta", self.beta)
+        if check_float("gamma", self.gamma, above=0) > 1:
             raise UsageError(f"gamma must be above 0 and at most 1, not {self.gamma!r}")
-        whole_number("steps", self.steps)
-        whole_number("extra", self.extra, least=0)
+        check_int("steps", self.steps)
+        check_int("extra", self.extra, least=0)
         if self.clamp is not None:
             if not isinstance(self.clamp, (tuple, list)) or len(self.clamp) != 2:
                 raise UsageError(f"clamp must be a range (low, high), not {self.clamp!r}")
-            low, high = (finite_number("each end of clamp", end) for end in self.clamp)
+            low, high = (check_float("each end of clamp", end) for end in self.clamp)
             if low >= high:
                 raise UsageError(f"clamp must be a range from low to high, not {self.clamp!r}")
             object.__setattr__(self, "clamp", (low, high))
 
     @property
-    def foreseeable(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     @torch.enable_grad()
@@ -116,7 +116,7 @@ class GMED(Edit):
             (direction,) = torch.autograd.grad(share * (d - self.beta * loss_before), x_m)
             x_m = x_m.detach() + stride * direction
         x_m = x_m if self.clamp is None else x_m.clamp(*self.clamp)
-        return keep_finite(x_m, original)
+        return where_finite(x_m, original)
 
     def _stride(self, age: Tensor, x_m: Tensor) -> float | Tensor:
         """γ^k α, for each example."""
@@ -203,10 +203,10 @@ def edit_examples(
     elif not isinstance(age, Tensor) or age.shape != (len(x_mem),) or (age < 0).any():
         given = tuple(age.shape) if isinstance(age, Tensor) else type(age).__name__
         raise InputError(f"age must be a tensor of one number from 0 on per example: {given} for {len(x_mem)}")
-    size = len(x_mem) if batch_size is None else whole_number("batch_size", batch_size)
+    size = len(x_mem) if batch_size is None else check_int("batch_size", batch_size)
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
-    lr = finite_number("lr", lr, above=0)
+    lr = check_float("lr", lr, above=0)
     try:
         with unchanged_inputs(x_mem.detach(), x_stream.detach()) as (x_m, x_n):
             return editing.edit(x_m, y_mem, age, Moment(LookAhead(model, x_n, y_stream, lr=lr, loss=loss), size))

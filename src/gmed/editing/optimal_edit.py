@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gmed.editing.base import Edit, History, Moment
-from gmed.errors import UsageError, finite_number, whole_number
-from gmed.memory import keep_finite
+from gmed.errors import UsageError, check_float, check_int
+from gmed.memory import where_finite
 from gmed.models import LookAhead, forward
 from gmed.registry import register
 
@@ -50,8 +50,8 @@ class OptimalEdit(Edit):
     examples: int = 500
 
     def __post_init__(self) -> None:
-        finite_number("alpha", self.alpha)
-        whole_number("examples", self.examples)
+        check_float("alpha", self.alpha)
+        check_int("examples", self.examples)
 
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
         if moment.history is None:
@@ -63,7 +63,7 @@ class OptimalEdit(Edit):
         chosen = torch.from_numpy(some).to(y_m.device)
         earlier = History(moment.history.x[chosen], moment.history.y[chosen])
         slope = forgetting_gradient(moment.ahead, x_m, y_m, earlier) * count
-        return keep_finite(x_m - self.alpha * slope, x_m)
+        return where_finite(x_m - self.alpha * slope, x_m)
 
 
 @torch.enable_grad()

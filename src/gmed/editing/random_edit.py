@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gmed.editing.base import Edit, Moment
-from gmed.errors import finite_number
-from gmed.memory import keep_finite
+from gmed.errors import check_float
+from gmed.memory import where_finite
 from gmed.registry import register
 
 TUNED = {  # by benchmarks/tune.py; the paper gives none
@@ -37,10 +37,10 @@ class RandomEdit(Edit):
     stride: float
 
     def __post_init__(self) -> None:
-        finite_number("stride", self.stride)
+        check_float("stride", self.stride)
 
     @property
-    def foreseeable(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
@@ -49,4 +49,4 @@ class RandomEdit(Edit):
         direction = moment.planned(lambda: random().standard_normal(shape).astype(kind)).to(x_m)
         length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
         stride = self.stride if abs(self.stride) <= torch.finfo(x_m.dtype).max else inf
-        return keep_finite(torch.add(x_m, direction / length, alpha=stride), x_m)
+        return where_finite(torch.add(x_m, direction / length, alpha=stride), x_m)

@@ -142,7 +142,7 @@ def _seconds(
         """Yield how many examples have been learned from."""
         if not replicas:
             yield from train(learners[0], stream, size)
-        for task, (start, stop) in enumerate(pairwise((0, *stream.evaluate_after)) if replicas else ()):
+        for task, (start, stop) in enumerate(pairwise((0, *stream.eval_points)) if replicas else ()):
             yield from group.learn(start, stop, *((task,) if learners[0].task_aware else ()))
             for failure in group.failures.values():
                 raise failure

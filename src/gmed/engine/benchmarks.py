@@ -22,7 +22,7 @@ from gmed.engine.parts import Part
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.registry import parameter_ids
-from gmed.streams import Stream, fuzzy, held_out, permuted, rotated, split, tasked
+from gmed.streams import Stream, fuzzy, permuted, rotated, split, tasked, validation_stream
 
 SMALLEST_PHOTOGRAPH = 25
 """Pixels that the network for photographs needs."""
@@ -103,7 +103,7 @@ class Benchmark:
     def make_stream(self, directory: Path | None, seed: int) -> Stream:
         """Make the stream of one seed."""
         stream = STREAMS[self.stream.name](self.dataset(directory), seed, **self.stream.parameters)
-        stream = held_out(stream, seed) if self.tuning else stream
+        stream = validation_stream(stream, seed) if self.tuning else stream
         return fuzzy(stream, seed) if self.fuzzy else stream
 
     def make_model(self) -> nn.Module:

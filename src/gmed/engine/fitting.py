@@ -8,7 +8,7 @@ from gmed.data import Dataset
 from gmed.engine.benchmarks import Benchmark
 from gmed.errors import GmedError, UsageError
 from gmed.learners import FineTune
-from gmed.rng import torch_seeded
+from gmed.rng import seeded_torch
 from gmed.streams import pixels
 
 
@@ -19,7 +19,7 @@ def check_fits(benchmark: Benchmark, data: Dataset) -> None:
     >>> mnist = get_benchmark("split-mnist")
     >>> check_fits(mnist, mnist.dataset())
     """
-    with torch_seeded(0, "weights"):
+    with seeded_torch(0, "weights"):
         model = benchmark.make_model()
     x, y = pixels(torch.from_numpy(data.x_train[[0, 1]])), torch.from_numpy(data.y_train[[0, 1]])
     try:

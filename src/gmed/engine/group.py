@@ -31,7 +31,7 @@ def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
         alike.setdefault((spec.benchmark.name, spec.method.shape), []).append(spec)
     groups: list[Group] = []
     for same in alike.values():
-        size = MOST_TOGETHER if same[0].can_be_decided_ahead() else 1
+        size = MOST_TOGETHER if same[0].is_capturable() else 1
         groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
     return groups
 

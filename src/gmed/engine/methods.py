@@ -21,12 +21,12 @@ from torch import nn
 from gmed import registry
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.parts import Part, parse_part, written
-from gmed.errors import GmedError, UsageError, finite_number, unknown, whole_number
+from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.user_code import Source, read_installed, sources_of
 from gmed.learners import Learner
 from gmed.memory import Memory
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, TABLES, Entry, part_id, settable, values_on
-from gmed.rng import torch_seeded
+from gmed.rng import seeded_torch
 from gmed.streams import Stream
 from gmed.streams.variants import MOST_PASSES
 
@@ -73,7 +73,7 @@ class Method:
     def make_learner(self, model: nn.Module, seed: int) -> Learner:
         entry, settings = METHODS[self.base.name], self.base.parameters
         if entry.model is not None:
-            with torch_seeded(seed, "weights"):
+            with seeded_torch(seed, "weights"):
                 model = entry.model(model, **_given_to(entry.model, settings))
         parts: dict[str, Any] = _given_to(entry.part, settings)
         if self.memory is not None:
@@ -262,7 +262,7 @@ def _check_takes(text: str, entry: Entry, named: Mapping[str, Part]) -> None:
 
 def _try(text: str, method: Method) -> None:
     try:
-        with torch_seeded(0, "dry run"):  # the caller's random numbers stay as they were
+        with seeded_torch(0, "dry run"):  # the caller's random numbers stay as they were
             method.make_learner(nn.Linear(1, 1), seed=0)
     except GmedError:
         raise
@@ -318,7 +318,7 @@ def _settle(typed: Part, entry: Entry, usual: Mapping[str, Any]) -> tuple[Part, 
             raise UsageError(f"{typed.name} needs {name}=...: this benchmark has no published value for it")
         full[name] = _converted(typed.name, name, value, parameter.annotation)
         if type(full[name]) is int and (typed.name in _OURS or name == "memory"):
-            whole_number(f"{typed.name}'s {name}", full[name], *_BOUNDS.get(name, _USUAL_BOUNDS))
+            check_int(f"{typed.name}'s {name}", full[name], *_BOUNDS.get(name, _USUAL_BOUNDS))
         if full[name] != default:
             short[name] = full[name]
     return Part(typed.name, full), Part(typed.name, short)
@@ -329,7 +329,7 @@ _TAKES = {float: "a number", int: "a whole number", bool: "true or false", str: 
 
 def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return finite_number(f"{part}'s {name}", value)
+        return check_float(f"{part}'s {name}", value)
     if kind in _TAKES and type(value) is not kind:
         raise UsageError(f"{part}({name}=...) takes {_TAKES[kind]}, not {written(value)}")
     if get_origin(kind) is Literal and value not in (choices := get_args(kind)):

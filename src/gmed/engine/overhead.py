@@ -33,10 +33,10 @@ class Overhead(NamedTuple):
         >>> Overhead.of(learner, 784)  # a slot has 784 pixels of four bytes, a label, an age and an origin of eight
         Overhead(examples=2.0, bytes=6328)
         """
-        added, like = learner.added_parameters(), next(learner.model.parameters())
+        added, like = learner.extra_parameters(), next(learner.model.parameters())
         examples = learner.room() + 4 * added / (pixels + 1)
         kept = [
-            *learner.own_state().values(),
+            *learner.get_extra_state().values(),
             *learner.extra_state().values(),
             *(learner.memory.state_dict().values() if learner.memory is not None else ()),
         ]

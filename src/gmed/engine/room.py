@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gmed.engine.spec import RunSpec
-from gmed.memory.pinned import belongs_on_host
+from gmed.memory.pinned import should_pin
 from gmed.streams import Stream
 
 SHARE = 0.8
@@ -32,5 +32,5 @@ def learners_that_fit(spec: RunSpec, stream: Stream, free: int) -> int:
     example = stream.x[0].numel()
     data = stream.x.nbytes + sum(test.x.nbytes for test in stream.tests)
     stored = 4 * example * int(spec.method.base.parameters.get("memory", 0))
-    memory = 0 if belongs_on_host(stored, stream.x.device) else stored
+    memory = 0 if should_pin(stored, stream.x.device) else stored
     return max(1, int(SHARE * free) // (data + memory + 4 * example * WORK))

@@ -28,8 +28,8 @@ from gmed.engine.together import Together
 from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
-from gmed.models import Passes, ResNet18
-from gmed.rng import torch_seeded
+from gmed.models import PassCounter, ResNet18
+from gmed.rng import seeded_torch
 from gmed.streams import Examples, Stream, pixels
 
 AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
@@ -228,10 +228,10 @@ class _Run:
         ]
         self.seen = 0
         self.resumed_at: list[int] = []
-        self.counts = [Counts(Passes(), _zero(self.where) if terms.prequential else None) for _ in specs]
+        self.counts = [Counts(PassCounter(), _zero(self.where) if terms.prequential else None) for _ in specs]
         self.failures: dict[int, GmedError] = {}
         self.group = None
-        if self.where.type in GROUPED_ON and all(learner.can_be_decided_ahead() for learner in self.learners):
+        if self.where.type in GROUPED_ON and all(learner.is_capturable() for learner in self.learners):
             batch_size = specs[0].benchmark.batch_size
             self.group = Together(self.learners, self.streams, batch_size, self.counts, self.failures)
         elif len(specs) > 1:
@@ -257,7 +257,7 @@ class _Run:
             raise UsageError(f"{spec}: its checkpoint did not fit and was discarded; run it again ({error})") from error
         self.accuracy[replica], self.memory[replica] = checkpoint.accuracy, checkpoint.memory
         counts = self.counts[replica]
-        counts.passes = Passes(**checkpoint.passes) if checkpoint.passes else None
+        counts.passes = PassCounter(**checkpoint.passes) if checkpoint.passes else None
         if counts.correct is not None:
             counts.correct.fill_(checkpoint.right or 0)
         self.seen, self.resumed_at = checkpoint.seen, [*checkpoint.resumed_at, checkpoint.seen]
@@ -268,7 +268,7 @@ class _Run:
         self, on_progress: OnProgress, stopping: Callable[[], bool], on_evaluated: OnEvaluated = _unheard
     ) -> list[Outcome]:
         """Train and evaluate to the end of the stream."""
-        for task, (start, stop) in enumerate(pairwise((0, *self.streams[0].evaluate_after))):
+        for task, (start, stop) in enumerate(pairwise((0, *self.streams[0].eval_points))):
             if task >= len(self.accuracy[0]):
                 for seen in self.clock.timed("train", self._train(task, max(start, self.seen), stop)):
                     self.seen = seen
@@ -376,7 +376,7 @@ def _that_fit(parts: list[list[RunSpec]], terms: Terms) -> Iterator[list[RunSpec
     where = pick_device(terms.device)
     for part in parts:
         size = 1
-        if len(part) > 1 and where.type in GROUPED_ON and part[0].can_be_decided_ahead():
+        if len(part) > 1 and where.type in GROUPED_ON and part[0].is_capturable():
             size, free = len(part), free_bytes(where)
             if free is not None:
                 stream = made_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, where)
@@ -392,7 +392,7 @@ def make_stream(spec: RunSpec, where: torch.device, data_dir: Path | None = None
 
 def make_learner(spec: RunSpec, where: torch.device) -> Learner:
     """The learner of a run before its first step."""
-    with torch_seeded(spec.seed, "weights"):
+    with seeded_torch(spec.seed, "weights"):
         model = spec.benchmark.make_model()
     return spec.method.make_learner(laid_out(model.to(where)), spec.seed)
 

@@ -80,9 +80,9 @@ class RunSpec:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunSpec) and self.key == other.key
 
-    def can_be_decided_ahead(self) -> bool:
+    def is_capturable(self) -> bool:
         """Whether runs like it can advance together, with what chance decides decided for many steps ahead."""
-        return self.method.make_learner(self.benchmark.make_model(), self.seed).can_be_decided_ahead()
+        return self.method.make_learner(self.benchmark.make_model(), self.seed).is_capturable()
 
     def __str__(self) -> str:
         return f"{self.benchmark.name} {self.method.name} seed {self.seed}"

@@ -1,8 +1,8 @@
 """Learners of several seeds that advance together on a GPU.
 
 A step of a learner is a few hundred small kernels, and launching them one by one leaves a GPU almost idle. So what
-chance decides is decided ahead for a stretch of steps (:class:`~gmed.learners.draws.Ahead`), the step of every
-learner is captured as a branch of one CUDA graph, and the stretch is that graph, launched again and again: the
+chance decides is decided ahead for a stretch of steps (:class:`~gmed.learners.draws.PrecomputedDraws`), the step of
+every learner is captured as a branch of one CUDA graph, and the stretch is that graph, launched again and again: the
 learners' own code, unchanged, with no work for the host. On a CPU, and where a step asks the host for something (a
 quadratic programme, a decision that depends on a gradient), learners are trained one by one
 (:mod:`gmed.engine.training`).
@@ -22,10 +22,10 @@ from torch import Tensor
 from gmed.engine.training import Counts
 from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.kernels.conv_bn_relu import use_triton
-from gmed.kernels.cuda_graphs import WARM_UP, captured
+from gmed.kernels.cuda_graphs import WARM_UP, capture
 from gmed.learners import Learner
-from gmed.learners.draws import Ahead, AsTheyCome, Recorded, all_finite
-from gmed.models import Passes, evaluating
+from gmed.learners.draws import EagerDraws, PrecomputedDraws, RecordingDraws, all_finite
+from gmed.models import PassCounter, eval_mode
 from gmed.streams import Stream, pixels
 
 BRANCHES = 20
@@ -76,16 +76,18 @@ class Together:
     ) -> None:
         self.learners, self.streams, self.batch_size = learners, streams, batch_size
         self.device = streams[0].x.device
-        self.foreseeable = all(learner.can_be_decided_ahead() for learner in learners)
-        self.counts = [Counts(Passes()) for _ in learners] if counts is None else counts
+        self.capturable = all(learner.is_capturable() for learner in learners)
+        self.counts = [Counts(PassCounter()) for _ in learners] if counts is None else counts
         self.failures = {} if failures is None else failures
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured = False
         self._rows = ROWS if rows is None else rows
         self._sound = list(range(len(learners)))
         self._asked: dict[int, dict[str, Any]] = {}  # by the last step of each learner that is like the next
-        self._made: dict[int, Passes] = {}  # the passes of that step, and of every later one that asks for the like
-        self._ahead: dict[int, Ahead] = {}
+        self._made: dict[
+            int, PassCounter
+        ] = {}  # the passes of that step, and of every later one that asks for the like
+        self._ahead: dict[int, PrecomputedDraws] = {}
         self._decided: tuple[int, Tables] | None = None
         self._task: tuple[int, ...] = ()
         self._branches = [
@@ -102,7 +104,7 @@ class Together:
         while at < stop and self._sound:
             steps = (stop - at) // self.batch_size
             decided = self._decided is not None and self._decided[0] == at and self._whole()
-            with use_triton() if self.foreseeable else nullcontext():  # in every step, for all to be computed alike
+            with use_triton() if self.capturable else nullcontext():  # in every step, for all to be computed alike
                 if decided or (steps > 1 and self._settled(steps)):
                     at = self._stretch(at, stop)
                 else:
@@ -117,8 +119,8 @@ class Together:
         whole = end - at == self.batch_size
         for replica in tuple(self._sound):
             learner, stream = self.learners[replica], self.streams[replica]
-            decisions = Recorded() if self.foreseeable else AsTheyCome()
-            made = Passes()
+            decisions = RecordingDraws() if self.capturable else EagerDraws()
+            made = PassCounter()
             learner.decisions, learner.passes = decisions, made
             x, y = pixels(stream.x[at:end]), stream.y[at:end]
             self._predict(replica, x, y)
@@ -128,10 +130,10 @@ class Together:
             except DivergedError as error:
                 self._fail(replica, error)
             self._count(replica, made)
-            if isinstance(decisions, Recorded) and like_the_next and learner.steady():
+            if isinstance(decisions, RecordingDraws) and like_the_next and learner.steady():
                 self._asked[replica], self._made[replica] = decisions.asked, made
 
-    def _count(self, replica: int, made: Passes, steps: int = 1) -> None:
+    def _count(self, replica: int, made: PassCounter, steps: int = 1) -> None:
         if (passes := self.counts[replica].passes) is not None:
             passes.add(made, steps)
 
@@ -141,7 +143,7 @@ class Together:
         learner, counts = self.learners[replica], self.counts[replica]
         if counts.correct is not None and self.device.type == "cuda" and not learner.decisions.live:
             model = learner.prediction_model  # captured: nothing may be asked of the host
-            with evaluating(model):
+            with eval_mode(model):
                 counts.correct.add_((model(x).argmax(1) == y).sum())
         else:
             counts.predict(learner, x, y)
@@ -155,7 +157,7 @@ class Together:
 
     def _settled(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
-        if not self.foreseeable or not self._whole():
+        if not self.capturable or not self._whole():
             return False
         return all(self._settles(replica, steps) for replica in self._sound)
 
@@ -163,7 +165,7 @@ class Together:
         learner, asked = self.learners[replica], self._asked.get(replica)
         if asked is None or not learner.steady():
             return False
-        learner.decisions = AsTheyCome()
+        learner.decisions = EagerDraws()
         for later in (0, steps - 1):
             with _later(learner, later, self.batch_size):
                 if any(decide().shape != shape for decide, shape in asked.values()):
@@ -194,7 +196,7 @@ class Together:
         tables = {}
         for replica in self._sound:
             learner, asked = self.learners[replica], self._asked[replica]
-            learner.decisions = AsTheyCome()
+            learner.decisions = EagerDraws()
             rows: dict[str, list[NDArray[Any]]] = {name: [] for name in asked}
             for step in range(steps):
                 with _later(learner, step, self.batch_size):
@@ -208,7 +210,7 @@ class Together:
     def _fill(self, tables: Tables) -> None:
         if not self._ahead:
             due = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self._ahead = {replica: Ahead(self._rows, tables[replica], due) for replica in self._sound}
+            self._ahead = {replica: PrecomputedDraws(self._rows, tables[replica], due) for replica in self._sound}
         self._due.zero_()
         for replica, ahead in self._ahead.items():
             ahead.refill(tables[replica])
@@ -235,12 +237,12 @@ class Together:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         try:
-            return captured(self._every_step)
+            return capture(self._every_step)
         except RuntimeError as error:
             kinds = " and ".join(sorted({type(self.learners[replica]).__name__ for replica in self._sound}))
             raise UsageError(
                 f"a step of {kinds} cannot be captured as a CUDA graph: {error}. Every part of it is declared "
-                "foreseeable; one that asks the device for a number, or the host for what is not planned, is not"
+                "capturable; one that asks the device for a number, or the host for what is not planned, is not"
             ) from error
 
     def _every_step(self) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gmed.learners import Learner
-from gmed.learners.draws import AsTheyCome
-from gmed.models import Passes
+from gmed.learners.draws import EagerDraws
+from gmed.models import PassCounter
 from gmed.streams import Stream
 
 
@@ -33,7 +33,7 @@ def train(
     """
     counts, seen = counts or Counts(passes=None), start
     for x, y in stream.batches(batch_size, start, stop):
-        task = (bisect_right(stream.evaluate_after, seen),) if learner.task_aware else ()
+        task = (bisect_right(stream.eval_points, seen),) if learner.task_aware else ()
         counts.predict(learner, x, y)
         counts.begin_step(learner, len(y), *task)
         learner.update(x, y, *task)
@@ -57,9 +57,9 @@ class Counts:
         How many examples were predicted correctly before they were learned from; ``None`` where that is not wanted.
     """
 
-    def __init__(self, passes: Passes | None, correct: Tensor | None = None) -> None:
+    def __init__(self, passes: PassCounter | None, correct: Tensor | None = None) -> None:
         self.passes, self.correct = passes, correct
-        self._of_a_step = Passes()  # those of the last step that was watched
+        self._of_a_step = PassCounter()  # those of the last step that was watched
         self._alike: tuple[int, ...] | None = None  # what identifies the steps that make as many
         self._most_drawn = sys.maxsize  # by such a step, of the stored examples
         self._steady = False
@@ -79,8 +79,8 @@ class Counts:
         if (batch_size, *task, min(stored, self._most_drawn)) != self._alike:
             self._alike, self._most_drawn = (batch_size, *task, stored), sys.maxsize
             self._steady = learner.steady()
-            self._of_a_step = learner.passes = Passes()
-            learner.decisions = AsTheyCome()
+            self._of_a_step = learner.passes = PassCounter()
+            learner.decisions = EagerDraws()
 
     def end_step(self, learner: Learner) -> None:
         """Count the passes of the step that was taken."""
@@ -91,8 +91,8 @@ class Counts:
             self._alike = None
         elif learner.passes is not None and self._alike is not None:  # it was watched
             *kind, stored = self._alike
-            drawn = learner.decisions.rows if isinstance(learner.decisions, AsTheyCome) else stored
+            drawn = learner.decisions.rows if isinstance(learner.decisions, EagerDraws) else stored
             if drawn < stored:
                 self._most_drawn = drawn
-            repeats = self._steady and learner.can_be_decided_ahead()
+            repeats = self._steady and learner.is_capturable()
             self._alike = (*kind, min(stored, self._most_drawn)) if repeats else None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from gmed.models.batch_norm import BatchNorm
-from gmed.models.introspection import as_built
+from gmed.models.introspection import is_unmodified
 
 _use_triton = False
 
@@ -42,7 +42,7 @@ def conv_bn_relu(
 
     >>> conv, norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), BatchNorm(4)
     >>> x = torch.rand(2, 3, 5, 5)
-    >>> torch.equal(unit(conv, norm, x), relu(norm(conv(x))))
+    >>> torch.equal(conv_bn_relu(conv, norm, x), relu(norm(conv(x))))
     True
     """
     if _use_triton and type(conv) is nn.Conv2d and type(norm) is BatchNorm and _can_fuse(conv, norm, x, residual):
@@ -60,8 +60,8 @@ def _can_fuse(conv: nn.Conv2d, norm: BatchNorm, x: Tensor, residual: Tensor | No
         _triton_runs_on(x)
         and norm.training
         and norm.affine
-        and as_built(conv)
-        and as_built(norm)
+        and is_unmodified(conv)
+        and is_unmodified(norm)
         and _is_supported_conv(conv)
         and all(t is None or (t.dtype is torch.float32 and t.device == x.device) for t in tensors)
         and not torch.is_autocast_enabled(x.device.type)

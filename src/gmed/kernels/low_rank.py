@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from gmed.kernels.pass_counter import went_through
-from gmed.models.introspection import in_a_row
+from gmed.kernels.pass_counter import record_forward
+from gmed.models.introspection import flatten_sequential
 
-Slope = Mapping[str, Tensor]
+Gradient = Mapping[str, Tensor]
 """A gradient by the names of parameters."""
 
 
-class Factors(NamedTuple):
+class OuterFactors(NamedTuple):
     """Of a linear layer and a batch: what it read, and what its output received from the loss. A row for each example.
 
     The gradient of the weight is receivedᵀ read, that of the bias the sum of what was received.
@@ -29,9 +29,9 @@ class Factors(NamedTuple):
     read: Tensor
     received: Tensor
 
-    def joined(self, other: Factors) -> Factors:
+    def joined(self, other: OuterFactors) -> OuterFactors:
         """Those of the sum of both losses."""
-        return Factors(torch.cat([self.read, other.read]), torch.cat([self.received, other.received]))
+        return OuterFactors(torch.cat([self.read, other.read]), torch.cat([self.received, other.received]))
 
     def bound(self) -> Tensor:
         """A number that no entry of the gradients exceeds."""
@@ -39,7 +39,7 @@ class Factors(NamedTuple):
         return (read + len(self.read)) * received
 
 
-class Chain:
+class LinearChain:
     """Layers in a row, of which only linear ones learn, and how a batch goes through them.
 
     Attributes
@@ -54,11 +54,11 @@ class Chain:
     Examples
     --------
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> loss, slope = Chain.of(model).gradient(torch.ones(5, 2), torch.sum)
+    >>> loss, slope = LinearChain.of(model).gradient(torch.ones(5, 2), torch.sum)
     >>> model(torch.ones(5, 2)).sum().backward()
     >>> all(torch.allclose(slope[name], p.grad) for name, p in model.named_parameters())
     True
-    >>> Chain.of(nn.Conv2d(1, 1, 1)) is None
+    >>> LinearChain.of(nn.Conv2d(1, 1, 1)) is None
     True
     """
 
@@ -73,9 +73,9 @@ class Chain:
         }
 
     @classmethod
-    def of(cls, model: nn.Module) -> Chain | None:
+    def of(cls, model: nn.Module) -> LinearChain | None:
         """A model as a chain, if it is one and nobody listens to its gradients."""
-        layers = in_a_row(model)
+        layers = flatten_sequential(model)
         if layers is None:
             return None
         made, parameters = cls(model, layers), dict(model.named_parameters())
@@ -86,7 +86,7 @@ class Chain:
     def suits(self, x: Tensor) -> bool:
         """Whether factors are thin beside its weights for such a batch, and on a CPU, where writing is what costs.
 
-        >>> Chain.of(nn.Linear(784, 400)).suits(torch.rand(10, 784)), Chain.of(nn.Linear(4, 3)).suits(torch.rand(10, 4))
+        >>> LinearChain.of(nn.Linear(784, 400)).suits(torch.rand(10, 784)), LinearChain.of(nn.Linear(4, 3)).suits(torch.rand(10, 4))
         (True, False)
         """
         weights = [layer.weight for layer in self.linear.values()]
@@ -108,10 +108,10 @@ class Chain:
         h = x
         for name, layer in self.layers.items():
             h = compute(name, layer, h) if isinstance(layer, nn.Linear) else layer(h)
-        went_through(self.model, h)
+        record_forward(self.model, h)
         return h
 
-    def gradient(self, x: Tensor, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, FactoredGradient]:
+    def gradient(self, x: Tensor, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, LowRankGradient]:
         """The loss of the output for x, and its gradient. The loss must depend on the output alone and leave it be."""
         read: list[Tensor] = []
         given: list[Tensor] = []
@@ -123,24 +123,24 @@ class Chain:
 
         loss = loss_of(self.output(x, note))
         received = torch.autograd.grad(loss, given)
-        factors = {name: Factors(*pair) for name, *pair in zip(self.linear, read, received, strict=True)}
-        return loss.detach(), FactoredGradient(self, factors)
+        factors = {name: OuterFactors(*pair) for name, *pair in zip(self.linear, read, received, strict=True)}
+        return loss.detach(), LowRankGradient(self, factors)
 
 
-class FactoredGradient(Slope):
+class LowRankGradient(Gradient):
     """The gradient of a loss by the parameters of a chain; multiplied out for whoever asks for one by name.
 
     Examples
     --------
-    >>> chain = Chain.of(nn.Linear(2, 1, bias=False))
-    >>> slope = FactoredGradient(chain, {"": Factors(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]))})
+    >>> chain = LinearChain.of(nn.Linear(2, 1, bias=False))
+    >>> slope = LowRankGradient(chain, {"": OuterFactors(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]))})
     >>> slope["weight"]
     tensor([[3., 6.]])
     >>> (slope + slope)["weight"]
     tensor([[ 6., 12.]])
     """
 
-    def __init__(self, chain: Chain, factors: Mapping[str, Factors]) -> None:
+    def __init__(self, chain: LinearChain, factors: Mapping[str, OuterFactors]) -> None:
         self.chain, self.factors = chain, factors
 
     def __getitem__(self, name: str) -> Tensor:
@@ -154,9 +154,9 @@ class FactoredGradient(Slope):
     def __len__(self) -> int:
         return len(self.chain.owners)
 
-    def __add__(self, other: FactoredGradient) -> FactoredGradient:
+    def __add__(self, other: LowRankGradient) -> LowRankGradient:
         joined = {layer: factors.joined(other.factors[layer]) for layer, factors in self.factors.items()}
-        return FactoredGradient(self.chain, joined)
+        return LowRankGradient(self.chain, joined)
 
     @torch.no_grad()
     def descend(self, parameters: Mapping[str, Tensor], step: float) -> None:
@@ -175,35 +175,35 @@ class FactoredGradient(Slope):
 
         def compute(name: str, layer: nn.Linear, h: Tensor) -> Tensor:
             read, received = self.factors[name]
-            likeness = h @ read.t() if layer.bias is None else h @ read.t() + 1
-            given, moves = linear(h, layer.weight, layer.bias), likeness @ received
+            gram = h @ read.t() if layer.bias is None else h @ read.t() + 1
+            given, moves = linear(h, layer.weight, layer.bias), gram @ received
             shape = (-1, len(x), layer.out_features)  # what the first layer gives is one for all steps
             return (given.view(shape) - sizes * moves.view(shape)).flatten(0, 1)
 
         return torch.split(self.chain.output(x, compute), len(x))
 
 
-def sum_of(first: Slope, second: Slope) -> Slope:
+def add_grads(first: Gradient, second: Gradient) -> Gradient:
     """The sum of two gradients; the first must not be used any more."""
-    if type(first) is FactoredGradient:
-        if type(second) is FactoredGradient:
+    if type(first) is LowRankGradient:
+        if type(second) is LowRankGradient:
             return first + second
         first = dict(first)
     torch._foreach_add_(list(first.values()), [second[name] for name in first])
     return first
 
 
-def descend(parameters: Mapping[str, Tensor], slope: Slope, step: float) -> None:
+def descend(parameters: Mapping[str, Tensor], slope: Gradient, step: float) -> None:
     """Move parameters against their gradient."""
-    if type(slope) is FactoredGradient:  # quicker than isinstance, which asks an abstract class
+    if type(slope) is LowRankGradient:  # quicker than isinstance, which asks an abstract class
         slope.descend(parameters, step)
     else:
         torch._foreach_sub_(list(parameters.values()), [slope[name] for name in parameters], alpha=step)
 
 
-def witnesses(slope: Slope) -> Iterator[Tensor]:
+def finite_checks(slope: Gradient) -> Iterator[Tensor]:
     """Tensors that are finite if and only if a gradient is, computed as they are asked for."""
-    if type(slope) is FactoredGradient:
+    if type(slope) is LowRankGradient:
         bounds = [factors.bound() for factors in slope.factors.values()]
         if torch.isfinite(torch.stack(bounds)).all():
             yield from bounds

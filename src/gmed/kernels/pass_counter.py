@@ -20,7 +20,7 @@ _times = 1
 
 
 @contextmanager
-def as_often(times: int) -> Iterator[None]:
+def counted_as(times: int) -> Iterator[None]:
     """Inside, every pass counts so many times: it is captured, and will be launched as often."""
     global _times
     before, _times = _times, times
@@ -30,14 +30,14 @@ def as_often(times: int) -> Iterator[None]:
         _times = before
 
 
-def went_through(model: nn.Module, output: Tensor) -> None:
+def record_forward(model: nn.Module, output: Tensor) -> None:
     """Say that a batch with this output went through a model, though the model itself was not called."""
     for noted in _counting:
         noted(model, output)
 
 
 @dataclass
-class Passes:
+class PassCounter:
     """How many examples have gone through a model: forward, and back as gradients.
 
     A model is watched from outside, at its own parameters or at others; neither it nor what it computes is changed.
@@ -46,20 +46,20 @@ class Passes:
 
     Examples
     --------
-    >>> model, passes = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)), Passes()
+    >>> model, passes = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)), PassCounter()
     >>> with passes.counting(model):
     ...     loss = model(torch.ones(4, 2)).sum()
     ...     with torch.no_grad():
     ...         scores = model(torch.ones(5, 2))
     ...     loss.backward()
     >>> passes
-    Passes(forward=9, backward=4)
+    PassCounter(forward=9, backward=4)
     """
 
     forward: int = 0
     backward: int = 0
 
-    def add(self, other: Passes, times: int = 1) -> None:
+    def add(self, other: PassCounter, times: int = 1) -> None:
         """Count so many times what another has counted."""
         self.forward += times * other.forward
         self.backward += times * other.backward
@@ -73,7 +73,7 @@ class Passes:
             nonlocal on_way_back
             if module is model:
                 self.forward += _times * len(inputs[0])
-                on_way_back = self._once_each_way_back(_times * len(inputs[0]))
+                on_way_back = self._backward_hook(_times * len(inputs[0]))
 
         def ends(module: nn.Module, inputs: Any, output: Any) -> None:
             nonlocal on_way_back
@@ -96,7 +96,7 @@ class Passes:
             for hook in hooks:
                 hook.remove()
 
-    def _once_each_way_back(self, examples: int) -> Callable[[Tensor], None]:
+    def _backward_hook(self, examples: int) -> Callable[[Tensor], None]:
         latest = None
 
         def gradient_arrived(slope: Tensor) -> None:

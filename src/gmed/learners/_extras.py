@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gmed.errors import UsageError
-from gmed.models import grow_outputs
+from gmed.models import expand_outputs
 
 
 class Extras:
@@ -75,7 +75,7 @@ class Extras:
         """Give modules that are like the model as many outputs."""
         for _, value in self.items():
             if type(value) is type(model):
-                grow_outputs(value, classes)
+                expand_outputs(value, classes)
 
 
 def _tensors(value: Tensor | nn.Module) -> dict[str, Tensor]:

@@ -58,7 +58,7 @@ def exclusive(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
     return run_alone
 
 
-def waits_for_changes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+def consistent_read(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Have a method that only reads wait for exclusive calls of other threads; Ctrl-C may end it."""
 
     @wraps(method)

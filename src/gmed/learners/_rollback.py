@@ -49,7 +49,7 @@ class Rollback:
 
     def __init__(self, learner: Learner, x: Tensor, y: Tensor) -> None:
         self.learner, self.x, self.y = learner, x, y
-        self.parameters_too = learner.restores_parameters or not learner._leaves_inputs_alone
+        self.restores_parameters = learner.restores_parameters or not learner._preserves_inputs
         self.memory = learner.memory
         self.memory_is_new = self.memory is not None and not self.memory.ready
 
@@ -57,7 +57,7 @@ class Rollback:
         learner, memory = self.learner, self.memory
         self.extras = learner._extras.items()
         tensors = [*learner.model_info.buffers, *learner._extras.tensors()]
-        if self.parameters_too:
+        if self.restores_parameters:
             tensors += learner.model.parameters()
             if learner.optimizer is not None:
                 tensors += learner.optimizer.tensors()
@@ -65,7 +65,7 @@ class Rollback:
         self.remembered = learner.optimizer.remembered() if learner.optimizer is not None else set()
         if memory is not None and self.memory_is_new:
             try:
-                memory.lay_out(self.x, self.y)
+                memory.allocate(self.x, self.y)
             except BaseException:
                 memory.clear()
                 raise
@@ -90,5 +90,5 @@ class Rollback:
             setattr(learner, name, value)
         if self.before is not None:
             self.before.restore()
-        if learner.optimizer is not None and self.parameters_too:
+        if learner.optimizer is not None and self.restores_parameters:
             learner.optimizer.drop_all_but(self.remembered)

@@ -24,7 +24,7 @@ def state_dict(learner: Learner) -> State:
     state |= {f"model.{name}": t.detach() for name, t in learner.model.state_dict().items()}
     if learner.memory is not None:
         state |= {f"memory.{name}": t for name, t in learner.memory.state_dict().items()}
-    state |= {f"own.{name}": t for name, t in learner.own_state().items()}
+    state |= {f"own.{name}": t for name, t in learner.get_extra_state().items()}
     state |= learner.extra_state()
     return {name: t.clone() for name, t in state.items()}
 
@@ -56,7 +56,7 @@ def restore(learner: Learner, state: State) -> None:
     learner.model.load_state_dict(part("model."))
     learner.steps, learner.seed, learner._classes = (int(state[name]) for name in ("steps", "seed", "classes"))
     learner._shape = tuple(state["shape"].tolist()) or None
-    learner.load_own_state(part("own."))
+    learner.set_extra_state(part("own."))
     learner._extras.load_state_dict(part("extra."))
     if learner.optimizer is not None:
         learner.optimizer.load_state_dict(part("optimizer."))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gmed.errors import InputError
 from gmed.learners.draws import all_finite
-from gmed.models import evaluating, forward, keeps_its_inputs, same_chance, trainable, unchanged_inputs
+from gmed.models import eval_mode, forward, preserve_rng, preserves_inputs, trainable, unchanged_inputs
 
 
 def check_trainable(model: nn.Module) -> None:
@@ -67,11 +67,11 @@ def count_classes(model: nn.Module, x: Tensor) -> int:
     output = checked_logits(model, x[:1].clone())
     if not output.requires_grad:
         raise InputError("the model's output does not depend on any parameter it could learn; is it detached?")
-    if not keeps_its_inputs(model):
+    if not preserves_inputs(model):
         with unchanged_inputs(x) as (copy,):
             checked_logits(model, copy[:1])
             if model.training:
-                with torch.no_grad(), same_chance():
+                with torch.no_grad(), preserve_rng():
                     forward(model, trainable(model), copy)
     return int(output.shape[1])
 
@@ -79,7 +79,7 @@ def count_classes(model: nn.Module, x: Tensor) -> int:
 def checked_logits(model: nn.Module, x: Tensor) -> Tensor:
     """Return the model's output in evaluation mode, or raise the error that says why it is of no use."""
     try:
-        with evaluating(model):
+        with eval_mode(model):
             output = model(x)
     except (RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, torch.OutOfMemoryError):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import UsageError, whole_number
+from gmed.errors import UsageError, check_int
 from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
 from gmed.learners.optimizer import MakeOptimizer
@@ -33,7 +33,7 @@ class AGEM(Learner):
     """
 
     id = "AGEM"
-    foreseeable = True
+    capturable = True
 
     memory: Memory
 
@@ -51,7 +51,7 @@ class AGEM(Learner):
         if memory is None:
             raise UsageError("A-GEM needs a memory, such as gmed.memory.Reservoir(500)")
         super().__init__(model, lr=lr, memory=memory, criterion=criterion, optimizer=optimizer, seed=seed)
-        self.references = whole_number("references", references)
+        self.references = check_int("references", references)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         parameters = trainable(self.model)

@@ -16,37 +16,37 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import DivergedError, GmedError, InputError, UsageError, finite_number, whole_number
+from gmed.errors import DivergedError, GmedError, InputError, UsageError, check_float, check_int
 from gmed.io.state import read_state, write_state
-from gmed.kernels.low_rank import descend, sum_of, witnesses
+from gmed.kernels.low_rank import add_grads, descend, finite_checks
 from gmed.learners import _state
 from gmed.learners._extras import Extras
-from gmed.learners._locking import Lock, exclusive, waits_for_changes
+from gmed.learners._locking import Lock, consistent_read, exclusive
 from gmed.learners._rollback import Rollback
 from gmed.learners._validation import check_inputs, check_labels, check_trainable, checked_logits, count_classes
 from gmed.learners.batch import Batch
 from gmed.learners.draws import RandomDraws, all_finite
 from gmed.learners.optimizer import MakeOptimizer, OptimizerStep
-from gmed.learners.removal import Kept, asked_for
+from gmed.learners.removal import Kept, select_examples
 from gmed.memory import Memory
 from gmed.models import (
     LookAhead,
     Loss,
     ModelInfo,
-    Passes,
-    evaluating,
+    PassCounter,
+    eval_mode,
+    expand_outputs,
     features,
     gradient,
-    grow_outputs,
     inspect_model,
-    keeps_its_inputs,
+    is_batch_independent,
+    preserves_inputs,
     trainable,
-    treats_examples_independently,
     unchanged_inputs,
     unwritten,
 )
 from gmed.registry import part_id
-from gmed.rng import torch_seeded
+from gmed.rng import seeded_torch
 
 
 class Learner(RandomDraws, ABC):
@@ -87,7 +87,7 @@ class Learner(RandomDraws, ABC):
         Whether a step that fails puts parameters back: to be declared where something can fail after its first update.
     told
         Whether ``predict`` is to be told the task of a test, where a method has a use for it.
-    foreseeable
+    capturable
         Whether :meth:`step` asks the host for nothing but what is :meth:`planned`. It is not inherited: a subclass
         declares it for itself, and so do memories and edits.
     """
@@ -96,7 +96,7 @@ class Learner(RandomDraws, ABC):
     id: ClassVar[str] = "Learner"
     version = 1
     task_aware: ClassVar[bool] = False
-    foreseeable: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False
     restores_parameters: bool = False
     told: bool = False
 
@@ -118,14 +118,14 @@ class Learner(RandomDraws, ABC):
                 raise UsageError(f"memory must be a memory such as Reservoir(500), not {memory!r}")
             memory.claim()
         self.model = model
-        self.lr = finite_number("lr", lr, above=0)
+        self.lr = check_float("lr", lr, above=0)
         like = next(model.parameters())
         if not like.is_floating_point():
             raise UsageError(f"the model's parameters must be floating-point numbers, not {like.dtype}")
         if self.lr > (most := torch.finfo(like.dtype).max):
             raise UsageError(f"lr must be at most {most:g}, which the model's parameters can hold, not {lr!r}")
         self.memory = memory
-        self.seed = whole_number("seed", seed, least=0)
+        self.seed = check_int("seed", seed, least=0)
         if self.seed >= 2**63:
             raise UsageError(f"seed must be below 2**63, not {seed!r}")
         if not callable(criterion):
@@ -133,15 +133,15 @@ class Learner(RandomDraws, ABC):
         self.criterion = criterion
         self.optimizer = None if optimizer is None else OptimizerStep(optimizer, trainable(model).values(), self.lr)
         self.steps = 0
-        self.passes: Passes | None = None
-        self._sums_exactly = treats_examples_independently(model)
+        self.passes: PassCounter | None = None
+        self._batch_independent = is_batch_independent(model)
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
-        self._leaves_inputs_alone = keeps_its_inputs(model)
+        self._preserves_inputs = preserves_inputs(model)
         self._model_info: ModelInfo | None = None  # of the step under way
         self._lock = Lock()
         self._extras = Extras(self)
-        self._to_store: dict[str, Tensor] = {}  # of the incoming batch, by the name of a column of memory
+        self._new_columns: dict[str, Tensor] = {}  # of the incoming batch, by the name of a column of memory
 
     # ------------------------------------------------------------------ what a method is
 
@@ -216,24 +216,24 @@ class Learner(RandomDraws, ABC):
         """
         like = next(self.model.parameters())
         x, y = x.to(like.device, like.dtype), y.to(like.device)
-        self._update(x, y, self._number_of_classes(x), *task)
+        self._update(x, y, self._num_outputs(x), *task)
 
     @torch.no_grad()
     def predict(self, x: Any) -> Tensor:
         """The class of each input, with the model in evaluation mode. Nothing is changed."""
         return self.logits(x).argmax(1)
 
-    @waits_for_changes
+    @consistent_read
     @torch.no_grad()
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
         x = self._inputs(x)
-        if self._leaves_inputs_alone:
+        if self._preserves_inputs:
             return checked_logits(self.prediction_model, x)
         with unchanged_inputs(x) as (copy,):
             return checked_logits(self.prediction_model, copy)
 
-    @waits_for_changes
+    @consistent_read
     @torch.no_grad()
     def features(self, x: Any) -> Tensor:
         """The input of the last linear layer for each input, with the model in evaluation mode. Nothing is changed.
@@ -244,7 +244,7 @@ class Learner(RandomDraws, ABC):
         torch.Size([3, 8])
         """
         model, x = self.prediction_model, self._inputs(x)
-        with evaluating(model), unchanged_inputs(x) as (copy,):
+        with eval_mode(model), unchanged_inputs(x) as (copy,):
             return features(model, copy)
 
     @exclusive
@@ -283,8 +283,8 @@ class Learner(RandomDraws, ABC):
         >>> learner.memory.y[learner.memory.filled()].tolist()
         [1, 2, 4, 5, 6]
         """
-        kept = self.kept_examples()
-        goes = asked_for(kept, origin=origin, label=label, where=where)
+        kept = self.stored_examples()
+        goes = select_examples(kept, origin=origin, label=label, where=where)
         if goes.any():
             self.discard(goes)
         return int(goes.sum())
@@ -294,7 +294,7 @@ class Learner(RandomDraws, ABC):
         """Have the model tell so many classes apart, the new ones behind the others.
 
         The outputs for the others and the memory stay as they are. Only models whose last layer is known to be
-        linear can grow (:func:`gmed.models.grow_outputs`).
+        linear can grow (:func:`gmed.models.expand_outputs`).
 
         >>> import gmed
         >>> learner = gmed.learners.FineTune(gmed.models.MLP(4, 8, classes=2), lr=0.1)
@@ -302,9 +302,9 @@ class Learner(RandomDraws, ABC):
         >>> learner.grow(3)
         >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 2]))
         """
-        with torch_seeded(self.seed, "new outputs", self.steps):
-            grow_outputs(self.model, whole_number("classes", classes))
-        with torch_seeded(self.seed, "new outputs", self.steps):
+        with seeded_torch(self.seed, "new outputs", self.steps):
+            expand_outputs(self.model, check_int("classes", classes))
+        with seeded_torch(self.seed, "new outputs", self.steps):
             self._extras.grow(self.model, classes)
         if self.optimizer is not None:
             self.optimizer.follow(trainable(self.model).values())
@@ -319,15 +319,15 @@ class Learner(RandomDraws, ABC):
     # ------------------------------------------------------------------ what a step is made of
 
     @property
-    def step_size(self) -> float:
+    def lr_now(self) -> float:
         """τ at this step."""
         return self.lr
 
     def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
         """One step of plain SGD on the loss of an incoming batch, taken on paper only."""
-        own = None if self._has_usual_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
+        own = None if self._has_default_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
         info = self.model_info
-        return LookAhead(self.model, x, y, lr=self.step_size, loss=self.criterion, stream_loss=own, info=info)
+        return LookAhead(self.model, x, y, lr=self.lr_now, loss=self.criterion, stream_loss=own, info=info)
 
     def descend(
         self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
@@ -343,14 +343,14 @@ class Learner(RandomDraws, ABC):
             Where the replayed examples are stored, for a loss that asks for what was stored with them.
         """
         replays = x_m is not None and y_m is not None and len(y_m) > 0
-        if replays and ahead.taken and self._sums_exactly and self._has_usual_loss:
+        if replays and ahead.taken and self._batch_independent and self._has_default_loss:
             assert x_m is not None and y_m is not None
             replay_loss, replay_slope = ahead.loss_and_gradient(x_m, y_m)
-            self.move(sum_of(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
+            self.move(add_grads(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
             return
-        stream, replay = self._stream_and_replay(ahead, x_m, y_m, slots) if replays else self._stream_and_replay(ahead)
+        stream, replay = self._forward_batches(ahead, x_m, y_m, slots) if replays else self._forward_batches(ahead)
         loss = self.loss(stream, replay)
-        self._to_store = stream.to_store
+        self._new_columns = stream.new_columns
         self.move(gradient(loss, ahead.current), loss)
 
     @torch.no_grad()
@@ -358,15 +358,15 @@ class Learner(RandomDraws, ABC):
         """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
         self.check_finite(loss, slope)
         if self.optimizer is None:
-            descend(self.model_info.parameters, slope, self.step_size)
+            descend(self.model_info.parameters, slope, self.lr_now)
         else:
-            self.optimizer([slope.get(name) for name in self.model_info.parameters], self.step_size / self.lr)
+            self.optimizer([slope.get(name) for name in self.model_info.parameters], self.lr_now / self.lr)
 
     def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
         statistics = self.model_info.batch_norm_buffers if self.decisions.live else []
-        if not self.decisions.sound(loss, chain(witnesses(slope), statistics)):
+        if not self.decisions.sound(loss, chain(finite_checks(slope), statistics)):
             what = f"the loss is {float(loss):g} and its gradient "
-            what += "finite" if all_finite(witnesses(slope)) else "not finite"
+            what += "finite" if all_finite(finite_checks(slope)) else "not finite"
             what += "" if all_finite(statistics) else ", and batch-norm statistics are not finite"
             raise DivergedError(
                 f"at step {self.steps} {what}; the step was not taken. "
@@ -375,10 +375,10 @@ class Learner(RandomDraws, ABC):
 
     def offer(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         """Offer a batch to memory, with what else it keeps of examples."""
-        memory, columns = self._own_memory(), {**self._to_store, **columns}
-        if memory.foreseeable:
+        memory, columns = self._own_memory(), {**self._new_columns, **columns}
+        if memory.capturable:
             places = self.planned("reservoir", lambda: memory.places(memory.admit(y, self.random("reservoir"))))
-            origin = self.planned("origin", lambda: memory.next_origins(len(y)))
+            origin = self.planned("origin", lambda: memory.next_stream_indices(len(y)))
             memory.store(places, origin, x=x, y=y, **columns)
         else:
             memory.insert(x, y, self.random("reservoir"), **columns)
@@ -389,11 +389,11 @@ class Learner(RandomDraws, ABC):
         return self._model_info or inspect_model(self.model)
 
     @property
-    def _has_usual_loss(self) -> bool:
+    def _has_default_loss(self) -> bool:
         """Whether the loss of stream and replay is the sum of their own."""
         return type(self).loss is Learner.loss
 
-    def _stream_and_replay(
+    def _forward_batches(
         self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
     ) -> tuple[Batch, Batch | None]:
         """Stream and replay with what the model gives for them."""
@@ -419,13 +419,13 @@ class Learner(RandomDraws, ABC):
     def _observe(self, x: Any, y: Any, *task: int) -> None:
         check_trainable(self.model)
         x = self._inputs(x).clone()  # the caller may change theirs later
-        classes = self._number_of_classes(x)
+        classes = self._num_outputs(x)
         self._update(x, check_labels(y, x, classes), classes, *task)
 
     def _update(self, x: Tensor, y: Tensor, classes: int, *task: int) -> None:
         """Take one step on a checked batch, or none."""
         self._extras.to(x)
-        self._to_store, self._device = {}, x.device
+        self._new_columns, self._device = {}, x.device
         self._model_info = inspect_model(self.model)
         try:
             with self._rollback(x, y), self._seeded(), self._counting(), unwritten(x), torch.enable_grad():
@@ -442,7 +442,7 @@ class Learner(RandomDraws, ABC):
     def _inputs(self, given: Any) -> Tensor:
         return check_inputs(self.model, given, self._shape)
 
-    def _number_of_classes(self, x: Tensor) -> int:
+    def _num_outputs(self, x: Tensor) -> int:
         return self._classes if self._shape is not None else count_classes(self.model, x)
 
     def _rollback(self, x: Tensor, y: Tensor) -> Rollback:
@@ -450,14 +450,14 @@ class Learner(RandomDraws, ABC):
 
     def _seeded(self) -> AbstractContextManager[None]:
         """Have dropout and the like draw from this learner's seed and step, not from what else the process does."""
-        return nullcontext() if self.model_info.deterministic else torch_seeded(self.seed, "model", self.steps)
+        return nullcontext() if self.model_info.deterministic else seeded_torch(self.seed, "model", self.steps)
 
     def _counting(self) -> AbstractContextManager[None]:
         return nullcontext() if self.passes is None else self.passes.counting(self.model)
 
     # ------------------------------------------------------------------ state
 
-    @waits_for_changes
+    @consistent_read
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the learner is, as named tensors: load it into a learner built alike to go on exactly."""
         return _state.state_dict(self)
@@ -486,16 +486,16 @@ class Learner(RandomDraws, ABC):
             state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
         return state
 
-    def own_state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         """What a learner knows besides its model, memory and counters."""
         return {}
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
         """Take it back."""
 
     # ------------------------------------------------------------------ what some methods answer otherwise
 
-    def kept_examples(self) -> Kept:
+    def stored_examples(self) -> Kept:
         """The examples it keeps for later, on which a request to forget is decided."""
         memory = self.memory
         if memory is None or not memory.ready:
@@ -504,7 +504,7 @@ class Learner(RandomDraws, ABC):
         return Kept(memory.x[held], memory.y[held], memory.origin[held])
 
     def discard(self, goes: NDArray[np.bool_]) -> None:
-        """Keep some of :meth:`kept_examples` no longer."""
+        """Keep some of :meth:`stored_examples` no longer."""
         memory = self._own_memory()
         memory.remove(memory.filled()[goes])
 
@@ -512,18 +512,18 @@ class Learner(RandomDraws, ABC):
         """How many examples it can keep."""
         return 0 if self.memory is None else self.memory.capacity
 
-    def added_parameters(self) -> int:
+    def extra_parameters(self) -> int:
         """Parameters that its model has beyond those of the network it is compared with."""
         return 0
 
-    def can_be_decided_ahead(self) -> bool:
-        """Whether every step of this learner, as it is put together, is foreseeable."""
+    def is_capturable(self) -> bool:
+        """Whether every step of this learner, as it is put together, is capturable."""
         parts = [
             part
             for part in (self, self.memory, getattr(self, "editing", None), getattr(self, "retrieval", None))
             if part is not None
         ]
-        declared = all("foreseeable" in vars(type(part)) and part.foreseeable for part in parts)
+        declared = all("capturable" in vars(type(part)) and part.capturable for part in parts)
         usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
         return declared and usual and self.model_info.deterministic
 
@@ -540,7 +540,7 @@ class TaskAware(Learner):
     def observe(self, x: Any, y: Any, task: int) -> None:  # type: ignore[override]
         """Learn from one batch of the task with this number (0, 1, ...)."""
         try:
-            number = whole_number("task", task, least=0)
+            number = check_int("task", task, least=0)
         except UsageError as error:
             raise InputError(str(error)) from None
         self._observe(x, y, number)

@@ -24,13 +24,13 @@ class Batch:
     >>> import torch
     >>> stream = Batch(torch.rand(2, 4), torch.tensor([0, 1]), output=torch.zeros(2, 3))
     >>> stream.store(logits=stream.output)
-    >>> len(stream), list(stream.to_store)
+    >>> len(stream), list(stream.new_columns)
     (2, ['logits'])
     """
 
     def __init__(self, x: Tensor, y: Tensor, output: Tensor, column: Callable[[str], Tensor] | None = None) -> None:
         self.x, self.y, self.output = x, y, output
-        self.to_store: dict[str, Tensor] = {}
+        self.new_columns: dict[str, Tensor] = {}
         self._column = column
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Batch:
         for name, values in columns.items():
             if not isinstance(values, Tensor) or not values.ndim or len(values) != len(self):
                 raise UsageError(f"store({name}=...) takes a tensor with a row for each of the {len(self)} examples")
-            self.to_store[name] = values.detach()
+            self.new_columns[name] = values.detach()
 
     def __getitem__(self, name: str) -> Tensor:
         """What was stored with these examples under a name: ``replay["logits"]``."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import finite_number, whole_number
+from gmed.errors import check_float, check_int
 from gmed.learners.base import Learner
 from gmed.models import forward, gradient, replaced_tensors, trainable
 from gmed.registry import register
@@ -50,9 +50,9 @@ class BGD(Learner):
     def __init__(
         self, model: nn.Module, *, eta: float = 1.0, initial_std: float = 0.05, samples: int = 10, seed: int = 0
     ) -> None:
-        super().__init__(model, lr=finite_number("eta", eta, above=0), seed=seed)
-        self.samples = whole_number("samples", samples)
-        self.initial_std = finite_number("initial_std", initial_std, above=0)
+        super().__init__(model, lr=check_float("eta", eta, above=0), seed=seed)
+        self.samples = check_int("samples", samples)
+        self.initial_std = check_float("initial_std", initial_std, above=0)
         self.std = {name: torch.full_like(p, self.initial_std).detach() for name, p in trainable(model).items()}
 
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -94,8 +94,8 @@ class BGD(Learner):
             output: Tensor = self.model(x)
         return output
 
-    def own_state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         return {f"std.{name}": std for name, std in self.std.items()}
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self.std = {name: state[f"std.{name}"].clone() for name in self.std}

@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from gmed.errors import DivergedError, finite_number, whole_number
-from gmed.kernels.cuda_graphs import repeat
+from gmed.errors import DivergedError, check_float, check_int
+from gmed.kernels.cuda_graphs import replay_steps
 from gmed.learners._rollback import Snapshot
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.draws import all_finite
-from gmed.learners.expandable import Expanding, sized
+from gmed.learners.expandable import ExpandableLearner, num_parameters
 from gmed.learners.removal import Kept
-from gmed.models import Mixture
-from gmed.models.expert_mixture import Densities, Expert
+from gmed.models import ExpertMixture
+from gmed.models.expert_mixture import Expert, ExpertOutputs
 from gmed.registry import register
-from gmed.rng import torch_seeded
+from gmed.rng import seeded_torch
 
 _MANY_CLASSES = {"generator_lr": 1e-4, "awake": 0.2, "log_alpha": -300.0}
 _PUBLISHED: dict[str, dict[str, float]] = {
@@ -30,7 +30,7 @@ _PUBLISHED: dict[str, dict[str, float]] = {
 
 
 @register("cn-dpm", summary="a new expert when the data call for one", on_benchmarks={**ADAM_LR, **_PUBLISHED})
-class CNDPM(Expanding):
+class CNDPM(ExpandableLearner):
     """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new one
     whenever the data call for it. No task ids.
 
@@ -82,7 +82,7 @@ class CNDPM(Expanding):
     """
 
     id = "CNDPM"
-    model: Mixture
+    model: ExpertMixture
 
     def __init__(
         self,
@@ -102,20 +102,20 @@ class CNDPM(Expanding):
         clip: float = 0.5,
         seed: int = 0,
     ) -> None:
-        with torch_seeded(seed, "untrained expert"):
-            mixture = Mixture.like(model)
+        with seeded_torch(seed, "untrained expert"):
+            mixture = ExpertMixture.like(model)
         super().__init__(mixture, lr=adam_lr, seed=seed)
-        self.log_alpha = finite_number("log_alpha", log_alpha)
-        self.short_term = whole_number("short_term", short_term)
-        self.generator_lr = finite_number("generator_lr", generator_lr, above=0)
-        self.awake = finite_number("awake", awake, above=0)
-        self.classifier_steps = whole_number("classifier_steps", classifier_steps, least=0)
-        self.generator_steps = whole_number("generator_steps", generator_steps, least=0)
-        self.sleep_batch = whole_number("sleep_batch", sleep_batch)
-        self.temperature = finite_number("temperature", temperature, above=0)
-        self.least_usage = finite_number("least_usage", least_usage)
-        self.weight_decay = finite_number("weight_decay", weight_decay)
-        self.clip = finite_number("clip", clip, above=0)
+        self.log_alpha = check_float("log_alpha", log_alpha)
+        self.short_term = check_int("short_term", short_term)
+        self.generator_lr = check_float("generator_lr", generator_lr, above=0)
+        self.awake = check_float("awake", awake, above=0)
+        self.classifier_steps = check_int("classifier_steps", classifier_steps, least=0)
+        self.generator_steps = check_int("generator_steps", generator_steps, least=0)
+        self.sleep_batch = check_int("sleep_batch", sleep_batch)
+        self.temperature = check_float("temperature", temperature, above=0)
+        self.least_usage = check_float("least_usage", least_usage)
+        self.weight_decay = check_float("weight_decay", weight_decay)
+        self.clip = check_float("clip", clip, above=0)
         self.waiting: tuple[Tensor, Tensor] | None = None
         self.optimisers: list[tuple[Adam, Adam]] = []  # of each expert's generator and classifier
 
@@ -138,7 +138,7 @@ class CNDPM(Expanding):
                 undo.restore()
             raise
 
-    def log_joint(self, densities: Densities, y: Tensor) -> Tensor:
+    def log_joint(self, densities: ExpertOutputs, y: Tensor) -> Tensor:
         """Log N_k p(x, y | k) of a new expert, whose N is α, and of each there is: (batch, 1 + experts)."""
         alpha = self.model.counts.new_tensor([self.log_alpha])
         prior = torch.cat([alpha, torch.log(self.model.counts)])
@@ -147,7 +147,7 @@ class CNDPM(Expanding):
 
     def assign_and_learn(self, x: Tensor, y: Tensor) -> Tensor:
         """Let experts learn from what belongs to them; which examples wait for a new one."""
-        densities: Densities = self.model(x, every=True)
+        densities: ExpertOutputs = self.model(x, every=True)
         joint = self.log_joint(densities, y).detach()
         waits = joint.argmax(1) == 0
         share = torch.softmax(joint[:, 1:], 1) * ~waits[:, None]
@@ -198,7 +198,7 @@ class CNDPM(Expanding):
             loss = loss_of(rows) + self.weight_decay * penalty
             optimiser.step(self.clipped(torch.autograd.grad(loss, parameters)))
 
-        repeat(step, batches)
+        replay_steps(step, batches)
         if not all_finite(parameters):
             what = f"the {type(part).__name__.lower()} of a new expert is not finite after {len(batches)} updates"
             raise DivergedError(
@@ -210,7 +210,7 @@ class CNDPM(Expanding):
         """A gradient, with none of its entries too large."""
         return torch._foreach_clamp_max(torch._foreach_clamp_min(slope, -self.clip), self.clip)
 
-    def kept_examples(self) -> Kept:
+    def stored_examples(self) -> Kept:
         """Those that wait."""
         return Kept.none() if self.waiting is None else Kept(*self.waiting, origin=None)
 
@@ -231,22 +231,22 @@ class CNDPM(Expanding):
             self.model.cut(parts)
             del self.optimisers[parts:]
         while self.parts < parts:
-            with torch_seeded(self.seed, "expert", self.parts):
+            with seeded_torch(self.seed, "expert", self.parts):
                 self.model.add()
             generator, classifier = self._halves(-1)
             self.optimisers.append(
                 (Adam(generator.parameters(), self.generator_lr), Adam(classifier.parameters(), self.lr))
             )
 
-    def parts_in(self, state: dict[str, Tensor]) -> int:
+    def num_modules_in(self, state: dict[str, Tensor]) -> int:
         return len(state["model.counts"])
 
     def room(self) -> int:
         return self.short_term
 
-    def added_parameters(self) -> int:
+    def extra_parameters(self) -> int:
         """Those of the generative models: the classifiers together are the network it is compared with."""
-        return sum(sized(self._halves(k)[0]) for k in range(self.parts))
+        return sum(num_parameters(self._halves(k)[0]) for k in range(self.parts))
 
     def _halves(self, number: int) -> tuple[nn.Module, nn.Module]:
         expert = self.model.experts[number]
@@ -268,14 +268,14 @@ class CNDPM(Expanding):
         kept = [t for pair in self.optimisers for half in pair for t in half.state().values()]
         return [*self.model.parameters(), *kept]
 
-    def own_state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         state = {} if self.waiting is None else {"waiting.x": self.waiting[0], "waiting.y": self.waiting[1]}
         for number, pair in enumerate(self.optimisers):
             for name, half in zip(("generator", "classifier"), pair, strict=True):
                 state |= {f"adam.{number}.{name}.{kept}": t for kept, t in half.state().items()}
         return state
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self.waiting = (state["waiting.x"], state["waiting.y"]) if "waiting.x" in state else None
         for number, pair in enumerate(self.optimisers):
             for name, half in zip(("generator", "classifier"), pair, strict=True):

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import finite_number, whole_number
+from gmed.errors import check_float, check_int
 from gmed.learners.adam import ADAM_LR, Adam
-from gmed.learners.task_modular import TasksApart
-from gmed.models import Compositions, gradient, trainable
-from gmed.models.functional import Parameters, still_statistics
+from gmed.learners.task_modular import TaskModularLearner
+from gmed.models import CompositionalNet, gradient, trainable
+from gmed.models.functional import Parameters, frozen_bn_stats
 from gmed.registry import register
 
 
 @register("comp-cl", summary="task-aware: components in every layer, weighted by task", on_benchmarks=ADAM_LR)
-class CompCL(TasksApart):
+class CompCL(TaskModularLearner):
     """Lifelong learning of compositional structures (task-aware): every layer has components that tasks share, and one
     more for every task.
 
@@ -25,7 +25,7 @@ class CompCL(TasksApart):
     Parameters
     ----------
     model, adam_lr, told, seed
-        As in :class:`~gmed.learners.task_modular.TasksApart`.
+        As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
     structure_steps
         Batches of a new task from which its structure is learned.
     structure_lr
@@ -48,8 +48,8 @@ class CompCL(TasksApart):
     """
 
     id = "CompCL"
-    foreseeable = True
-    model: Compositions
+    capturable = True
+    model: CompositionalNet
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class CompCL(TasksApart):
         told: bool = False,
         seed: int = 0,
     ) -> None:
-        self.structure_steps = whole_number("structure_steps", structure_steps, least=0)
-        self.structure_lr = finite_number("structure_lr", structure_lr, above=0)
+        self.structure_steps = check_int("structure_steps", structure_steps, least=0)
+        self.structure_lr = check_float("structure_lr", structure_lr, above=0)
         self.began = 0  # the step at which the task under way began
-        super().__init__(Compositions(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
+        super().__init__(CompositionalNet(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
 
     @property
     def seen(self) -> int:
@@ -82,7 +82,7 @@ class CompCL(TasksApart):
         try:
             self.began = self.began if task in self.tasks else self.steps
             self.begin(task)
-            with still_statistics(self.model) if self.structuring else nullcontext():
+            with frozen_bn_stats(self.model) if self.structuring else nullcontext():
                 loss = cross_entropy(self.model(x, self.parts - 1), y)
             slope = gradient(loss, self.learned())
             self.check_finite(loss.detach(), slope)
@@ -103,12 +103,12 @@ class CompCL(TasksApart):
     def _trainable(self, kind: str) -> Parameters:
         return {name: p for name, p in trainable(self.model).items() if name.startswith(kind)}
 
-    def own_state(self) -> dict[str, Tensor]:
-        return {**super().own_state(), "seen": torch.tensor(self.seen)}
+    def get_extra_state(self) -> dict[str, Tensor]:
+        return {**super().get_extra_state(), "seen": torch.tensor(self.seen)}
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self.began = self.steps - int(state["seen"])
-        super().load_own_state(state)
+        super().set_extra_state(state)
 
     def _fresh(self) -> Adam:
         return Adam(self.learned().values(), self.structure_lr if self.structuring else self.lr)
@@ -117,5 +117,5 @@ class CompCL(TasksApart):
     def parts(self) -> int:
         return len(self.model.structure)
 
-    def parts_in(self, state: dict[str, Tensor]) -> int:
+    def num_modules_in(self, state: dict[str, Tensor]) -> int:
         return max(int(name.split(".")[2]) for name in state if name.startswith("model.structure.")) + 1

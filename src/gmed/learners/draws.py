@@ -18,17 +18,17 @@ from gmed.memory import Memory
 from gmed.retrieval import uniform
 from gmed.rng import generator
 
-Decide = Callable[[], NDArray[Any]]
+DrawFn = Callable[[], NDArray[Any]]
 """What chance and counters decide in the step under way; nothing that a batch or the model computes may enter."""
 
 
-class Decisions(Protocol):
+class DrawSource(Protocol):
     """How a learner's decisions reach its device, and how it is known that its steps are sound."""
 
     live: bool
     """Whether the host takes part in every step, and may draw random numbers in it."""
 
-    def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
+    def take(self, name: str, decide: DrawFn, device: torch.device) -> Tensor:
         """This step's decision of that name."""
         ...
 
@@ -37,7 +37,7 @@ class Decisions(Protocol):
         ...
 
 
-class AsTheyCome:
+class EagerDraws:
     """Each decision is made when a step asks for it, and a step that must not be taken is known at once.
 
     Attributes
@@ -51,7 +51,7 @@ class AsTheyCome:
     def __init__(self) -> None:
         self.rows = 0
 
-    def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
+    def take(self, name: str, decide: DrawFn, device: torch.device) -> Tensor:
         decided = decide()
         self.rows += len(decided)
         return torch.from_numpy(decided).to(device)
@@ -60,7 +60,7 @@ class AsTheyCome:
         return all_finite([loss, *slope])
 
 
-class Recorded(AsTheyCome):
+class RecordingDraws(EagerDraws):
     """Decisions as they come, and a record of what a step asked for.
 
     Attributes
@@ -71,9 +71,9 @@ class Recorded(AsTheyCome):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: dict[str, tuple[Decide, tuple[int, ...]]] = {}
+        self.asked: dict[str, tuple[DrawFn, tuple[int, ...]]] = {}
 
-    def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
+    def take(self, name: str, decide: DrawFn, device: torch.device) -> Tensor:
         if name in self.asked:
             raise UsageError(f"a step asks twice for {name!r}; give the two decisions different names")
         decided = decide()
@@ -81,7 +81,7 @@ class Recorded(AsTheyCome):
         return torch.from_numpy(decided).to(device)
 
 
-class Ahead:
+class PrecomputedDraws:
     """The decisions of a stretch of steps, made before it begins: inside it nothing is asked of the host.
 
     Every decision is a table with one row per step, resident on the device (those of one type side by side in one
@@ -120,7 +120,7 @@ class Ahead:
             parts = torch.split(row, [prod(self.shapes[name]) for name in names])
             self._row |= {name: part.view(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
 
-    def take(self, name: str, decide: Decide, device: torch.device) -> Tensor:
+    def take(self, name: str, decide: DrawFn, device: torch.device) -> Tensor:
         return self.row(name)
 
     def row(self, name: str) -> Tensor:
@@ -166,14 +166,14 @@ class RandomDraws:
     steps: int
 
     def __init__(self) -> None:
-        self.decisions: Decisions = AsTheyCome()
+        self.decisions: DrawSource = EagerDraws()
         self._device: torch.device | None = None  # where the model is, during a step
-        self._samples: dict[str, tuple[Tensor, Decide]] = {}  # the latest of each purpose, and how it is decided
+        self._samples: dict[str, tuple[Tensor, DrawFn]] = {}  # the latest of each purpose, and how it is decided
 
     def random(self, purpose: str) -> np.random.Generator:
         """Return this step's random numbers for one purpose."""
         if not self.decisions.live:
-            raise UsageError(f"{type(self).__name__} is declared foreseeable, but its step draws {purpose!r} unplanned")
+            raise UsageError(f"{type(self).__name__} is declared capturable, but its step draws {purpose!r} unplanned")
         return generator(self.seed, purpose, self.steps)
 
     def torch_random(self, purpose: str) -> torch.Generator:
@@ -181,7 +181,7 @@ class RandomDraws:
         device = next(self.model.parameters()).device
         return torch.Generator(device).manual_seed(int(self.random(purpose).integers(2**63 - 1)))
 
-    def planned(self, name: str, decide: Decide) -> Tensor:
+    def planned(self, name: str, decide: DrawFn) -> Tensor:
         """Return what ``decide`` decides in this step, as a tensor where the model is.
 
         It may use this learner's random numbers and counters, nothing that the batch or the model computes: then
@@ -196,7 +196,7 @@ class RandomDraws:
         self._samples[purpose] = drawn, decide
         return drawn
 
-    def as_drawn(self, slots: Tensor) -> Decide | None:
+    def draw_fn_of(self, slots: Tensor) -> DrawFn | None:
         """Return how chance decides on slots, if :meth:`sample` gave them: for decisions that depend on them."""
         return next((decide for drawn, decide in self._samples.values() if drawn is slots), None)
 

@@ -4,7 +4,7 @@ from typing import Unpack
 
 from torch import nn
 
-from gmed.errors import whole_number
+from gmed.errors import check_int
 from gmed.learners.replay import Replay, ReplayOptions
 from gmed.memory import Reservoir
 from gmed.registry import register
@@ -43,9 +43,9 @@ class ER(Replay):
     """
 
     id = "ER"
-    foreseeable = True
+    capturable = True
 
     def __init__(self, model: nn.Module, *, updates_per_batch: int = 1, **replay: Unpack[ReplayOptions]) -> None:
         super().__init__(model, **replay)
-        self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
+        self.updates_per_batch = check_int("updates_per_batch", updates_per_batch)
         self.restores_parameters = self.updates_per_batch > 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.editing import Edit
-from gmed.errors import finite_number
+from gmed.errors import check_float
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.er import ER
 from gmed.memory import Memory, Reservoir
@@ -44,7 +44,7 @@ class ERAdam(ER):
     """
 
     id = "ERAdam"
-    foreseeable = True
+    capturable = True
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ERAdam(ER):
         seed: int = 0,
     ) -> None:
         super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
-        self.optimiser = Adam(trainable(model).values(), finite_number("adam_lr", adam_lr, above=0))
+        self.optimiser = Adam(trainable(model).values(), check_float("adam_lr", adam_lr, above=0))
 
     @torch.no_grad()
     def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
@@ -70,9 +70,9 @@ class ERAdam(ER):
         super().grow(classes)
         self.optimiser.follow(trainable(self.model).values())
 
-    def own_state(self) -> dict[str, Tensor]:
-        return super().own_state() | {f"adam.{name}": t for name, t in self.optimiser.state().items()}
+    def get_extra_state(self) -> dict[str, Tensor]:
+        return super().get_extra_state() | {f"adam.{name}": t for name, t in self.optimiser.state().items()}
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
-        super().load_own_state(state)
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
+        super().set_extra_state(state)
         self.optimiser.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})

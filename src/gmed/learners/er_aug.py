@@ -53,7 +53,7 @@ class ERAug(Replay):
     """
 
     id = "ERAug"
-    foreseeable = True
+    capturable = True
 
     def __init__(
         self,

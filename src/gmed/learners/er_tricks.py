@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import UsageError, finite_number
+from gmed.errors import UsageError, check_float
 from gmed.learners.er_aug import ERAug
 from gmed.learners.replay import ReplayOptions
 from gmed.memory import LossAwareReservoir
@@ -69,12 +69,12 @@ class ERTricks(ERAug):
         if not isinstance(replay.get("memory"), LossAwareReservoir):
             raise UsageError(f"ER with tricks needs a LossAwareReservoir, not {replay.get('memory')!r}")
         super().__init__(model, rotation=rotation, scaling=scaling, crop=crop, flip=flip, **replay)
-        if finite_number("lr_decay", lr_decay, above=0) > 1:
+        if check_float("lr_decay", lr_decay, above=0) > 1:
             raise UsageError(f"lr_decay must be above 0 and at most 1, not {lr_decay!r}")
         self.lr_decay = lr_decay
 
     @property
-    def step_size(self) -> float:
+    def lr_now(self) -> float:
         return self.lr * self.lr_decay**self.memory.seen
 
     def step(self, x: Tensor, y: Tensor) -> None:

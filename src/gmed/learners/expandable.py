@@ -12,7 +12,7 @@ from gmed.learners._state import restore
 from gmed.learners.base import Learner
 
 
-class Expanding(Learner):
+class ExpandableLearner(Learner):
     """A learner whose model grows while it learns.
 
     Its model is made of parts, all alike or nearly so. A part's first weights follow from the learner's seed and the
@@ -29,13 +29,13 @@ class Expanding(Learner):
         """Have so many: new ones at their first weights, or only the first ones."""
 
     @abstractmethod
-    def parts_in(self, state: dict[str, Tensor]) -> int:
+    def num_modules_in(self, state: dict[str, Tensor]) -> int:
         """How many there are in a state."""
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         before, model, parts = self.state_dict(), self.model, self.parts
         try:
-            wanted = self.parts_in(state)
+            wanted = self.num_modules_in(state)
         except (LookupError, TypeError, ValueError) as error:
             raise UsageError("this state has no parts of such a model: it is another kind of learner's") from error
         self.resize(wanted)
@@ -54,9 +54,9 @@ class Expanding(Learner):
 class _RollbackOfParts(Rollback):
     """The same for a model that may have grown."""
 
-    learner: Expanding
+    learner: ExpandableLearner
 
-    def __init__(self, learner: Expanding, x: Tensor, y: Tensor) -> None:
+    def __init__(self, learner: ExpandableLearner, x: Tensor, y: Tensor) -> None:
         super().__init__(learner, x, y)
         self.parts = learner.parts
 
@@ -65,10 +65,10 @@ class _RollbackOfParts(Rollback):
         self.learner.resize(self.parts)
 
 
-def sized(module: nn.Module) -> int:
+def num_parameters(module: nn.Module) -> int:
     """How many parameters a module has.
 
-    >>> sized(nn.Linear(3, 2))
+    >>> num_parameters(nn.Linear(3, 2))
     8
     """
     return sum(p.numel() for p in module.parameters())

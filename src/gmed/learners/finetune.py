@@ -28,7 +28,7 @@ class FineTune(Learner):
     """
 
     id = "FineTune"
-    foreseeable = True
+    capturable = True
     updates_per_batch: int = 1
 
     def step(self, x: Tensor, y: Tensor) -> None:

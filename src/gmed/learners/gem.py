@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gmed.errors import DivergedError, UsageError, finite_number
+from gmed.errors import DivergedError, UsageError, check_float
 from gmed.learners.base import TaskAware
 from gmed.learners.batch import Batch
 from gmed.learners.replay import EditedReplayOptions, Replay
@@ -50,7 +50,7 @@ class GEM(Replay, TaskAware):
         if not isinstance(replay.get("memory"), TaskRing):
             raise UsageError(f"GEM needs a TaskRing memory, not {replay.get('memory')!r}")
         super().__init__(model, **replay)
-        if finite_number("memory_strength", memory_strength) < 0:
+        if check_float("memory_strength", memory_strength) < 0:
             raise UsageError(f"memory_strength must not be negative, not {memory_strength!r}")
         self.memory_strength = memory_strength
 

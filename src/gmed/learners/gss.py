@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from gmed.errors import UsageError, whole_number
+from gmed.errors import UsageError, check_int
 from gmed.learners.er import ER
 from gmed.learners.replay import ReplayOptions
 from gmed.memory import GSSGreedy
-from gmed.models import evaluating, gradient, trainable
+from gmed.models import eval_mode, gradient, trainable
 from gmed.registry import register
 
 
@@ -50,7 +50,7 @@ class GSS(ER):
         if not isinstance(replay.get("memory"), GSSGreedy):
             raise UsageError(f"GSS needs a GSSGreedy memory, not {replay.get('memory')!r}")
         super().__init__(model, updates_per_batch=updates_per_batch, **replay)
-        self.compared = whole_number("compared", compared)
+        self.compared = check_int("compared", compared)
 
     def remember(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         super().remember(x, y, score=self.scores(x, y), **columns)
@@ -78,6 +78,6 @@ class GSS(ER):
 
 def direction(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the mean loss of a batch, flat and of length 1; batch-norm and dropout as in evaluation."""
-    with evaluating(model):
+    with eval_mode(model):
         slope = gradient(cross_entropy(model(x), y), trainable(model))
     return normalize(torch.cat([g.flatten() for g in slope.values()]), dim=0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.errors import DivergedError, finite_number, whole_number
+from gmed.errors import DivergedError, check_float, check_int
 from gmed.learners.base import TaskAware
 from gmed.learners.draws import all_finite
 from gmed.learners.replay import PlainReplayOptions, Replay
@@ -65,12 +65,12 @@ class HAL(Replay, TaskAware):
         **replay: Unpack[PlainReplayOptions],
     ) -> None:
         super().__init__(model, **replay)
-        self.anchor_weight = finite_number("anchor_weight", anchor_weight)
-        self.embedding_weight = finite_number("embedding_weight", embedding_weight)
-        self.embedding_decay = finite_number("embedding_decay", embedding_decay)
-        self.anchor_lr = finite_number("anchor_lr", anchor_lr, above=0)
-        self.anchor_steps = whole_number("anchor_steps", anchor_steps, least=0)
-        self.memory_epochs = whole_number("memory_epochs", memory_epochs, least=0)
+        self.anchor_weight = check_float("anchor_weight", anchor_weight)
+        self.embedding_weight = check_float("embedding_weight", embedding_weight)
+        self.embedding_decay = check_float("embedding_decay", embedding_decay)
+        self.anchor_lr = check_float("anchor_lr", anchor_lr, above=0)
+        self.anchor_steps = check_int("anchor_steps", anchor_steps, least=0)
+        self.memory_epochs = check_int("memory_epochs", memory_epochs, least=0)
         self.task = 0
         self.anchors: list[tuple[Tensor, int]] = []
         self.embeddings: dict[int, Tensor] = {}  # running mean by class, of the task under way
@@ -82,13 +82,13 @@ class HAL(Replay, TaskAware):
         drawn = self.draw()
         parameters = trainable(self.model)
         ahead = self.look_ahead(x, y)
-        stream, replay = self._stream_and_replay(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
+        stream, replay = self._forward_batches(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
         loss = self.loss(stream, replay if len(drawn) else None)
         slope = gradient(loss, parameters)
         if anchors:
             e = torch.stack([anchor for anchor, _ in anchors])
             with torch.no_grad():
-                tilde = {name: p - self.step_size * slope[name] for name, p in parameters.items()}
+                tilde = {name: p - self.lr_now * slope[name] for name, p in parameters.items()}
                 moved = forward(self.model, tilde, e)
             drift = self.anchor_weight * ((forward(self.model, parameters, e) - moved) ** 2).sum(1).mean()
             pull = gradient(drift, parameters)
@@ -117,7 +117,7 @@ class HAL(Replay, TaskAware):
     def make_anchors(self) -> list[tuple[Tensor, int]]:
         """One anchor for each class of the task that ended."""
         theta = {name: p.detach() for name, p in trainable(self.model).items()}
-        hindsight = self.trained_on_memory()
+        hindsight = self.finetune_on_memory()
         labels = sorted(self.embeddings)
         y = torch.tensor(labels, device=self.memory.y.device)
         start = self.random("anchors").standard_normal((len(labels), *self.memory.x.shape[1:]))
@@ -132,7 +132,7 @@ class HAL(Replay, TaskAware):
             e = e.detach() + self.anchor_lr * rise
         return [(anchor, label) for anchor, label in zip(e.detach(), labels, strict=True)]
 
-    def trained_on_memory(self) -> dict[str, Tensor]:
+    def finetune_on_memory(self) -> dict[str, Tensor]:
         """θ_M: the parameters after some passes over the memory."""
         theta = {name: p.detach() for name, p in trainable(self.model).items()}
         order, filled = self.random("hindsight"), self.memory.filled()
@@ -143,17 +143,17 @@ class HAL(Replay, TaskAware):
                 theta = {name: p.requires_grad_() for name, p in theta.items()}
                 loss = cross_entropy(forward(self.model, theta, self.memory.x[batch]), self.memory.y[batch])
                 slope = gradient(loss, theta)
-                theta = {name: p.detach() - self.step_size * slope[name] for name, p in theta.items()}
+                theta = {name: p.detach() - self.lr_now * slope[name] for name, p in theta.items()}
         return theta
 
-    def own_state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         state = {"task": torch.tensor(self.task)}
         if self.anchors:
             state["anchors.x"] = torch.stack([anchor for anchor, _ in self.anchors])
             state["anchors.y"] = torch.tensor([label for _, label in self.anchors])
         return state | {f"embedding.{label}": mean for label, mean in self.embeddings.items()}
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self.task = int(state["task"])
         labels = state["anchors.y"].tolist() if "anchors.y" in state else []
         self.anchors = list(zip(state["anchors.x"], labels, strict=True)) if labels else []

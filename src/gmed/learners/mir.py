@@ -5,7 +5,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from gmed.errors import whole_number
+from gmed.errors import check_int
 from gmed.learners.replay import EditedReplayOptions, Replay
 from gmed.memory import Reservoir
 from gmed.models import LookAhead
@@ -42,7 +42,7 @@ class MIR(Replay):
     """
 
     id = "MIR"
-    foreseeable = True
+    capturable = True
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class MIR(Replay):
         **replay: Unpack[EditedReplayOptions],
     ) -> None:
         super().__init__(model, **replay)
-        self.candidates = whole_number("candidates", candidates)
-        self.extra_batches = whole_number("extra_batches", extra_batches, least=0)
+        self.candidates = check_int("candidates", candidates)
+        self.extra_batches = check_int("extra_batches", extra_batches, least=0)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)  # θ', for the edit and for retrieval

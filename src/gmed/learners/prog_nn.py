@@ -4,21 +4,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.learners.adam import ADAM_LR
-from gmed.learners.task_modular import TasksApart
-from gmed.models import Columns, gradient, trainable
+from gmed.learners.task_modular import TaskModularLearner
+from gmed.models import ProgressiveNet, gradient, trainable
 from gmed.models.functional import Parameters
 from gmed.registry import register
 
 
 @register("prog-nn", summary="task-aware: a column for every task, earlier ones fixed", on_benchmarks=ADAM_LR)
-class ProgNN(TasksApart):
+class ProgNN(TaskModularLearner):
     """Progressive neural networks (task-aware): a column of the network for every task, which reads the earlier
     ones; those never change again.
 
     Parameters
     ----------
     model, adam_lr, told, seed
-        As in :class:`~gmed.learners.task_modular.TasksApart`.
+        As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
 
     Examples
     --------
@@ -35,11 +35,11 @@ class ProgNN(TasksApart):
     """
 
     id = "ProgNN"
-    foreseeable = True
-    model: Columns
+    capturable = True
+    model: ProgressiveNet
 
     def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, told: bool = False, seed: int = 0) -> None:
-        super().__init__(Columns(model), model, adam_lr=adam_lr, told=told, seed=seed)
+        super().__init__(ProgressiveNet(model), model, adam_lr=adam_lr, told=told, seed=seed)
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         tasks, optimiser = self.tasks, self.optimiser
@@ -61,5 +61,5 @@ class ProgNN(TasksApart):
     def parts(self) -> int:
         return len(self.model.columns)
 
-    def parts_in(self, state: dict[str, Tensor]) -> int:
+    def num_modules_in(self, state: dict[str, Tensor]) -> int:
         return max(int(name.split(".")[2]) for name in state if name.startswith("model.columns.")) + 1

@@ -27,7 +27,7 @@ class Kept(NamedTuple):
         return cls(torch.zeros(0), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
 
-def asked_for(
+def select_examples(
     kept: Kept,
     *,
     origin: int | Sequence[int] | None = None,
@@ -36,7 +36,7 @@ def asked_for(
 ) -> NDArray[np.bool_]:
     """Which examples a request means (see :meth:`gmed.learners.Learner.forget`).
 
-    >>> asked_for(Kept(torch.zeros(3, 2), torch.tensor([4, 5, 4]), None), label=4).tolist()
+    >>> select_examples(Kept(torch.zeros(3, 2), torch.tensor([4, 5, 4]), None), label=4).tolist()
     [True, False, True]
     """
     if sum(given is not None for given in (origin, label, where)) != 1:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gmed.editing import Edit, History, Moment
-from gmed.errors import UsageError, whole_number
+from gmed.errors import UsageError, check_int
 from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
 from gmed.learners.optimizer import MakeOptimizer
@@ -97,7 +97,7 @@ class Replay(Learner):
         super().__init__(model, lr=lr, memory=memory, criterion=criterion, optimizer=optimizer, seed=seed)
         self.editing = editing
         self.retrieval = retrieval
-        self.replay_size = whole_number("replay_size", replay_size)
+        self.replay_size = check_int("replay_size", replay_size)
         self._history: list[History] = []  # kept for edits that declare an oracle, and for them alone
 
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -156,7 +156,7 @@ class Replay(Learner):
             others = np.setdiff1d(memory.filled(), taken)
             return self.random("extra").choice(others, min(most, len(others)), replace=False)
 
-        decided, now = self.as_drawn(drawn), self.steps
+        decided, now = self.draw_fn_of(drawn), self.steps
         if decided is None:
             return torch.from_numpy(choose(drawn.cpu().numpy())).to(drawn.device)
         return self.planned("extra", lambda: choose(drawn.cpu().numpy() if self.steps == now else decided()))
@@ -206,16 +206,16 @@ class Replay(Learner):
             self._history = [History(*(torch.cat(parts) for parts in zip(*self._history, strict=True)))]
         return self._history[0] if self._history else History(self.memory.x[:0], self.memory.y[:0])
 
-    def kept_examples(self) -> Kept:
+    def stored_examples(self) -> Kept:
         if self.editing is not None and self.editing.oracle:
             raise UsageError(
                 f"{type(self.editing).__name__} keeps every example it has observed, for analysis; such a learner "
                 "cannot forget one"
             )
-        return super().kept_examples()
+        return super().stored_examples()
 
-    def own_state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         return {"history.x": self._oracle().x, "history.y": self._oracle().y} if self._history else {}
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self._history = [History(state["history.x"], state["history.y"])] if "history.x" in state else []

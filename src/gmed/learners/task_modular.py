@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gmed.errors import InputError, finite_number
-from gmed.learners._locking import waits_for_changes
+from gmed.errors import InputError, check_float
+from gmed.learners._locking import consistent_read
 from gmed.learners.adam import Adam
 from gmed.learners.base import TaskAware
-from gmed.learners.expandable import Expanding, sized
-from gmed.models import Columns, Compositions, evaluating
+from gmed.learners.expandable import ExpandableLearner, num_parameters
+from gmed.models import CompositionalNet, ProgressiveNet, eval_mode
 from gmed.models.functional import Parameters
-from gmed.rng import torch_seeded
+from gmed.rng import seeded_torch
 
 
-class TasksApart(Expanding, TaskAware):
+class TaskModularLearner(ExpandableLearner, TaskAware):
     """What learners share that have a part of the model for every task.
 
     Parameters
@@ -34,15 +34,15 @@ class TasksApart(Expanding, TaskAware):
         As in :class:`~gmed.learners.Learner`.
     """
 
-    model: Columns | Compositions
+    model: ProgressiveNet | CompositionalNet
 
     def __init__(
-        self, model: Columns | Compositions, base: nn.Module, *, adam_lr: float, told: bool, seed: int
+        self, model: ProgressiveNet | CompositionalNet, base: nn.Module, *, adam_lr: float, told: bool, seed: int
     ) -> None:
-        super().__init__(model, lr=finite_number("adam_lr", adam_lr, above=0), seed=seed)
+        super().__init__(model, lr=check_float("adam_lr", adam_lr, above=0), seed=seed)
         self.told = told
         self.tasks: tuple[int, ...] = ()
-        self._plain = sized(base)
+        self._plain = num_parameters(base)
         self.optimiser = self._fresh()
 
     @abstractmethod
@@ -63,7 +63,7 @@ class TasksApart(Expanding, TaskAware):
         """The class of each input, with the model in evaluation mode; a task that is known chooses the part."""
         return self.logits(x, task).argmax(1)
 
-    @waits_for_changes
+    @consistent_read
     @torch.no_grad()
     def logits(self, x: Any, task: int | None = None) -> Tensor:
         """The model's output for each input; that of the latest part for a task that has not come yet."""
@@ -71,7 +71,7 @@ class TasksApart(Expanding, TaskAware):
             return super().logits(x)
         part = self.tasks.index(task) if task in self.tasks else self.parts - 1
         x = self._inputs(x)
-        with evaluating(self.model):
+        with eval_mode(self.model):
             output: Tensor = self.model(x, part)
         return output
 
@@ -85,17 +85,17 @@ class TasksApart(Expanding, TaskAware):
         if parts < self.parts:
             self.model.cut(parts)
         while self.parts < parts:
-            with torch_seeded(self.seed, "part", self.parts):
+            with seeded_torch(self.seed, "part", self.parts):
                 self.model.add()
 
-    def added_parameters(self) -> int:
-        return sized(self.model) - self._plain
+    def extra_parameters(self) -> int:
+        return num_parameters(self.model) - self._plain
 
-    def own_state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         state = {"tasks": torch.tensor(self.tasks, dtype=torch.int64)}
         return state | {f"adam.{name}": t for name, t in self.optimiser.state().items()}
 
-    def load_own_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self.tasks = tuple(state["tasks"].tolist())
         self.optimiser = self._fresh()
         self.optimiser.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.errors import UsageError, whole_number
-from gmed.memory.pinned import belongs_on_host, seen_by_gpu
+from gmed.errors import UsageError, check_int
+from gmed.memory.pinned import as_cuda_view, should_pin
 
 _INTEGERS = ("y", "age", "origin")
 
@@ -38,14 +38,14 @@ class Memory(ABC):
         Which example of the stream it was: 0 for the first one ever observed. Negative where there is none.
     seen
         How many examples have been offered so far.
-    foreseeable
+    capturable
         Whether who enters depends on counters and chance alone, so that it can be decided many steps ahead.
     """
 
     part_kind: ClassVar[str] = "memory"
     id: ClassVar[str] = "Memory"
     version = 1
-    foreseeable: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ("x", "y", "age", "origin")  # those that there are from the first batch on
     x: Tensor
     y: Tensor
@@ -53,7 +53,7 @@ class Memory(ABC):
     origin: Tensor
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = whole_number("memory capacity", capacity)
+        self.capacity = check_int("memory capacity", capacity)
         self.seen = 0
         self._claimed = False
         self._holes = np.zeros(0, dtype=np.int64)  # slots emptied on request, in their order
@@ -88,7 +88,7 @@ class Memory(ABC):
 
         >>> from gmed.memory import Reservoir
         >>> memory = Reservoir(5)
-        >>> memory.lay_out(torch.zeros(3, 1), torch.tensor([0, 2, 2]))
+        >>> memory.allocate(torch.zeros(3, 1), torch.tensor([0, 2, 2]))
         >>> memory.insert(torch.zeros(3, 1), torch.tensor([0, 2, 2]), np.random.default_rng(0))
         >>> memory.class_counts(4)
         [1, 0, 2, 0]
@@ -102,7 +102,7 @@ class Memory(ABC):
         """Whether the tensors have been laid out."""
         return hasattr(self, "x")
 
-    def lay_out(self, x: Tensor, y: Tensor) -> None:
+    def allocate(self, x: Tensor, y: Tensor) -> None:
         """Make room for examples like these."""
         self.add_column("x", x.dtype, x.device, x.shape[1:])
         self.add_column("y", y.dtype, x.device)
@@ -135,7 +135,7 @@ class Memory(ABC):
     def insert(self, x: Tensor, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> None:
         """Offer a batch of examples, with what else the memory keeps of them. One that enters has age 0."""
         slots = torch.from_numpy(self.places(self.admit(y, rng, **columns))).to(self.x.device)
-        self.store(slots, torch.from_numpy(self.next_origins(len(y))).to(self.x.device), x=x, y=y, **columns)
+        self.store(slots, torch.from_numpy(self.next_stream_indices(len(y))).to(self.x.device), x=x, y=y, **columns)
 
     def places(self, admitted: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row each example is written to: its slot, or the row behind the last for one that is not stored.
@@ -149,7 +149,7 @@ class Memory(ABC):
         stays = [last[slot] == number and slot < outside for number, slot in enumerate(slots)]
         return np.where(stays, admitted, outside).astype(np.int64)
 
-    def next_origins(self, count: int) -> NDArray[np.int64]:
+    def next_stream_indices(self, count: int) -> NDArray[np.int64]:
         """Which examples of the stream the next ones are."""
         return self.seen + np.arange(count)
 
@@ -163,7 +163,7 @@ class Memory(ABC):
     def replace(self, slots: Tensor | NDArray[np.int64], x: Tensor) -> None:
         """Write edited examples back and count the edit. One that is not finite leaves its slot as it was."""
         slots = torch.as_tensor(slots, device=self.y.device)
-        self.write(slots, x=keep_finite(x, self.x[slots]), age=self.age[slots] + 1)
+        self.write(slots, x=where_finite(x, self.x[slots]), age=self.age[slots] + 1)
 
     def write(self, slots: Tensor, **columns: Tensor) -> None:
         """Overwrite some columns of some slots, in place. A column that is new is zero elsewhere."""
@@ -188,7 +188,7 @@ class Memory(ABC):
         >>> from gmed.memory import Reservoir
         >>> from gmed.rng import generator
         >>> memory, x, y = Reservoir(3), torch.tensor([[5.0], [6.0], [7.0]]), torch.tensor([0, 1, 1])
-        >>> memory.lay_out(x, y)
+        >>> memory.allocate(x, y)
         >>> memory.insert(x, y, generator(0, "reservoir"))
         >>> memory.remove(np.array([1]))
         >>> len(memory), memory.filled().tolist(), memory.x.flatten().tolist(), memory.origin.tolist()
@@ -316,17 +316,17 @@ class Memory(ABC):
     def _hold(self, name: str, rows: Tensor, device: torch.device) -> None:
         """Keep a column, on the device or where the device can reach it."""
         self._on_host.pop(name, None)
-        if rows.device != device and belongs_on_host(rows.nbytes, device):
+        if rows.device != device and should_pin(rows.nbytes, device):
             self._on_host[name] = rows.pin_memory()
-            rows = seen_by_gpu(self._on_host[name], device)
+            rows = as_cuda_view(self._on_host[name], device)
         self._rows[name] = rows = rows.to(device)
         setattr(self, name, rows[: self.capacity])
 
 
-def keep_finite(new: Tensor, old: Tensor) -> Tensor:
+def where_finite(new: Tensor, old: Tensor) -> Tensor:
     """The new examples, but for those that are not finite the old ones.
 
-    >>> keep_finite(torch.tensor([[1.0], [float("nan")]]), torch.tensor([[5.0], [6.0]])).tolist()
+    >>> where_finite(torch.tensor([[1.0], [float("nan")]]), torch.tensor([[5.0], [6.0]])).tolist()
     [[1.0], [6.0]]
     """
     if new.is_cpu and new.is_floating_point() and new.dtype == old.dtype and torch.isfinite(new.norm()):

@@ -28,8 +28,8 @@ class GSSGreedy(Memory):
     columns: ClassVar[tuple[str, ...]] = (*Memory.columns, "score")
     score: Tensor
 
-    def lay_out(self, x: Tensor, y: Tensor) -> None:
-        super().lay_out(x, y)
+    def allocate(self, x: Tensor, y: Tensor) -> None:
+        super().allocate(x, y)
         self.add_column("score", torch.float64, x.device)
 
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:

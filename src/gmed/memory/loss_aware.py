@@ -31,8 +31,8 @@ class LossAwareReservoir(Memory):
     columns: ClassVar[tuple[str, ...]] = (*Memory.columns, "loss")
     loss: Tensor
 
-    def lay_out(self, x: Tensor, y: Tensor) -> None:
-        super().lay_out(x, y)
+    def allocate(self, x: Tensor, y: Tensor) -> None:
+        super().allocate(x, y)
         self.add_column("loss", x.dtype, x.device)
 
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:

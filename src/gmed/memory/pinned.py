@@ -9,16 +9,16 @@ SHARE = 1 / 40
 """A memory that takes more than this of a GPU lies with the host: twenty learners want one each, and half the GPU."""
 
 
-def belongs_on_host(size: int, device: torch.device) -> bool:
+def should_pin(size: int, device: torch.device) -> bool:
     """Whether so many bytes are too many for one memory on this device.
 
-    >>> belongs_on_host(2**40, torch.device("cpu"))  # there already
+    >>> should_pin(2**40, torch.device("cpu"))  # there already
     False
     """
     return device.type == "cuda" and size > SHARE * torch.cuda.get_device_properties(device).total_memory
 
 
-def seen_by_gpu(rows: Tensor, device: torch.device) -> Tensor:
+def as_cuda_view(rows: Tensor, device: torch.device) -> Tensor:
     """The same bytes as a tensor of the GPU's: of pinned memory, which both can address."""
     flat = rows.view(-1).view(torch.uint8)
     return torch.as_tensor(_Addressed(flat), device=device).view(rows.dtype).view(rows.shape)

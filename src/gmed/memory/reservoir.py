@@ -28,7 +28,7 @@ class Reservoir(Memory):
     >>> from gmed.rng import generator
     >>> memory = Reservoir(3)
     >>> x, y = torch.arange(5.0).unsqueeze(1), torch.arange(5)
-    >>> memory.lay_out(x, y)
+    >>> memory.allocate(x, y)
     >>> memory.insert(x[:2], y[:2], generator(0, "reservoir", 0))
     >>> len(memory), memory.y[:2].tolist()
     (2, [0, 1])
@@ -41,7 +41,7 @@ class Reservoir(Memory):
     Vitter, "Random sampling with a reservoir", ACM Transactions on Mathematical Software 11(1), 1985.
     """
 
-    foreseeable = True
+    capturable = True
 
     def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
         nth = self.seen + np.arange(1, len(y) + 1)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.errors import UsageError, whole_number
+from gmed.errors import UsageError, check_int
 from gmed.memory.base import Memory
 
 
@@ -34,7 +34,7 @@ class TaskRing(Memory):
 
     def __init__(self, capacity: int, *, tasks: int) -> None:
         super().__init__(capacity)
-        self.tasks = whole_number("tasks", tasks)
+        self.tasks = check_int("tasks", tasks)
         self.share = capacity // tasks
         if self.share == 0:
             raise UsageError(f"a memory of {capacity} has no slot for each of {tasks} tasks")

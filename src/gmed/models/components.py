@@ -36,7 +36,7 @@ def components(model: nn.Module) -> list[nn.Module]:
     return [nn.Sequential(*layers) for layers in found]
 
 
-def anew(component: nn.Module) -> nn.Module:
+def reinitialized(component: nn.Module) -> nn.Module:
     """A component like this one, at first weights of its own, which do not depend on where it is."""
     like = next(component.parameters())
     made = deepcopy(component).cpu()
@@ -48,10 +48,10 @@ def anew(component: nn.Module) -> nn.Module:
     return made.to(like.device).train()
 
 
-def mean_of(logits: list[Tensor]) -> Tensor:
+def mean_log_probs(logits: list[Tensor]) -> Tensor:
     """The logarithm of the mean probability of each class.
 
-    >>> mean_of([torch.tensor([[0.0, 0.0]]), torch.tensor([[50.0, 0.0]])]).exp()
+    >>> mean_log_probs([torch.tensor([[0.0, 0.0]]), torch.tensor([[50.0, 0.0]])]).exp()
     tensor([[0.7500, 0.2500]])
     """
     return torch.logsumexp(log_softmax(torch.stack(logits), -1), 0) - math.log(len(logits))

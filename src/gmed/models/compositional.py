@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gmed.models.components import anew, components, mean_of
+from gmed.models.components import components, mean_log_probs, reinitialized
 from gmed.models.introspection import deterministic
 
 
 @deterministic
-class Compositions(nn.Module):
+class CompositionalNet(nn.Module):
     """A network whose layers have several components each, and for every task weights of them.
 
     What a layer gives for a task is the sum of what its components give, weighted by a softmax over those that were
@@ -26,7 +26,7 @@ class Compositions(nn.Module):
     Examples
     --------
     >>> from gmed.models import MLP
-    >>> compositions = Compositions(MLP())
+    >>> compositions = CompositionalNet(MLP())
     >>> compositions.add()
     >>> compositions.structure[1].shape  # three layers, two components
     torch.Size([3, 2])
@@ -43,7 +43,7 @@ class Compositions(nn.Module):
     def add(self) -> None:
         """A further task, with a component of its own in every layer."""
         for layer in self._pools():
-            layer.append(anew(layer[0]))
+            layer.append(reinitialized(layer[0]))
         self.structure.append(self._even(len(self.structure) + 1))
         self._freeze()
 
@@ -57,7 +57,7 @@ class Compositions(nn.Module):
     def forward(self, x: Tensor, task: int | None = None) -> Tensor:
         """The logits of one task's network or, if none is named, of the mean of all their probabilities."""
         if task is None:
-            return mean_of([self._of(x, number) for number in range(len(self.structure))])
+            return mean_log_probs([self._of(x, number) for number in range(len(self.structure))])
         return self._of(x, task)
 
     def _of(self, h: Tensor, task: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from gmed.errors import UsageError, whole_number
+from gmed.errors import UsageError, check_int
 from gmed.models.introspection import deterministic
 from gmed.models.resnet import Block, ResNet18
 
@@ -19,7 +19,7 @@ LEAST_NOISE = 0.001
 """Added to every squared error of a pixel."""
 
 
-class Staged(nn.Module):
+class Stages(nn.Module):
     """Stages in a row: a part of an expert."""
 
     def __init__(self, stages: Sequence[nn.Module]) -> None:
@@ -35,7 +35,7 @@ class Staged(nn.Module):
         return found
 
 
-class Classifier(Staged):
+class Classifier(Stages):
     """P(y | x) of an expert."""
 
     def __init__(self, stages: Sequence[nn.Module], head: nn.Module) -> None:
@@ -47,7 +47,7 @@ class Classifier(Staged):
         return log_softmax(self.head(features), 1)
 
 
-class Generator(Staged):
+class Generator(Stages):
     """P(x) of an expert: a variational auto-encoder whose pixels have variance 1."""
 
     def __init__(self, stages: Sequence[nn.Module], mean: nn.Module, log_var: nn.Module, decoder: nn.Module) -> None:
@@ -75,7 +75,7 @@ class Expert(nn.Module):
         self.generator, self.classifier = generator, classifier
 
 
-def dense(inputs: int, classes: int, number: int, codes: int = 16, base: int = 64, added: int = 16) -> Expert:
+def dense_expert(inputs: int, classes: int, number: int, codes: int = 16, base: int = 64, added: int = 16) -> Expert:
     """An expert of linear layers, as its authors have it for MNIST."""
     own, together = (added if number else base), base + number * added
 
@@ -90,7 +90,7 @@ def dense(inputs: int, classes: int, number: int, codes: int = 16, base: int = 6
     return Expert(generator, Classifier(stages(), nn.Linear(together, classes)))
 
 
-def convolutional(size: int, classes: int, number: int, codes: int = 64, base: int = 32, added: int = 4) -> Expert:
+def conv_expert(size: int, classes: int, number: int, codes: int = 64, base: int = 32, added: int = 4) -> Expert:
     """An expert of convolutions, as its authors have it for CIFAR: a small auto-encoder and a thin ResNet."""
     own, together, quarter = (added if number else base), base + number * added, -(-size // 4)
     encoder = [
@@ -109,7 +109,7 @@ def convolutional(size: int, classes: int, number: int, codes: int = 64, base: i
         nn.ConvTranspose2d(2 * base, base, 4, stride=2, padding=1),
         nn.ReLU(),
         nn.ConvTranspose2d(base, 3, 4, stride=2, padding=1),
-        Corner(size),
+        CropTo(size),
     )
     generator = Generator(encoder, nn.Linear(4 * together, codes), nn.Linear(4 * together, codes), decoder)
     return Expert(generator, thin_resnet(classes, number))
@@ -128,7 +128,7 @@ def thin_resnet(classes: int, number: int, base: int = 20, added: int = 4) -> Cl
     return Classifier(stages, nn.Linear(8 * together, classes))
 
 
-class Corner(nn.Module):
+class CropTo(nn.Module):
     """The upper left corner of images, which may be a little larger."""
 
     def __init__(self, size: int) -> None:
@@ -146,7 +146,7 @@ MOST_EXPERTS = 1_000
 """Experts that a network can be made of. Each reads what all before it give."""
 
 
-class Densities(NamedTuple):
+class ExpertOutputs(NamedTuple):
     """What experts say of examples, the one that is not there yet first.
 
     Attributes
@@ -161,7 +161,7 @@ class Densities(NamedTuple):
     y: Tensor
 
 
-class Mixture(nn.Module):
+class ExpertMixture(nn.Module):
     """Experts, and how many examples each has.
 
     Parameters
@@ -182,7 +182,7 @@ class Mixture(nn.Module):
 
     Examples
     --------
-    >>> mixture = Mixture.like(nn.Linear(4, 3))
+    >>> mixture = ExpertMixture.like(nn.Linear(4, 3))
     >>> mixture.add()
     >>> densities = mixture(torch.rand(5, 4), every=True)
     >>> densities.x.shape, densities.y.shape, mixture(torch.rand(5, 4)).shape
@@ -202,15 +202,15 @@ class Mixture(nn.Module):
         self.register_buffer("noise", torch.randn(samples, codes, generator=fixed), persistent=False)
 
     @classmethod
-    def like(cls, model: nn.Module, samples: int = 16) -> Mixture:
+    def like(cls, model: nn.Module, samples: int = 16) -> ExpertMixture:
         """Without experts, for the inputs and classes of a model: convolutions for a ResNet-18, else linear layers."""
         if isinstance(model, ResNet18):
-            mixture = cls(partial(convolutional, model.size, model.classifier.out_features), codes=64, samples=samples)
+            mixture = cls(partial(conv_expert, model.size, model.classifier.out_features), codes=64, samples=samples)
         else:
             linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
             if not linear:
                 raise UsageError("experts are made for a ResNet18 or for a model with linear layers, not for this one")
-            make = partial(dense, linear[0].in_features, linear[-1].out_features)
+            make = partial(dense_expert, linear[0].in_features, linear[-1].out_features)
             mixture = cls(make, codes=16, samples=samples)
         return mixture.to(next(model.parameters()))
 
@@ -233,7 +233,7 @@ class Mixture(nn.Module):
 
     def forward(
         self, x: Tensor, every: bool = False, part: str = "", earlier: Sequence[Tensor] = ()
-    ) -> Tensor | Densities:
+    ) -> Tensor | ExpertOutputs:
         """The logits of each class: log Σ_k P(k) p(x | k) P(y | x, k).
 
         With ``every``, what each expert says; with a ``part``, what the last one's ``generator`` or ``classifier`` says
@@ -248,7 +248,7 @@ class Mixture(nn.Module):
         if every:
             new = self.untrained
             bounds = [*self._bounds([new.generator], x), *self._bounds(generators, x)]
-            return Densities(
+            return ExpertOutputs(
                 torch.stack(bounds, 1), torch.stack([*_said([new.classifier], x), *_said(classifiers, x)], 1)
             )
         if not generators:
@@ -271,18 +271,18 @@ class Mixture(nn.Module):
 
 
 @deterministic
-class Expanded(nn.Module):
+class ExpandedClassifier(nn.Module):
     """The classifiers of a mixture as one network: the last one's output, which reads all, learned as a whole."""
 
     def __init__(self, classifiers: Sequence[Classifier]) -> None:
         super().__init__()
-        self.parts = nn.ModuleList([Staged(list(classifier.stages)) for classifier in classifiers])
+        self.parts = nn.ModuleList([Stages(list(classifier.stages)) for classifier in classifiers])
         self.head = classifiers[-1].head
 
     def forward(self, x: Tensor) -> Tensor:
         levels: list[Tensor] = []
         for part in self.parts:
-            assert isinstance(part, Staged)
+            assert isinstance(part, Stages)
             levels = part.levels(x, levels)
         logits: Tensor = self.head(levels[-1])
         return logits
@@ -294,9 +294,9 @@ def expanded(model: nn.Module, tasks: int) -> nn.Module:
     >>> expanded(nn.Linear(784, 10), tasks=5)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    mixture = Mixture.like(model)
-    made = [mixture.make(number).classifier for number in range(whole_number("tasks", tasks, most=MOST_EXPERTS))]
-    return Expanded(made).to(next(model.parameters()))
+    mixture = ExpertMixture.like(model)
+    made = [mixture.make(number).classifier for number in range(check_int("tasks", tasks, most=MOST_EXPERTS))]
+    return ExpandedClassifier(made).to(next(model.parameters()))
 
 
 def _said(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
@@ -304,7 +304,7 @@ def _said(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
         yield part.log_probabilities(features)
 
 
-def _features(parts: Sequence[Staged], x: Tensor) -> Iterator[Tensor]:
+def _features(parts: Sequence[Stages], x: Tensor) -> Iterator[Tensor]:
     """What the last stage of each part gives beside those before it, to which no gradient goes."""
     levels: list[Tensor] = []
     for part in parts:
@@ -313,7 +313,7 @@ def _features(parts: Sequence[Staged], x: Tensor) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _levels(parts: Sequence[Staged], x: Tensor) -> list[Tensor]:
+def _levels(parts: Sequence[Stages], x: Tensor) -> list[Tensor]:
     """What every stage gives in all of the parts."""
     levels: list[Tensor] = []
     for part in parts:

@@ -34,7 +34,7 @@ def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Te
     if not buffers and all(parameters.get(name) is p for name, p in model.named_parameters()):
         own: Tensor = model(x)  # the same, without exchanging every parameter for itself
         return own
-    with still_statistics(model) if buffers else nullcontext(set[str]()) as still:
+    with frozen_bn_stats(model) if buffers else nullcontext(set[str]()) as still:
         copies = {name: buffer.clone() for name, buffer in buffers.items() if name not in still}
         with replaced_tensors(model, {**parameters, **copies}):
             output: Tensor = model(x)
@@ -139,7 +139,7 @@ def features(model: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | Non
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Inside, the model is in evaluation mode; outside, every part of it is in the mode it was in."""
     modes = {module: module.training for module in model.modules()}
     with hold_interrupts() as hold:  # a prediction may be interrupted, the change of modes may not
@@ -157,7 +157,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def still_statistics(model: nn.Module) -> Iterator[set[str]]:
+def frozen_bn_stats(model: nn.Module) -> Iterator[set[str]]:
     """Inside, batch-norm layers that use the statistics of the batch do not keep them: the names of their buffers."""
     norms = {
         name: module
@@ -174,7 +174,7 @@ def still_statistics(model: nn.Module) -> Iterator[set[str]]:
 
 
 @contextmanager
-def same_chance() -> Iterator[None]:
+def preserve_rng() -> Iterator[None]:
     """Inside, a model that draws random numbers (dropout) draws; outside, nothing was drawn.
 
     Two passes made so from one state have the same masks, and differ by their parameters and inputs alone.

@@ -42,13 +42,13 @@ def _used_elsewhere(layer: nn.Linear, model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def grow_outputs(model: nn.Module, outputs: int) -> None:
+def expand_outputs(model: nn.Module, outputs: int) -> None:
     """Give the model so many outputs, the new ones behind the others; what those are computed from is left alone.
 
     >>> model = nn.Linear(3, 2)
     >>> x = torch.ones(1, 3)
     >>> before = model(x)
-    >>> grow_outputs(model, 5)
+    >>> expand_outputs(model, 5)
     >>> model(x).shape, torch.allclose(model(x)[:, :2], before)
     (torch.Size([1, 5]), True)
     """
@@ -59,11 +59,11 @@ def grow_outputs(model: nn.Module, outputs: int) -> None:
     if added:
         like = {"device": layer.weight.device, "dtype": layer.weight.dtype}
         fresh = nn.Linear(layer.in_features, added, bias=layer.bias is not None, **like)
-        layer.weight = _longer(layer.weight, fresh.weight)
+        layer.weight = _append_rows(layer.weight, fresh.weight)
         if layer.bias is not None:
-            layer.bias = _longer(layer.bias, fresh.bias)
+            layer.bias = _append_rows(layer.bias, fresh.bias)
         layer.out_features = outputs
 
 
-def _longer(held: Tensor, more: Tensor) -> nn.Parameter:
+def _append_rows(held: Tensor, more: Tensor) -> nn.Parameter:
     return nn.Parameter(torch.cat([held, more]), requires_grad=held.requires_grad)

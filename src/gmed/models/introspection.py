@@ -15,7 +15,7 @@ from gmed.models.batch_norm import BatchNorm
 
 M = TypeVar("M", bound=type[nn.Module])
 
-_ONE_BY_ONE = {
+_BATCH_INDEPENDENT = {
     module.forward
     for module in (
         nn.Sequential,
@@ -41,7 +41,7 @@ _ONE_BY_ONE = {
         nn.AdaptiveAvgPool2d,
     )
 }
-_DETERMINISTIC = _ONE_BY_ONE | {
+_DETERMINISTIC = _BATCH_INDEPENDENT | {
     module.forward
     for module in (
         nn.Module,  # what has no forward only holds others
@@ -113,40 +113,40 @@ def inspect_model(model: nn.Module) -> ModelInfo:
         info.buffers.extend(buffers)
         if buffers and is_batch_norm(module):
             info.batch_norm_buffers.extend(buffer for buffer in buffers if buffer.is_floating_point())
-        deterministic = deterministic and type(module).forward in _DETERMINISTIC and as_built(module)
+        deterministic = deterministic and type(module).forward in _DETERMINISTIC and is_unmodified(module)
         waiting.extend((prefix + key, inner) for key, inner in reversed(module._modules.items()) if inner is not None)
     return info if deterministic else replace(info, deterministic=False)
 
 
-def treats_examples_independently(model: nn.Module) -> bool:
+def is_batch_independent(model: nn.Module) -> bool:
     """Whether the output for one example is known not to depend on the rest of the batch or on chance.
 
     Then the gradient of a sum of losses is the sum of gradients, whichever batches they were computed in.
     Only models made of known layers qualify; a model with batch-norm, dropout or a forward of its own does not.
 
-    >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    >>> is_batch_independent(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     True
-    >>> treats_examples_independently(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    >>> is_batch_independent(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     False
     """
-    return in_a_row(model) is not None
+    return flatten_sequential(model) is not None
 
 
-def in_a_row(model: nn.Module) -> dict[str, nn.Module] | None:
+def flatten_sequential(model: nn.Module) -> dict[str, nn.Module] | None:
     """The layers of a model that treats examples independently, by name and in order; ``None`` of any other model.
 
-    >>> list(in_a_row(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))))
+    >>> list(flatten_sequential(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))))
     ['0', '1.0', '1.1']
-    >>> in_a_row(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) is None
+    >>> flatten_sequential(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) is None
     True
     """
-    if not as_built(model) or _forward(model) not in _ONE_BY_ONE or _mixes_examples(model):
+    if not is_unmodified(model) or _forward(model) not in _BATCH_INDEPENDENT or _mixes_examples(model):
         return None
     if not isinstance(model, nn.Sequential):
         return None if model._modules else {"": model}
     layers: dict[str, nn.Module] = {}
     for name, part in model._modules.items():
-        inside = in_a_row(part) if part is not None else None
+        inside = flatten_sequential(part) if part is not None else None
         if inside is None:
             return None
         layers |= {f"{name}.{inner}" if inner else name: layer for inner, layer in inside.items()}
@@ -164,25 +164,25 @@ def is_deterministic(model: nn.Module) -> bool:
     return inspect_model(model).deterministic
 
 
-def keeps_its_inputs(model: nn.Module) -> bool:
+def preserves_inputs(model: nn.Module) -> bool:
     """Whether the model is known not to write into the tensor it is given.
 
-    >>> keeps_its_inputs(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
+    >>> preserves_inputs(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
     True
-    >>> keeps_its_inputs(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)))
+    >>> preserves_inputs(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)))
     False
     """
     return is_deterministic(model) and not any(getattr(m, "inplace", False) for m in model.modules())
 
 
-def as_built(module: nn.Module) -> bool:
+def is_unmodified(module: nn.Module) -> bool:
     """Whether nothing listens to a module from outside or was put in the place of its forward.
 
     >>> layer = nn.Linear(2, 2)
-    >>> as_built(layer)
+    >>> is_unmodified(layer)
     True
     >>> _ = layer.register_forward_hook(print)
-    >>> as_built(layer)
+    >>> is_unmodified(layer)
     False
     """
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.kernels.low_rank import Chain, FactoredGradient, Slope
-from gmed.models.functional import Parameters, forward, gradient, same_chance
+from gmed.kernels.low_rank import Gradient, LinearChain, LowRankGradient
+from gmed.models.functional import Parameters, forward, gradient, preserve_rng
 from gmed.models.introspection import ModelInfo, inspect_model
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -82,12 +82,12 @@ class LookAhead:
         return self._stream[0]
 
     @cached_property
-    def stream_gradient(self) -> Slope:
+    def stream_gradient(self) -> Gradient:
         """∇ℓ_stream at θ."""
         return self._stream[1]
 
     @cached_property
-    def _stream(self) -> tuple[Tensor, Slope]:
+    def _stream(self) -> tuple[Tensor, Gradient]:
         if self._stream_loss is None:
             return self.loss_and_gradient(self.x, self.y)
         with torch.enable_grad():
@@ -107,7 +107,7 @@ class LookAhead:
         return "_stream" in self.__dict__
 
     @torch.enable_grad()  # whoever asks first, and where
-    def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Slope]:
+    def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Gradient]:
         """ℓ(x, y; θ) and its gradient; in factors where those are thin."""
         if self._chain is not None:
             return self._chain.gradient(x, lambda output: self.loss(output, y))
@@ -116,7 +116,7 @@ class LookAhead:
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The model's output at θ and at θ', for gradients with respect to x."""
-        if type(self.stream_gradient) is FactoredGradient:
+        if type(self.stream_gradient) is LowRankGradient:
             before, after = self.stream_gradient.outputs(x, 0.0, self.lr)
             return before, after
         theta = {name: p.detach() for name, p in self.current.items()}
@@ -128,7 +128,7 @@ class LookAhead:
 
     def output_after(self, x: Tensor) -> Tensor:
         """The model's output at θ' alone."""
-        if type(self.stream_gradient) is FactoredGradient:
+        if type(self.stream_gradient) is LowRankGradient:
             return self.stream_gradient.outputs(x, self.lr)[0]
         return self._output_at(self.parameters, x)
 
@@ -146,12 +146,12 @@ class LookAhead:
         return self.loss(self.output_after(x), y)
 
     def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
-        with nullcontext() if self.info.deterministic else same_chance():
+        with nullcontext() if self.info.deterministic else preserve_rng():
             return forward(self.model, parameters, x)
 
     @cached_property
-    def _chain(self) -> Chain | None:
+    def _chain(self) -> LinearChain | None:
         """The model's layers, if gradients are better kept in factors and the loss is known to ask for no more."""
         known = self.loss is cross_entropy and self._stream_loss is None
-        chain = Chain.of(self.model) if known else None
+        chain = LinearChain.of(self.model) if known else None
         return chain if chain is not None and chain.suits(self.x) else None

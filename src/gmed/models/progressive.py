@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gmed.models.components import anew, components, mean_of
+from gmed.models.components import components, mean_log_probs, reinitialized
 from gmed.models.introspection import deterministic
 
 
 @deterministic
-class Columns(nn.Module):
+class ProgressiveNet(nn.Module):
     """Networks side by side, of which only the last learns; every component also reads, each with a learnable weight,
     what the component before it gives in the earlier columns.
 
     Examples
     --------
     >>> from gmed.models import MLP
-    >>> columns = Columns(MLP())
+    >>> columns = ProgressiveNet(MLP())
     >>> columns.add()
     >>> columns.gates[0].shape  # before each of two further layers, of one earlier column
     torch.Size([2, 1])
@@ -35,7 +35,7 @@ class Columns(nn.Module):
         like = next(self.parameters())
         last = self.columns[-1]
         assert isinstance(last, nn.ModuleList)
-        self.columns.append(nn.ModuleList([anew(component) for component in last]))
+        self.columns.append(nn.ModuleList([reinitialized(component) for component in last]))
         gates = torch.zeros(len(last) - 1, len(self.columns) - 1, device=like.device, dtype=like.dtype)
         self.gates.append(nn.Parameter(gates))
         self._freeze()
@@ -59,7 +59,7 @@ class Columns(nn.Module):
                 h = component(h)
                 own.append(h)
             given.append(own)
-        return given[-1][-1] if column is not None else mean_of([levels[-1] for levels in given])
+        return given[-1][-1] if column is not None else mean_log_probs([levels[-1] for levels in given])
 
     def _wanted(self, column: int | None) -> list[nn.ModuleList]:
         last = len(self.columns) if column is None else column + 1

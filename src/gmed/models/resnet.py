@@ -9,7 +9,7 @@ from torch.nn.functional import avg_pool2d
 from gmed.errors import UsageError
 from gmed.kernels.conv_bn_relu import conv_bn_relu
 from gmed.models.batch_norm import BatchNorm
-from gmed.models.introspection import as_built, deterministic
+from gmed.models.introspection import deterministic, is_unmodified
 
 
 @deterministic
@@ -81,7 +81,7 @@ class Block(nn.Module):
         return conv_bn_relu(self.conv2, self.norm2, inside, self._around(x))
 
     def _around(self, x: Tensor) -> Tensor:
-        if type(self.around) is nn.Sequential and len(self.around) == 2 and as_built(self.around):
+        if type(self.around) is nn.Sequential and len(self.around) == 2 and is_unmodified(self.around):
             conv, norm = self.around
             return conv_bn_relu(conv, norm, x, apply_relu=False)
         around: Tensor = self.around(x)

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.errors import GmedWarning, InputError, UsageError, whole_number
+from gmed.errors import GmedWarning, InputError, UsageError, check_int
 from gmed.io.signals import hold_interrupts
 from gmed.io.state import read_state, write_state
 from gmed.learners import Learner
-from gmed.learners._locking import Lock, alone, exclusive, waits_for_changes
+from gmed.learners._locking import Lock, alone, consistent_read, exclusive
 from gmed.models import MLP
 from gmed.online.labels import Labels, plain
 from gmed.online.settings import Model, Settings
@@ -81,8 +81,8 @@ class OnlineClassifier:
 
     def __init__(self, settings: Settings, inputs: int, seed: int = 0) -> None:
         self.settings = settings
-        self.inputs = whole_number("inputs", inputs)
-        self.seed = whole_number("seed", seed, least=0)
+        self.inputs = check_int("inputs", inputs)
+        self.seed = check_int("seed", seed, least=0)
         self.feature_names: Sequence[str] | None = None
         self._now: Learned | None = None
         self._warned = False
@@ -294,7 +294,7 @@ class OnlineClassifier:
 
     # ------------------------------------------------------------------ state is data
 
-    @waits_for_changes
+    @consistent_read
     def state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Everything it is: named tensors, and what else is to be known as text."""
         counts = {"inputs": self.inputs, "seed": self.seed, "rows": self.rows}
@@ -311,7 +311,7 @@ class OnlineClassifier:
         try:
             counts = json.loads(texts["counts"])
             new = cls(Settings.from_json(texts["settings"], model), counts["inputs"], counts["seed"])
-            rows = whole_number("rows", counts["rows"], least=0)
+            rows = check_int("rows", counts["rows"], least=0)
             if rows:
                 labels = Labels.from_json(texts["labels"])
                 parts = {

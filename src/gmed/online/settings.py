@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from gmed.editing import GMED
-from gmed.errors import UsageError, finite_number, whole_number
+from gmed.errors import UsageError, check_float, check_int
 from gmed.learners import ER, FineTune, Learner
 from gmed.memory import Reservoir
-from gmed.models import MLP, evaluating, grow_outputs
-from gmed.rng import torch_seeded
+from gmed.models import MLP, eval_mode, expand_outputs
+from gmed.rng import seeded_torch
 
 Model = nn.Module | Callable[[int, int], nn.Module]
 """A model, or what makes one from the number of inputs and of classes."""
@@ -61,10 +61,10 @@ class Settings:
     model: Model | None = None
 
     def __post_init__(self) -> None:
-        whole_number("memory", self.memory, least=0)
+        check_int("memory", self.memory, least=0)
         for name in ("replay_size", "updates_per_batch", "batch_size", "hidden"):
-            whole_number(name, getattr(self, name))
-        finite_number("learning_rate", self.learning_rate, above=0)
+            check_int(name, getattr(self, name))
+        check_float("learning_rate", self.learning_rate, above=0)
         self._edit()
         if not isinstance(self.standardise, bool | np.bool_):
             raise UsageError(f"standardise must be True or False, not {self.standardise!r}")
@@ -73,7 +73,7 @@ class Settings:
 
     def make_learner(self, inputs: int, classes: int, seed: int) -> Learner:
         """A learner that has learned nothing yet."""
-        with torch_seeded(seed, "weights"):
+        with seeded_torch(seed, "weights"):
             model = self._model(inputs, classes)
         if self.memory == 0:
             learner = FineTune(model, lr=self.learning_rate, seed=seed)
@@ -100,14 +100,14 @@ class Settings:
             return self.model(inputs, classes)
         model = deepcopy(self.model)
         try:
-            with torch.no_grad(), evaluating(model):
+            with torch.no_grad(), eval_mode(model):
                 outputs = model(next(model.parameters()).new_zeros((1, inputs))).shape[1]
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
             raise UsageError(
                 f"the model does not give (rows, classes) for rows of {inputs} features: {error}"
             ) from error
         if outputs < classes:
-            grow_outputs(model, classes)
+            expand_outputs(model, classes)
         return model
 
     def to_json(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gmed.data.dataset import Progress, unwatched
 from gmed.data.tabular import TableFile
-from gmed.errors import DataError, UsageError, finite_number, whole_number
+from gmed.errors import DataError, UsageError, check_float, check_int
 from gmed.io.files import check_output_path, open_regular
 from gmed.io.state import read_labels
 from gmed.online.classifier import OnlineClassifier
@@ -103,7 +103,7 @@ def fit_table(
     it because the last one was killed at its very end, learns nothing twice, also where the model takes the place of
     the one that was gone on from.
     """
-    finite_number("checkpoint_every", checkpoint_every, above=0)
+    check_float("checkpoint_every", checkpoint_every, above=0)
     check_output_path(fit.model)
     file = TableFile(fit.table)
     file.check([fit.label, *fit.drop])
@@ -219,7 +219,7 @@ def _counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
     """How many rows of its table a fit has learned from, and how many of them were predicted rightly before."""
     try:
         counts = json.loads(texts["progress"])
-        return whole_number("rows", counts["rows"], least=0), whole_number("right", counts["right"], least=0)
+        return check_int("rows", counts["rows"], least=0), check_int("right", counts["right"], least=0)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: what it says of its fit is damaged ({error})") from None
 

@@ -40,7 +40,7 @@ class WatchedGMED(GMED):
     similarities: list[float] = field(default_factory=list, compare=False)
 
     @property
-    def foreseeable(self) -> bool:
+    def capturable(self) -> bool:
         return False
 
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:

@@ -45,7 +45,7 @@ class RecordingGMED(GMED):
     increases: list[Tensor] = field(default_factory=list, compare=False)
 
     @property
-    def foreseeable(self) -> bool:
+    def capturable(self) -> bool:
         return False
 
     def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
@@ -115,8 +115,8 @@ def edit_history(
     memory, size = learner.memory, spec.benchmark.batch_size
     slots = generator(spec.seed, "slots looked at").permutation(memory.capacity)[:SLOTS]
     looks, increases = [], []
-    for start, stop in pairwise((0, *stream.evaluate_after)):
-        for begin, end in pairwise(moments(start, stop, size, max(1, LOOKS // len(stream.evaluate_after)))):
+    for start, stop in pairwise((0, *stream.eval_points)):
+        for begin, end in pairwise(moments(start, stop, size, max(1, LOOKS // len(stream.eval_points)))):
             for _ in train(learner, stream, size, begin, end):
                 pass
             looks.append(_look(memory, end, slots))

@@ -7,7 +7,7 @@ import numpy as np
 from gmed.data import Dataset
 from gmed.data.custom import OwnDataset
 from gmed.rng import generator
-from gmed.streams.stream import Stream, task_by_task
+from gmed.streams.stream import Stream, concat_tasks
 
 
 def split(data: Dataset, seed: int, *, tasks: int = 5, per_task: int | None = 1000) -> Stream:
@@ -33,7 +33,7 @@ def split(data: Dataset, seed: int, *, tasks: int = 5, per_task: int | None = 10
         count = len(candidates) if per_task is None else min(per_task, len(candidates))
         chosen.append(order.permutation(choice.choice(candidates, count, replace=False)))
         held.append(np.flatnonzero(np.isin(data.y_test, classes)))
-    return task_by_task(data, chosen, held)
+    return concat_tasks(data, chosen, held)
 
 
 def tasked(data: Dataset, seed: int) -> Stream:
@@ -45,4 +45,4 @@ def tasked(data: Dataset, seed: int) -> Stream:
     order, tasks = generator(seed, "order"), range(data.tasks)
     seen = [np.flatnonzero(data.task_train == task) for task in tasks]
     held = [np.flatnonzero(data.task_test == task) for task in tasks]
-    return task_by_task(data, seen if data.in_order else [order.permutation(places) for places in seen], held)
+    return concat_tasks(data, seen if data.in_order else [order.permutation(places) for places in seen], held)

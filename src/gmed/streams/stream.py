@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.data.dataset import Dataset
-from gmed.errors import whole_number
+from gmed.errors import check_int
 
 Places = NDArray[np.int64]
 """Where examples are in a data set."""
@@ -41,7 +41,7 @@ class Stream:
         The training examples in the order they arrive. ``x`` is uint8 pixels or floats in [0, 1].
     tests
         One test set per task.
-    evaluate_after
+    eval_points
         How many examples have gone by at each point of evaluation: the ends of the tasks.
     num_classes
         Classes over the whole stream; all of them compete at test time.
@@ -50,7 +50,7 @@ class Stream:
     x: Tensor
     y: Tensor
     tests: tuple[Examples, ...]
-    evaluate_after: tuple[int, ...]
+    eval_points: tuple[int, ...]
     num_classes: int
 
     def __len__(self) -> int:
@@ -59,15 +59,15 @@ class Stream:
     def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches from one example to another, ready for a learner. None crosses a point of evaluation.
 
-        >>> flow = Stream(torch.zeros(7, 2), torch.arange(7), (), evaluate_after=(4, 7), num_classes=7)
+        >>> flow = Stream(torch.zeros(7, 2), torch.arange(7), (), eval_points=(4, 7), num_classes=7)
         >>> for x, y in flow.batches(3, start=1):
         ...     print(y)
         tensor([1, 2, 3])
         tensor([4, 5, 6])
         """
-        whole_number("batch_size", batch_size)
+        check_int("batch_size", batch_size)
         at, stop = start, len(self) if stop is None else stop
-        for end in (*self.evaluate_after, len(self)):
+        for end in (*self.eval_points, len(self)):
             while at < min(end, stop):  # many batches are converted at once
                 rows = slice(at, min(at + BATCHES_AT_ONCE * batch_size, end, stop))
                 x, y = torch.split(pixels(self.x[rows]), batch_size), torch.split(self.y[rows], batch_size)
@@ -76,8 +76,8 @@ class Stream:
 
     def stretches(self, batch_size: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
         """Yield the batches up to each point of evaluation, task by task."""
-        whole_number("batch_size", batch_size)
-        for start, stop in pairwise((0, *self.evaluate_after)):
+        check_int("batch_size", batch_size)
+        for start, stop in pairwise((0, *self.eval_points)):
             yield self.batches(batch_size, start, stop)
 
     def to(self, device: torch.device) -> Stream:
@@ -104,14 +104,14 @@ def aligned(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % ALIGNMENT else x
 
 
-def task_by_task(data: Dataset, seen: Sequence[Places], held: Sequence[Places]) -> Stream:
+def concat_tasks(data: Dataset, seen: Sequence[Places], held: Sequence[Places]) -> Stream:
     """The stream of these training examples, task by task as they are to be seen, and these test examples of each."""
     chosen = np.concatenate(seen)
     return Stream(
         x=torch.from_numpy(data.x_train[chosen]),
         y=torch.from_numpy(data.y_train[chosen]),
         tests=tuple(Examples(torch.from_numpy(data.x_test[t]), torch.from_numpy(data.y_test[t])) for t in held),
-        evaluate_after=ends([len(places) for places in seen]),
+        eval_points=ends([len(places) for places in seen]),
         num_classes=data.num_classes,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gmed.errors import whole_number
+from gmed.errors import check_int
 from gmed.rng import generator
 from gmed.streams.stream import Examples, Stream, ends
 
@@ -29,19 +29,19 @@ def fuzzy(stream: Stream, seed: int) -> Stream:
     """
     rng = generator(seed, "fuzzy")
     places = np.arange(len(stream))
-    starts = (0, *stream.evaluate_after)
-    middles = [start + (stop - start) // 2 for start, stop in zip(starts, stream.evaluate_after, strict=False)]
-    for leaving, boundary, settled in zip(middles, stream.evaluate_after, middles[1:], strict=False):
+    starts = (0, *stream.eval_points)
+    middles = [start + (stop - start) // 2 for start, stop in zip(starts, stream.eval_points, strict=False)]
+    for leaving, boundary, settled in zip(middles, stream.eval_points, middles[1:], strict=False):
         before, after = boundary - leaving, settled - boundary
         exchanged = min(before, after) // 4
-        early = leaving + fixed_size_sample(_ramp(before), exchanged, rng)
-        late = settled - 1 - fixed_size_sample(_ramp(after), exchanged, rng)
+        early = leaving + systematic_sample(_ramp(before), exchanged, rng)
+        late = settled - 1 - systematic_sample(_ramp(after), exchanged, rng)
         places[early], places[late] = rng.permutation(places[late]), rng.permutation(places[early])
     order = torch.from_numpy(places)
     return replace(stream, x=stream.x[order], y=stream.y[order])
 
 
-def fixed_size_sample(weights: NDArray[np.float64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def systematic_sample(weights: NDArray[np.float64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """So many places, each with a probability exactly proportional to its weight: systematic sampling in random order.
 
     References
@@ -71,30 +71,30 @@ def iid(stream: Stream, seed: int, *, passes: int = 1) -> Stream:
     >>> import torch
     >>> tasks = Stream(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]), (), (2, 4), 2)
     >>> shuffled = iid(tasks, seed=0, passes=3)
-    >>> len(shuffled), shuffled.evaluate_after
+    >>> len(shuffled), shuffled.eval_points
     (12, (4, 8, 12))
     """
-    whole_number("passes", passes, most=MOST_PASSES)
+    check_int("passes", passes, most=MOST_PASSES)
     shuffle = generator(seed, "order", step=1)  # step 0 ordered the tasks themselves
     seen = torch.from_numpy(np.concatenate([shuffle.permutation(len(stream)) for _ in range(passes)]))
-    points = stream.evaluate_after if passes == 1 else ends([len(stream)] * passes)
-    return replace(stream, x=stream.x[seen], y=stream.y[seen], evaluate_after=points)
+    points = stream.eval_points if passes == 1 else ends([len(stream)] * passes)
+    return replace(stream, x=stream.x[seen], y=stream.y[seen], eval_points=points)
 
 
-def held_out(stream: Stream, seed: int, *, tasks: int = 3, share: float = 0.05) -> Stream:
+def validation_stream(stream: Stream, seed: int, *, tasks: int = 3, share: float = 0.05) -> Stream:
     """The first tasks alone, tested on a share of their own training examples that is held out of training.
 
     Hyper-parameters are chosen on it: neither later tasks nor any test example can be seen.
 
     >>> import torch
     >>> whole = Stream(torch.zeros(400, 2), torch.zeros(400, dtype=torch.int64), (), (100, 200, 300, 400), 2)
-    >>> small = held_out(whole, seed=0)
+    >>> small = validation_stream(whole, seed=0)
     >>> len(small), [len(test.y) for test in small.tests]
     (285, [5, 5, 5])
     """
     chooser = generator(seed, "validation")
     kept, tests, start = [torch.arange(0)], [], 0
-    for stop in stream.evaluate_after[:tasks]:
+    for stop in stream.eval_points[:tasks]:
         places = torch.arange(start, stop)
         order = torch.from_numpy(chooser.permutation(stop - start))
         count = max(1, round(share * (stop - start)))
@@ -104,4 +104,4 @@ def held_out(stream: Stream, seed: int, *, tasks: int = 3, share: float = 0.05) 
         start = stop
     seen = torch.cat(kept)
     lengths = ends([len(k) for k in kept[1:]])
-    return replace(stream, x=stream.x[seen], y=stream.y[seen], tests=tuple(tests), evaluate_after=lengths)
+    return replace(stream, x=stream.x[seen], y=stream.y[seen], tests=tuple(tests), eval_points=lengths)

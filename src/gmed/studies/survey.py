@@ -184,7 +184,7 @@ def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Call
             spent[size] = spent.get(size, 0.0) + time.monotonic() - start
         if benchmark not in sizes:
             stream = spec.benchmark.make_stream(folder, 0)
-            evaluated = (len(stream.evaluate_after) + 1) * sum(len(test.y) for test in stream.tests)
+            evaluated = (len(stream.eval_points) + 1) * sum(len(test.y) for test in stream.tests)
             sizes[benchmark] = len(stream) / spec.benchmark.batch_size, evaluated
         (step, prediction), (steps, predictions) = timed[shape], sizes[benchmark]
         return step * steps * int(spec.method.base.parameters.get("passes", 1)) + prediction * predictions
@@ -201,7 +201,7 @@ def _work(spec: RunSpec) -> str:
 def _seconds_each(spec: RunSpec, device: str) -> tuple[float, float]:
     """How long a step and a prediction take, computed as runs are: one thread each, or many seeds together."""
     name = spec.benchmark.name, spec.method.name
-    together = pick_device(device).type == "cuda" and spec.can_be_decided_ahead()
+    together = pick_device(device).type == "cuda" and spec.is_capturable()
     how: dict[str, Any] = (
         {"replicas": (MOST_TOGETHER,), "warm_up": 100, "steps": 200}
         if together

@@ -16,7 +16,7 @@ import torch
 from gmed.engine import RunSpec
 from gmed.engine.executor import usual_workers
 from gmed.engine.terms import pick_device
-from gmed.errors import whole_number
+from gmed.errors import check_int
 from gmed.experiment import default_store
 from gmed.plan import Planned
 from gmed.results import Store
@@ -50,7 +50,7 @@ def watched(analysis: Analysis[T], planned: Planned, asked: Asked, keep_as: str 
     """
     workers = asked.how.get("workers")
     if workers is not None:
-        whole_number("workers", workers, least=0)
+        check_int("workers", workers, least=0)
     specs, watcher = planned.specs(), asked.watcher()
     data_dir = asked.how.get("data_dir")
     terms = pick_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
