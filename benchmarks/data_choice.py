@@ -23,7 +23,7 @@ import torch
 from gmed.engine import RunSpec
 from gmed.engine.benchmarks import STREAMS
 from gmed.engine.run import accuracies_on
-from gmed.rng import generator, seeded_torch
+from gmed.rng import make_rng, seeded_torch
 
 CASES = [("permuted-mnist", "er"), ("split-mnist", "iid-online"), ("split-mnist", "er")]
 
@@ -34,12 +34,12 @@ def final_accuracy(job: tuple[str, str, int, int]) -> float:
     torch.set_num_threads(1)
     spec = RunSpec.make(benchmark, method, seed)
     module = sys.modules[STREAMS[spec.benchmark.stream.name].__module__]
-    module.generator = lambda s, purpose, step=0: generator(choice if purpose == "data" else s, purpose, step)
+    module.make_rng = lambda s, purpose, step=0: make_rng(choice if purpose == "data" else s, purpose, step)
     stream = spec.method.make_stream(spec.benchmark.make_stream(None, seed), seed)
     with seeded_torch(seed, "weights"):
         model = spec.benchmark.make_model()
     learner = spec.method.make_learner(model, seed)
-    for stretch in stream.stretches(spec.benchmark.batch_size):
+    for stretch in stream.task_batches(spec.benchmark.batch_size):
         for x, y in stretch:
             learner.observe(x, y)
     return 100 * float(np.mean(accuracies_on(learner, stream.tests)))

@@ -26,7 +26,7 @@ from gmed.engine.spec import RunSpec
 from gmed.engine.terms import pick_device
 from gmed.engine.together import Together
 from gmed.models import LookAhead
-from gmed.streams import pixels
+from gmed.streams import to_float
 
 BATCHES = 10
 """Edits compared at the end of each task."""
@@ -75,7 +75,7 @@ def main() -> None:
         for learner, stream in zip(learners, streams, strict=True):
             for number in range(BATCHES):
                 rows = slice(last + number * size, last + (number + 1) * size)
-                x, y = pixels(stream.x[rows]), stream.y[rows]
+                x, y = to_float(stream.x[rows]), stream.y[rows]
                 slots = torch.arange(number * size, (number + 1) * size, device=where) % len(learner.memory)
                 exact = direction(learner, x, y, slots, torch.float64)
                 for kind, (dtype, allowed) in kinds.items():

@@ -33,11 +33,11 @@ class EarlierTasksER(ER):
     """ER that replays nothing of the task under way."""
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        begun = self.memory.seen // TASK_LENGTH * TASK_LENGTH
-        earlier = np.flatnonzero(self.memory.origin[: len(self.memory)].numpy() < begun)
+        begun = self.memory.num_seen // TASK_LENGTH * TASK_LENGTH
+        earlier = np.flatnonzero(self.memory.stream_index[: len(self.memory)].numpy() < begun)
         count = min(self.replay_size, len(earlier))
         drawn = torch.from_numpy(self.random("replay").choice(earlier, count, replace=False) if count else earlier)
-        self.descend(self.look_ahead(x, y), self.memory.x[drawn], self.memory.y[drawn])
+        self.sgd_step(self.look_ahead(x, y), self.memory.x[drawn], self.memory.y[drawn])
         self.memory.insert(x, y, self.random("reservoir"))
 
 
@@ -51,7 +51,7 @@ def final_accuracy(job: tuple[str, bool, int]) -> float:
         learner = spec.method.make_learner(spec.benchmark.make_model(), seed)
     if filtered:
         learner.__class__ = EarlierTasksER
-    for stretch in stream.stretches(spec.benchmark.batch_size):
+    for stretch in stream.task_batches(spec.benchmark.batch_size):
         for x, y in stretch:
             learner.observe(x, y)
     return 100 * float(np.mean(accuracies_on(learner, stream.tests)))

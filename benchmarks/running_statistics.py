@@ -18,7 +18,7 @@ from torch import nn
 from gmed.engine import RunSpec
 from gmed.engine.run import accuracies_on, make_learner, make_stream
 from gmed.learners import Learner
-from gmed.streams import Stream, pixels
+from gmed.streams import Stream, to_float
 
 LOOKED_AT = (4000, 4900, 4940, 4970, 4980, 4990, 5000)
 
@@ -37,7 +37,7 @@ def main() -> None:
         learner = make_learner(spec, where)
         for step in range(1, LOOKED_AT[-1] + 1):
             rows = slice(10 * (step - 1), 10 * step)
-            learner.observe(pixels(stream.x[rows]), stream.y[rows])
+            learner.observe(to_float(stream.x[rows]), stream.y[rows])
             if step in LOOKED_AT:
                 anew = accuracy(estimated_anew(learner, stream), stream)
                 print(
@@ -57,7 +57,7 @@ def estimated_anew(learner: Learner, stream: Stream) -> Learner:
     for number, at in enumerate(range(0, 2000, 100)):
         for norm in norms:
             norm.momentum = 1 / (1 + number)
-        twin.model(pixels(stream.x[at : at + 100]))
+        twin.model(to_float(stream.x[at : at + 100]))
     return twin
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gmed.editing import GMED, History, Moment
+from gmed.editing import GMED, EditContext, History
 from gmed.engine import RunSpec
 from gmed.errors import UsageError
 from gmed.learners import ER
@@ -46,12 +46,12 @@ def test_the_optimal_direction_by_finite_differences():
         optimal[place] = -(loss_of_the_past(up) - loss_of_the_past(down)) / (2 * step)
 
     watched = WatchedGMED(alpha=1.0, beta=0.1)
-    moment = Moment(LookAhead(net, x, y, lr=0.5), 10, history=earlier)
-    edited = watched.edit(x_m, y_m, torch.zeros(3), moment)
+    context = EditContext(LookAhead(net, x, y, lr=0.5), 10, history=earlier)
+    edited = watched.edit(x_m, y_m, torch.zeros(3), context)
     moved = edited - x_m
     expected = [float(moved[i] @ optimal[i] / (moved[i].norm() * optimal[i].norm())) for i in range(3)]
     assert watched.similarities == pytest.approx([np.mean(expected)], abs=1e-6)
-    plain = GMED(alpha=1.0, beta=0.1).edit(x_m, y_m, torch.zeros(3), Moment(LookAhead(net, x, y, lr=0.5), 10))
+    plain = GMED(alpha=1.0, beta=0.1).edit(x_m, y_m, torch.zeros(3), EditContext(LookAhead(net, x, y, lr=0.5), 10))
     assert torch.equal(edited, plain)
 
 

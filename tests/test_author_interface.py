@@ -103,7 +103,7 @@ def test_an_optimizer_grows_with_the_model():
     learner = LEARNERS["er"](optimizer=torch.optim.Adam)
     observe(learner, 0, 4)
     before = learner.optimizer.state_dict()
-    learner.grow(6)
+    learner.add_classes(6)
     after = learner.optimizer.state_dict()
     assert torch.equal(after["2.exp_avg"][:4], before["2.exp_avg"])
     assert not after["2.exp_avg"][4:].any()
@@ -181,7 +181,7 @@ def test_an_edit_looks_ahead_by_the_loss_of_the_stream():
     (direction,) = torch.autograd.grad(after - before - 0.1 * before, x_e)
     expected = x_m + len(x_m) / learner.replay_size * direction
 
-    drawn = learner.draw()
+    drawn = learner.sample()
     edited = learner.edit(drawn, learner.look_ahead(x, y)).x
     torch.testing.assert_close(edited, expected[drawn], rtol=0, atol=1e-6)
 
@@ -289,7 +289,7 @@ def test_predictions_are_made_with_the_network_a_method_names():
 def test_extras_follow_the_model_and_grow_with_it():
     learner = averaging()
     observe(learner, 0, 3)
-    learner.grow(6)
+    learner.add_classes(6)
     assert learner.average[-1].out_features == 6
     assert torch.equal(learner.average[-1].weight[4:], learner.model[-1].weight[4:])
     learner.model.double()

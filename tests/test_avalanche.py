@@ -145,7 +145,7 @@ def learned(learner, dtype=torch.float32):
 
 class Newest(Retrieval):
     def retrieve(self, memory, count, ahead, rng):
-        return memory.origin[torch.from_numpy(memory.filled())].topk(min(count, len(memory))).indices
+        return memory.stream_index[torch.from_numpy(memory.occupied())].topk(min(count, len(memory))).indices
 
 
 EDITS = {
@@ -166,8 +166,8 @@ def test_it_is_our_learner_bit_for_bit(plugin, editing, model, way):
     network, memory = made(model), Reservoir(30)
     stream = benchmark().train_stream
     train(naive(network, plugin(memory, editing, seed=7)), stream if way == "tasks" else online(stream))
-    assert memory.seen == TASKS * SIZE
-    assert bool(memory.age.any()) == (editing is not None and editing.write_back)
+    assert memory.num_seen == TASKS * SIZE
+    assert bool(memory.edit_count.any()) == (editing is not None and editing.write_back)
     assert_same(state(network, memory), expected)
 
 
@@ -284,9 +284,9 @@ def test_stored_examples_are_forgotten_on_request(plugin):
     strategy = naive(network, replay)
     train(strategy, stream[:3])
     stored = int((memory.y == asked).sum())
-    assert stored and replay.learner.forget(label=asked) == stored and len(memory) == 30 - stored
+    assert stored and replay.learner.remove_examples(label=asked) == stored and len(memory) == 30 - stored
     train(strategy, stream[3:])
-    assert asked not in memory.y[torch.from_numpy(memory.filled())]
+    assert asked not in memory.y[torch.from_numpy(memory.occupied())]
 
 
 def multi_task():

@@ -268,10 +268,10 @@ def test_models_without_values_or_anything_to_learn_are_refused():
 class Failing(Reservoir):
     """A memory that takes examples in for a while."""
 
-    def admit(self, y, rng, **columns):
+    def select_slots(self, y, rng, **columns):
         if self.seen >= 30:
             raise RuntimeError("the memory is broken")
-        return super().admit(y, rng, **columns)
+        return super().select_slots(y, rng, **columns)
 
 
 def test_what_fails_inside_a_step_leaves_no_trace_in_memory_and_counters():
@@ -334,7 +334,7 @@ def test_a_memory_larger_than_the_machine_says_so(capacity):
     before = learner.state_dict()
     with pytest.raises(UsageError, match=f"no room for a memory of {capacity} examples"):
         learner.observe(X, Y)
-    assert unchanged(learner, before) and not learner.memory.ready
+    assert unchanged(learner, before) and not learner.memory.is_allocated
 
 
 def test_learning_rates_beyond_the_numbers_of_the_model_are_refused():
@@ -382,10 +382,10 @@ def test_large_seeds_on_the_command_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("tasks", [(), (0,), (0, 0, 0)])
 def test_a_stream_of_no_examples(tasks):
     empty = Stream(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), (), tasks, 1)
-    assert [list(batches) for batches in empty.stretches(10)] == [[]] * len(tasks)
+    assert [list(batches) for batches in empty.task_batches(10)] == [[]] * len(tasks)
     assert len(fuzzy(empty, 0)) == len(iid(empty, 0, passes=2)) == len(validation_stream(empty, 0)) == 0
     with pytest.raises(UsageError, match="batch_size"):
-        list(empty.stretches(0))
+        list(empty.task_batches(0))
 
 
 # ---------------------------------------------------------------------- observe, at random

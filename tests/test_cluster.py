@@ -289,7 +289,7 @@ def test_parts_and_models_of_ones_own_travel_along(tmp_path):
     text = (
         "import gmed\nfrom torch import nn\n\n"
         "@gmed.register('fade-away')\nclass Fade(gmed.editing.Edit):\n"
-        "    def edit(self, x_m, y_m, age, moment):\n        return x_m * 0.9\n\n"
+        "    def edit(self, x_m, y_m, edit_count, context):\n        return x_m * 0.9\n\n"
         "def small():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
     )
     path = tmp_path / "mine.py"

@@ -54,7 +54,7 @@ def test_every_method_keeps_what_is_promised(text, check):
 def test_no_stride_is_the_base_method_to_rounding(base, edit):
     plain = learn(make(written(base)), stream(40))
     edited = learn(make(written(base, edit, stride=0.0)), stream(40))
-    edited.memory.age.zero_()
+    edited.memory.edit_count.zero_()
     left, right = plain.state_dict(), edited.state_dict()
     for name in left:
         torch.testing.assert_close(left[name], right[name], rtol=0, atol=1e-9, msg=name)
@@ -65,7 +65,7 @@ def test_edits_change_memory_and_nothing_about_who_is_in_it(base, edit):
     plain, edited = (learn(make(t), stream(20)) for t in (written(base), written(base, edit)))
     assert not torch.equal(plain.memory.x, edited.memory.x)
     if base not in ("er-t", "gss"):  # there, losses and gradients decide who enters
-        assert torch.equal(plain.memory.origin, edited.memory.origin)
+        assert torch.equal(plain.memory.stream_index, edited.memory.stream_index)
 
 
 @pytest.mark.parametrize("text", EVERY)
@@ -76,15 +76,15 @@ def test_who_is_told_the_task(text):
 def test_a_second_update_that_fails_undoes_the_first(monkeypatch):
     learner = learn(make("er(memory=40,updates_per_batch=2)+gmed(alpha=2.0)"), stream(8))
     before = learner.state_dict()
-    original, calls = learner.descend, []
+    original, calls = learner.sgd_step, []
 
-    def descend(*args):
+    def sgd_step(*args):
         if calls:
             raise DivergedError
         calls.append(1)
         original(*args)
 
-    monkeypatch.setattr(learner, "descend", descend)
+    monkeypatch.setattr(learner, "descend", sgd_step)
     with pytest.raises(DivergedError):
         learn(learner, stream(1))
     for name, then in before.items():
@@ -105,7 +105,7 @@ def test_write_back_and_extra():
     learn(one, batches[4:5])
     learn(more, batches[4:5])
     assert torch.equal(one.model[1].weight, more.model[1].weight)  # extra examples are not replayed
-    assert int(more.memory.age.sum()) == int(one.memory.age.sum()) + 15  # but edited and stored
+    assert int(more.memory.edit_count.sum()) == int(one.memory.edit_count.sum()) + 15  # but edited and stored
 
 
 def test_task_aware_learners_refuse_what_is_no_task():

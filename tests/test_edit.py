@@ -48,14 +48,14 @@ def objective(model, ahead, x, y, beta, divisor):
     return ((after - before) - beta * before).sum() / divisor
 
 
-def reference_edit(model, x, y, x_new, y_new, *, lr, alpha, beta, gamma, age, steps, divisor):
+def reference_edit(model, x, y, x_new, y_new, *, lr, alpha, beta, gamma, edit_count, steps, divisor):
     ahead = stepped(model, x_new, y_new, lr)
     x = x.clone()
     for _ in range(steps):
         moving = x.clone().requires_grad_()
         objective(model, ahead, moving, y, beta, divisor).backward()
         for i in range(len(x)):
-            x[i] += gamma ** int(age[i]) * alpha * moving.grad[i]
+            x[i] += gamma ** int(edit_count[i]) * alpha * moving.grad[i]
     return x
 
 
@@ -66,7 +66,7 @@ def reference_edit(model, x, y, x_new, y_new, *, lr, alpha, beta, gamma, age, st
 )
 def test_equals_a_straight_implementation(make, beta, steps, gamma, batch_size, batches):
     torch.manual_seed(0)
-    model, age = make(), torch.tensor([0, 1, 2, 3, 0, 9, 40])
+    model, edit_count = make(), torch.tensor([0, 1, 2, 3, 0, 9, 40])
     edited = gmed.edit_examples(
         model,
         *batches,
@@ -74,7 +74,7 @@ def test_equals_a_straight_implementation(make, beta, steps, gamma, batch_size, 
         alpha=2.0,
         beta=beta,
         gamma=gamma,
-        age=age,
+        edit_count=edit_count,
         steps=steps,
         batch_size=batch_size,
     )
@@ -85,7 +85,7 @@ def test_equals_a_straight_implementation(make, beta, steps, gamma, batch_size, 
         alpha=2.0,
         beta=beta,
         gamma=gamma,
-        age=age,
+        edit_count=edit_count,
         steps=steps,
         divisor=batch_size or 7,
     )
@@ -199,9 +199,9 @@ def test_clamp_holds(batches):
         ({"lr": float("nan")}, UsageError),
         ({"clamp": (0.0, 1.0, 2.0)}, UsageError),
         ({"clamp": (None, 1.0)}, UsageError),
-        ({"age": torch.tensor([0, 0, 0, 0, 0, 0, -1])}, InputError),
+        ({"edit_count": torch.tensor([0, 0, 0, 0, 0, 0, -1])}, InputError),
         ({"y_mem": [0, 1, 2, 3, 0, 1, 2]}, InputError),
-        ({"age": torch.zeros(2)}, InputError),
+        ({"edit_count": torch.zeros(2)}, InputError),
         ({"x_mem": torch.zeros(7, 1, 6, 6, dtype=torch.uint8)}, InputError),
         ({"x_mem": torch.zeros(0, 1, 6, 6), "y_mem": torch.zeros(0, dtype=torch.long)}, InputError),
         ({"y_stream": torch.zeros(3, dtype=torch.long)}, InputError),

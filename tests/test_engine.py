@@ -57,13 +57,13 @@ def test_stages_of_a_step_add_up():
     """Every stage of a slowed learner is found, once, however they call each other."""
 
     class Slow(gmed.learners.ER):
-        def sample(self, *given):
+        def sample_memory(self, *given):
             sleep(0.01)
-            return super().sample(*given)
+            return super().sample_memory(*given)
 
-        def descend(self, *given):
+        def sgd_step(self, *given):
             sleep(0.03)
-            super().descend(*given)
+            super().sgd_step(*given)
 
         def step(self, x, y):
             sleep(0.02)
@@ -103,11 +103,11 @@ def test_what_is_in_memory_is_counted_and_changes_nothing(method):
     spec = RunSpec.make("split-mnist", method, 0)
     learner, stream = make_learner(spec, torch.device("cpu")), make_stream(spec, torch.device("cpu"))
     accuracy, memory = [], []
-    for task, batches in enumerate(stream.stretches(10)):
+    for task, batches in enumerate(stream.task_batches(10)):
         for x, y in batches:
             learner.observe(x, y, *([task] if learner.task_aware else []))
         accuracy.append(accuracies_on(learner, stream.tests))
-        held = Counter(int(stream.y[origin]) for origin in learner.memory.origin if origin >= 0)
+        held = Counter(int(stream.y[stream_index]) for stream_index in learner.memory.stream_index if stream_index >= 0)
         memory.append([held[label] for label in range(10)])
     found = run_one(spec, CPU)
     assert found.accuracy == accuracy

@@ -467,11 +467,11 @@ def test_memory_as_the_paper_counts_it():
         assert learner.extra_parameters() == added
         assert Overhead.of(learner, 784).examples == 4 * added / 785
         assert Overhead.of(learner, 784).examples == pytest.approx(published[row, "split-mnist"], rel=0.0005)
-    for benchmark, parts, pixels, waiting in (("split-mnist", 5, 784, 500), ("split-cifar10", 5, 3072, 1000)):
+    for benchmark, parts, to_float, waiting in (("split-mnist", 5, 784, 500), ("split-cifar10", 5, 3072, 1000)):
         learner = CNDPM(get_benchmark(benchmark).make_model(), short_term=waiting)
         learner.resize(parts)
-        assert round(4 * learner.extra_parameters() / pixels + waiting) == published["CN-DPM", benchmark]
-        assert Overhead.of(learner, pixels).examples == pytest.approx(published["CN-DPM", benchmark], rel=0.001)
+        assert round(4 * learner.extra_parameters() / to_float + waiting) == published["CN-DPM", benchmark]
+        assert Overhead.of(learner, to_float).examples == pytest.approx(published["CN-DPM", benchmark], rel=0.001)
 
 
 def test_true_bytes():
@@ -501,18 +501,18 @@ def test_every_run_tells_its_memory():
 def test_examples_that_wait_for_an_expert_are_forgotten_on_request():
     torch.manual_seed(0)
     learner = CNDPM(nn.Linear(4, 3), short_term=50)
-    assert learner.forget(label=1) == 0
+    assert learner.remove_examples(label=1) == 0
     x, y = torch.rand(9, 4), torch.arange(9) % 3
     learner.observe(x, y)
-    assert learner.forget(label=1) == 3
+    assert learner.remove_examples(label=1) == 3
     assert learner.waiting[1].tolist() == [0, 2] * 3 and torch.equal(learner.waiting[0], x[y != 1])
-    assert learner.forget(where=lambda x, y: y >= 0) == 6 and learner.waiting is None
+    assert learner.remove_examples(where=lambda x, y: y >= 0) == 6 and learner.waiting is None
     learner.observe(x, y)
     assert len(learner.waiting[1]) == 9
     with pytest.raises(UsageError, match="by label or where"):
-        learner.forget(origin=0)
+        learner.remove_examples(stream_index=0)
     with pytest.raises(UsageError, match="one of"):
-        learner.forget()
+        learner.remove_examples()
 
 
 def test_the_table_of_equal_memory(tmp_path):

@@ -38,7 +38,7 @@ class Fade(gmed.editing.Edit):
         if self.share > 1:
             raise ValueError("nothing would be left")
 
-    def edit(self, x_m, y_m, age, moment):
+    def edit(self, x_m, y_m, edit_count, context):
         return x_m * (1 - self.share)
 '''
 
@@ -97,7 +97,7 @@ def test_memories_and_retrievals_take_the_place_of_the_bases(tmp_path):
     learner = method.make_learner(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)), seed=0)
     for step in range(7):
         learner.observe(torch.rand(10, 1, 28, 28), torch.full((10,), step))
-    assert sorted(learner.memory.origin.tolist()) == list(range(40, 70))
+    assert sorted(learner.memory.stream_index.tolist()) == list(range(40, 70))
     keys = {RunSpec.make("split-mnist", name, 0).key for name in ("er", "er+latest", "er+hardest", "er+latest+hardest")}
     assert len(keys) == 4
     for text, message in [
@@ -162,7 +162,7 @@ BAD_FILES = {
     "no part": ("import gmed\n@gmed.register('f')\ndef f(): pass\n", "'f' is none of these"),
     "options": (
         "import gmed\n@gmed.register('f')\nclass F(gmed.editing.Edit):\n    def __init__(self, **k): pass\n"
-        "    def edit(self, x_m, y_m, age, moment): return x_m\n",
+        "    def edit(self, x_m, y_m, edit_count, context): return x_m\n",
         r"takes \*\*k; what can be set must be taken by its name",
     ),
     "annotation": (
@@ -359,7 +359,7 @@ import gmed
 class Wordy(gmed.editing.Edit):
     norm: Literal["l1", "l2"] = "l1"
     note: str = "none yet"
-    def edit(self, x_m, y_m, age, moment):
+    def edit(self, x_m, y_m, edit_count, context):
         return x_m
 """
 

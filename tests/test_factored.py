@@ -11,7 +11,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 import gmed
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import DivergedError
-from gmed.kernels.low_rank import LinearChain, LowRankGradient, OuterFactors, add_grads, descend, finite_checks
+from gmed.kernels.low_rank import LinearChain, LowRankGradient, OuterFactors, add_grads, finite_checks, sgd_step
 from gmed.models import LookAhead, PassCounter, gradient, trainable
 from gmed.models.functional import forward
 
@@ -56,7 +56,7 @@ def test_what_is_multiplied_out_is_what_autograd_finds(name, count, seed):
 def test_a_step_is_the_step(name, count, seed):
     model, slope, dense = both(name, count, seed)
     expected = {parameter: p.detach() - 0.3 * dense[parameter] for parameter, p in trainable(model).items()}
-    descend(trainable(model), slope, 0.3)
+    sgd_step(trainable(model), slope, 0.3)
     for parameter, p in trainable(model).items():
         torch.testing.assert_close(p.detach(), expected[parameter])
 
@@ -94,8 +94,8 @@ def test_a_sum_is_the_gradient_of_the_summed_loss(seed):
 @given(seed=st.integers(0, 50))
 def test_no_entry_exceeds_the_bound(seed):
     _, slope, dense = both("mlp", 4, seed)
-    for name, (layer, _) in slope.chain.owners.items():
-        assert dense[name].abs().max() <= slope.factors[layer].bound()
+    for name, (layer, _) in slope.chain.param_owner.items():
+        assert dense[name].abs().max() <= slope.factors[layer].norm_bound()
 
 
 class HalfWeight(nn.Linear):
@@ -181,12 +181,12 @@ def test_asking_leaves_a_model_as_it_was():
     ids=["images", "rows", "many", "narrow", "half precision", "rows of rows", "flattened", "not flattened enough"],
 )
 def test_whom_factors_suit(model, x, suits):
-    assert LinearChain.of(model).suits(x) == suits
+    assert LinearChain.of(model).is_beneficial(x) == suits
 
 
 def test_not_where_numbers_are_rounded_on_the_way():
     with torch.autocast("cpu", torch.bfloat16):
-        assert not LinearChain.of(gmed.models.MLP()).suits(torch.rand(10, 784))
+        assert not LinearChain.of(gmed.models.MLP()).is_beneficial(torch.rand(10, 784))
         learner = gmed.learners.ER(
             gmed.models.MLP(), lr=0.1, memory=gmed.memory.Reservoir(50), editing=gmed.editing.GMED(alpha=1.0, beta=0.0)
         )
@@ -211,7 +211,7 @@ def test_parameters_that_are_given_are_moved_and_no_others():
     model, other = gmed.models.MLP(), gmed.models.MLP()
     slope = LookAhead(model, torch.rand(10, 784), torch.arange(10), lr=0.1).stream_gradient
     before = [{name: p.detach().clone() for name, p in each.named_parameters()} for each in (model, other)]
-    descend(dict(list(trainable(other).items())[:2]), slope, 0.1)
+    sgd_step(dict(list(trainable(other).items())[:2]), slope, 0.1)
     assert all(torch.equal(p, before[0][name]) for name, p in model.named_parameters())
     moved = {name for name, p in other.named_parameters() if not torch.equal(p, before[1][name])}
     assert moved == {"1.weight", "1.bias"}
@@ -229,7 +229,7 @@ def test_an_edit_is_the_same_either_way(monkeypatch):
     x, y, x_m, y_m = torch.rand(10, 784).double(), torch.arange(10), torch.rand(7, 784).double(), torch.arange(7)
     settings = {"lr": 0.05, "alpha": 5.0, "beta": 0.01, "steps": 2}
     factored = gmed.edit_examples(model, x_m, y_m, x, y, **settings)
-    monkeypatch.setattr(LinearChain, "suits", lambda self, x: False)
+    monkeypatch.setattr(LinearChain, "is_beneficial", lambda self, x: False)
     torch.testing.assert_close(gmed.edit_examples(model, x_m, y_m, x, y, **settings), factored)
 
 
@@ -246,7 +246,7 @@ def test_learning_and_its_passes_are_the_same_either_way(method, monkeypatch):
         return learner
 
     factored = learned()
-    monkeypatch.setattr(LinearChain, "suits", lambda self, x: False)
+    monkeypatch.setattr(LinearChain, "is_beneficial", lambda self, x: False)
     written_out = learned()
     assert factored.passes == written_out.passes
     for name, tensor in written_out.state_dict().items():
@@ -268,7 +268,7 @@ def test_a_gradient_whose_bound_alone_is_too_large_is_fine():
     chain = LinearChain.of(nn.Linear(2, 1, bias=False))
     far_apart = OuterFactors(torch.tensor([[1e30, 0.0], [0.0, 1.0]]), torch.tensor([[0.0], [1e30]]))
     slope = LowRankGradient(chain, {"": far_apart})
-    assert torch.isinf(far_apart.bound())
+    assert torch.isinf(far_apart.norm_bound())
     assert all(torch.isfinite(tensor).all() for tensor in finite_checks(slope))
     too_large = OuterFactors(torch.tensor([[1e30, 0.0]]), torch.tensor([[1e30]]))
     assert not all(torch.isfinite(tensor).all() for tensor in finite_checks(LowRankGradient(chain, {"": too_large})))

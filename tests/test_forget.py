@@ -16,7 +16,7 @@ from gmed.errors import InputError, UsageError
 from gmed.learners import ER, MIR, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.memory.base import REMOVED
-from gmed.rng import generator
+from gmed.rng import make_rng
 from gmed.streams import Stream
 
 KINDS = {
@@ -27,8 +27,8 @@ KINDS = {
 }
 
 
-def label(origin):
-    return origin % 3
+def label(stream_index):
+    return stream_index % 3
 
 
 class Mirror:
@@ -37,51 +37,51 @@ class Mirror:
     def __init__(self, kind, capacity, seed):
         self.make, self.columns = KINDS[kind]
         self.memory, self.seed, self.steps = self.make(capacity), seed, 0
-        self.value, self.age, self.kept = {}, {}, {}
+        self.value, self.edit_count, self.kept = {}, {}, {}
         self.memory.allocate(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
         self.removed = set()
 
     def stored(self):
-        return set(self.memory.origin[torch.from_numpy(self.memory.filled())].tolist())
+        return set(self.memory.stream_index[torch.from_numpy(self.memory.occupied())].tolist())
 
     def insert(self, count, fails=False):
-        origins = np.arange(self.memory.seen, self.memory.seen + count)
+        origins = np.arange(self.memory.num_seen, self.memory.num_seen + count)
         x = torch.from_numpy(origins + 1.0).float().unsqueeze(1).repeat(1, 2)
         y = torch.from_numpy(label(origins))
         extra = {name: torch.from_numpy(1.0 + origins % 7 / 7).to(getattr(self.memory, name)) for name in self.columns}
-        before, holes = self.stored(), len(self.memory) < min(self.memory.seen, self.memory.capacity)
+        before, holes = self.stored(), len(self.memory) < min(self.memory.num_seen, self.memory.capacity)
         try:
             with self.memory.transaction():
-                self.memory.insert(x, y, generator(self.seed, "reservoir", self.steps), **extra)
+                self.memory.insert(x, y, make_rng(self.seed, "reservoir", self.steps), **extra)
                 if fails:
                     raise KeyError
         except KeyError:
             assert self.stored() == before
             return
         self.steps += 1
-        for row, origin in enumerate(origins.tolist()):
-            self.value[origin], self.age[origin] = origin + 1.0, 0
-            self.kept[origin] = [float(extra[name][row]) for name in self.columns]
+        for row, stream_index in enumerate(origins.tolist()):
+            self.value[stream_index], self.edit_count[stream_index] = stream_index + 1.0, 0
+            self.kept[stream_index] = [float(extra[name][row]) for name in self.columns]
         after = self.stored()
         assert after <= before | set(origins.tolist())
         if self.columns and holes and count == 1:  # who enters takes an empty slot, and nobody leaves
             assert before <= after
 
     def edit(self, some):
-        slots = torch.from_numpy(np.unique([self.memory.filled()[n % len(self.memory)] for n in some]))
-        for origin in self.memory.origin[slots].tolist():
-            self.value[origin] += 0.25
-            self.age[origin] += 1
+        slots = torch.from_numpy(np.unique([self.memory.occupied()[n % len(self.memory)] for n in some]))
+        for stream_index in self.memory.stream_index[slots].tolist():
+            self.value[stream_index] += 0.25
+            self.edit_count[stream_index] += 1
         self.memory.replace(slots, self.memory.x[slots] + 0.25)
 
     def remove(self, some):
-        slots = np.unique([self.memory.filled()[n % len(self.memory)] for n in some])
-        gone = self.memory.origin[torch.from_numpy(slots)].tolist()
+        slots = np.unique([self.memory.occupied()[n % len(self.memory)] for n in some])
+        gone = self.memory.stream_index[torch.from_numpy(slots)].tolist()
         count = len(self.memory)
         self.memory.remove(slots)
         self.removed |= set(gone)
         assert len(self.memory) == count - len(slots)
-        assert not any((rows[-1] != 0).any() for name, rows in self.memory._rows.items() if name != "origin")
+        assert not any((rows[-1] != 0).any() for name, rows in self.memory._rows.items() if name != "stream_index")
 
     def reload(self):
         state = {name: t.clone() for name, t in self.memory.state_dict().items()}
@@ -89,22 +89,22 @@ class Mirror:
         self.memory = self.make(self.memory.capacity)
         self.memory.load_state_dict(state)
         if task is not None:
-            self.memory.begin(task)
+            self.memory.set_task(task)
 
     def check(self):
-        memory, filled = self.memory, self.memory.filled()
-        assert filled.tolist() == (memory.origin >= 0).nonzero().flatten().tolist()
-        origins = memory.origin[torch.from_numpy(filled)].tolist()
+        memory, occupied = self.memory, self.memory.occupied()
+        assert occupied.tolist() == (memory.stream_index >= 0).nonzero().flatten().tolist()
+        origins = memory.stream_index[torch.from_numpy(occupied)].tolist()
         assert len(set(origins)) == len(origins) == len(memory) <= memory.capacity
         assert not self.removed & set(origins)
-        for slot, origin in zip(filled.tolist(), origins, strict=True):
-            assert memory.x[slot].tolist() == [self.value[origin]] * 2
-            assert (memory.y[slot], memory.age[slot]) == (label(origin), self.age[origin])
-            assert [float(getattr(memory, name)[slot]) for name in self.columns] == self.kept[origin]
-        empty = np.setdiff1d(np.arange(memory.capacity), filled)
-        for name in set(memory.columns) - {"origin"}:
+        for slot, stream_index in zip(occupied.tolist(), origins, strict=True):
+            assert memory.x[slot].tolist() == [self.value[stream_index]] * 2
+            assert (memory.y[slot], memory.edit_count[slot]) == (label(stream_index), self.edit_count[stream_index])
+            assert [float(getattr(memory, name)[slot]) for name in self.columns] == self.kept[stream_index]
+        empty = np.setdiff1d(np.arange(memory.capacity), occupied)
+        for name in set(memory.columns) - {"stream_index"}:
             assert (getattr(memory, name)[torch.from_numpy(empty)] == 0).all()
-        assert (memory.origin[torch.from_numpy(empty)] < 0).all()
+        assert (memory.stream_index[torch.from_numpy(empty)] < 0).all()
 
 
 some = st.lists(st.integers(0, 1000), min_size=1, max_size=6)
@@ -146,11 +146,15 @@ def test_a_reservoir_without_some_is_the_whole_reservoir_less_those(capacity, do
     for count, origins in done:
         whole.insert(count)
         less.insert(count)
-        slots = (less.memory.origin[:, None] == torch.tensor(origins, dtype=torch.long)).any(1).nonzero().flatten()
-        removed |= set(less.memory.origin[slots].tolist())
+        slots = (
+            (less.memory.stream_index[:, None] == torch.tensor(origins, dtype=torch.long)).any(1).nonzero().flatten()
+        )
+        removed |= set(less.memory.stream_index[slots].tolist())
         less.memory.remove(slots.numpy())
-        expected = [REMOVED if origin in removed else origin for origin in whole.memory.origin.tolist()]
-        assert less.memory.origin.tolist() == expected
+        expected = [
+            REMOVED if stream_index in removed else stream_index for stream_index in whole.memory.stream_index.tolist()
+        ]
+        assert less.memory.stream_index.tolist() == expected
 
 
 def test_slots_that_are_emptied_fill_again():
@@ -162,7 +166,7 @@ def test_slots_that_are_emptied_fill_again():
         for _ in range(400):
             mirror.insert(5)
         assert len(mirror.memory) == 8
-        assert mirror.memory.whole
+        assert mirror.memory.is_contiguous
 
 
 @pytest.mark.parametrize("kind", ["loss-aware", "gss"])
@@ -173,7 +177,7 @@ def test_nobody_leaves_while_there_are_empty_slots(kind):
         mirror.remove([0, 3])
         for _ in range(60):
             mirror.insert(1)
-        assert mirror.memory.whole
+        assert mirror.memory.is_contiguous
 
 
 def test_a_ring_goes_on_behind_the_newest_that_is_left():
@@ -181,7 +185,7 @@ def test_a_ring_goes_on_behind_the_newest_that_is_left():
     ring.insert(13)  # 10, 11, 12, 8, 9
     ring.remove([1, 2])  # the two newest
     ring.insert(1)
-    assert ring.memory.origin.tolist() == [10, 13, REMOVED, 8, 9]
+    assert ring.memory.stream_index.tolist() == [10, 13, REMOVED, 8, 9]
 
 
 # ---------------------------------------------------------------------- learners
@@ -223,7 +227,7 @@ def test_steps_decided_ahead_know_of_it(name, requests):
         observed(alone, flow, start, stop)
         assert [*group.learn(start, stop)][-1] == stop
         if labels := requests.get(stop):
-            assert alone.forget(label=labels) == ahead.forget(label=labels) > 0
+            assert alone.remove_examples(label=labels) == ahead.remove_examples(label=labels) > 0
     states = alone.state_dict(), ahead.state_dict()
     assert all(torch.equal(t, states[1][key]) for key, t in states[0].items())
 
@@ -237,9 +241,9 @@ def test_a_request_in_the_middle_of_what_was_decided():
         if reached >= 300 and not told:
             assert group._decided is not None
             told, at = True, reached
-            ahead.forget(label=[0, 1])
+            ahead.remove_examples(label=[0, 1])
     observed(alone, flow, 0, at)
-    alone.forget(label=[0, 1])
+    alone.remove_examples(label=[0, 1])
     observed(alone, flow, at)
     states = alone.state_dict(), ahead.state_dict()
     assert all(torch.equal(t, states[1][key]) for key, t in states[0].items())
@@ -249,19 +253,19 @@ def test_by_origin_label_and_predicate():
     flow = stream(200)
     learner = observed(MAKERS["er+gmed"](), flow)
     memory = learner.memory
-    assert int(memory.age.max()) > 0
-    stored = memory.origin[memory.filled()].tolist()
+    assert int(memory.edit_count.max()) > 0
+    stored = memory.stream_index[memory.occupied()].tolist()
     wanted = stored[4]
-    assert learner.forget(origin=wanted) == 1
-    assert learner.forget(origin=[wanted, 10**6]) == 0  # it is gone, and the other never was
-    ones = int((memory.y[memory.filled()] == 1).sum())
-    assert learner.forget(label=torch.tensor([1])) == ones
-    assert not (memory.y[memory.filled()] == 1).any()
-    bright = int((memory.x[memory.filled()].flatten(1).mean(1) > 0.5).sum())
-    assert learner.forget(where=lambda x, y: x.flatten(1).mean(1) > 0.5) == bright > 0
+    assert learner.remove_examples(stream_index=wanted) == 1
+    assert learner.remove_examples(stream_index=[wanted, 10**6]) == 0  # it is gone, and the other never was
+    ones = int((memory.y[memory.occupied()] == 1).sum())
+    assert learner.remove_examples(label=torch.tensor([1])) == ones
+    assert not (memory.y[memory.occupied()] == 1).any()
+    bright = int((memory.x[memory.occupied()].flatten(1).mean(1) > 0.5).sum())
+    assert learner.remove_examples(where=lambda x, y: x.flatten(1).mean(1) > 0.5) == bright > 0
     assert len(memory) == len(stored) - 1 - ones - bright
-    assert FineTune(model(), lr=0.1).forget(label=0) == 0
-    assert MAKERS["er"]().forget(origin=[0]) == 0
+    assert FineTune(model(), lr=0.1).remove_examples(label=0) == 0
+    assert MAKERS["er"]().remove_examples(stream_index=[0]) == 0
 
 
 def test_values_are_in_no_file_written_later(tmp_path):
@@ -272,7 +276,7 @@ def test_values_are_in_no_file_written_later(tmp_path):
     learner.observe(secret, torch.tensor([0, 1]))
     trace = secret[0].numpy().tobytes()
     learner.save(tmp_path / "before")
-    assert learner.forget(origin=[40, 41]) == 2
+    assert learner.remove_examples(stream_index=[40, 41]) == 2
     learner.save(tmp_path / "after")
     assert trace in (tmp_path / "before").read_bytes()
     assert trace not in (tmp_path / "after").read_bytes()
@@ -283,29 +287,29 @@ def test_nothing_of_it_is_behind_the_last_slot_either():
     """Where what does not enter is written."""
     learner = ER(model(), lr=0.1, memory=Reservoir(1))
     observed(learner, stream(200))
-    learner.forget(where=lambda x, y: y >= 0)
-    assert all((rows == 0).all() for name, rows in learner.memory._rows.items() if name != "origin")
+    learner.remove_examples(where=lambda x, y: y >= 0)
+    assert all((rows == 0).all() for name, rows in learner.memory._rows.items() if name != "stream_index")
 
 
 def test_what_was_learned_stays_and_the_learner_goes_on():
     flow = stream(400)
     learner = observed(MAKERS["er+gmed"](), flow, 0, 200)
     before = {name: t.clone() for name, t in learner.model.state_dict().items()}
-    learner.forget(label=[0, 1, 2, 3])
+    learner.remove_examples(label=[0, 1, 2, 3])
     assert len(learner.memory) == 0
     assert all(torch.equal(before[name], t) for name, t in learner.model.state_dict().items())
     observed(learner, flow, 200)
     assert 0 < len(learner.memory) < 30
-    assert learner.memory.seen == 400
+    assert learner.memory.num_seen == 400
     assert learner.predict(flow.x[:5]).shape == (5,)
 
 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({}, "one of origin, label and where"),
-        ({"origin": 1, "label": 2}, "one of origin, label and where"),
-        ({"origin": 0.5}, "origin must be a whole number"),
+        ({}, "one of stream_index, label and where"),
+        ({"stream_index": 1, "label": 2}, "one of stream_index, label and where"),
+        ({"stream_index": 0.5}, "stream_index must be a whole number"),
         ({"label": True}, "label must be a whole number"),
         ({"label": [[1]]}, "label must be a whole number"),
         ({"label": "cat"}, "label cannot be read"),
@@ -318,7 +322,7 @@ def test_requests_that_say_nothing_change_nothing(request_, message):
     learner = observed(MAKERS["er"](), stream(100))
     before = learner.state_dict()
     with pytest.raises((UsageError, InputError), match=message):
-        learner.forget(**request_)
+        learner.remove_examples(**request_)
     assert all(torch.equal(before[name], t) for name, t in learner.state_dict().items())
 
 
@@ -334,16 +338,16 @@ def test_a_slot_without_an_example_cannot_be_emptied():
 def test_an_oracle_cannot_forget():
     learner = observed(ER(model(), lr=0.1, memory=Reservoir(9), editing=OptimalEdit(alpha=0.01)), stream(50))
     with pytest.raises(UsageError, match="OptimalEdit keeps every example"):
-        learner.forget(label=1)
+        learner.remove_examples(label=1)
 
 
 def test_a_damaged_state_is_still_refused():
     learner = observed(MAKERS["er"](), stream(100))
-    learner.forget(label=1)
+    learner.remove_examples(label=1)
     state = learner.state_dict()
     other = MAKERS["er"]()
     other.load_state_dict(state)
-    assert gmed.learners.ER.forget(other, label=2) > 0
+    assert gmed.learners.ER.remove_examples(other, label=2) > 0
     for damage in (-1, -3):
         broken = {**state, "memory.origin": torch.full_like(state["memory.origin"], damage)}
         with pytest.raises(UsageError, match="damaged"):

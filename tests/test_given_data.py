@@ -71,7 +71,9 @@ def test_a_model_that_begins_to_change_its_input_later_is_refused(method):
     learner = method(model, lr=0.1, memory=Reservoir(30))
     learner.observe(*batch())
     model.late = True
-    learner.forget(where=lambda x, y: y >= 0)  # nothing is replayed: the model is given the incoming batch itself
+    learner.remove_examples(
+        where=lambda x, y: y >= 0
+    )  # nothing is replayed: the model is given the incoming batch itself
     (x, y), state = batch(), learner.state_dict()
     given = x.clone()
     with pytest.raises(InputError, match="changes its input in place"):
@@ -129,7 +131,7 @@ def test_frames_are_read_or_refused_with_a_reason(frame):
         {"y_stream": torch.tensor([0, 1, 2, 0, 1, -5])},
         {"y_mem": torch.rand(6)},
         {"x_mem": torch.rand(6, 4).double()},
-        {"age": [0, 1]},
+        {"edit_count": [0, 1]},
         {"loss": lambda output, y: output},
         {"loss": lambda output, y: 1.0},
     ],

@@ -133,11 +133,11 @@ def test_stored_rows_survive_wrong_ones(wrong):
         warnings.simplefilter("ignore")
         learn(model, x, y)
     memory = model.learner.memory
-    origin = memory.origin[memory.filled()].numpy()
-    kept = good[origin]
-    raw = model.units.restored(memory.x[memory.filled()].numpy())
-    assert (origin < 700).sum() > 20
-    error = np.abs(raw - x[origin])[kept] / x[good].std(0).clip(1)
+    stream_index = memory.stream_index[memory.occupied()].numpy()
+    kept = good[stream_index]
+    raw = model.units.restored(memory.x[memory.occupied()].numpy())
+    assert (stream_index < 700).sum() > 20
+    error = np.abs(raw - x[stream_index])[kept] / x[good].std(0).clip(1)
     varying = ~np.isin(np.arange(20), [3, 4])  # the one that is mostly zero has values beyond reach
     assert error[:, varying].max() < 1e-4
     assert error[:, 4].max() < 1e-4 or wrong == "ten rows of 999999"  # too many for a column that knows no deviation
@@ -198,7 +198,7 @@ def test_a_request_to_forget_leaves_no_value_of_a_row_in_the_units():
         learn(model, x, y)
     assert (model.units.extremes == 12345.0).any()
     scores = model.scores(x)
-    model.forget(row=17)
+    model.remove_examples(row=17)
     assert not any((tensor == 12345.0).any() for tensor in model.state()[0].values())
     assert len(model.units.extremes) == 0
     np.testing.assert_array_equal(model.scores(x), scores)

@@ -81,7 +81,7 @@ def test_parameters_can_be_renamed(registry_restored):
 
         strength: float = 1.0
 
-        def edit(self, x_m, y_m, age, moment):
+        def edit(self, x_m, y_m, edit_count, context):
             return x_m
 
     benchmark = get_benchmark("split-mnist")
@@ -95,7 +95,7 @@ def test_parameters_can_be_renamed(registry_restored):
         parameter_ids: ClassVar[dict[str, str]] = {"stride": "strength"}
         stride: float = 1.0
 
-        def edit(self, x_m, y_m, age, moment):
+        def edit(self, x_m, y_m, edit_count, context):
             return x_m
 
     renamed = resolve(benchmark, "er+new-edit(stride=2.0)")

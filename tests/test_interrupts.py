@@ -125,8 +125,8 @@ def test_an_interrupt_at_any_line_of_a_step_tears_nothing(name):
 
 CALLS = {
     "predict": lambda learner: learner.predict(batch(5)[0]),
-    "forget": lambda learner: learner.forget(label=[0, 1]),
-    "grow": lambda learner: learner.grow(6),
+    "forget": lambda learner: learner.remove_examples(label=[0, 1]),
+    "grow": lambda learner: learner.add_classes(6),
     "edit_examples": lambda learner: gmed.edit_examples(
         learner.model, *batch(5), *batch(6), lr=0.1, alpha=1.0, beta=0.01
     ),

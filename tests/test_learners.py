@@ -60,7 +60,7 @@ def test_no_stride_is_the_base_method(make, beta):
     for x, y in stream(100):
         plain.observe(x, y)
         edited.observe(x, y)
-    edited.memory.age.zero_()  # the one thing an edit of no length leaves behind
+    edited.memory.edit_count.zero_()  # the one thing an edit of no length leaves behind
     assert_same_state(plain, edited, tolerance=1e-10)
 
 
@@ -73,7 +73,7 @@ def test_step_equals_the_plain_computation(make):
         learner.observe(x, y)
     model, memory = copy.deepcopy(learner.model), copy.deepcopy(learner.memory)
     x, y = batches[12]
-    drawn = gmed.retrieval.uniform(memory.filled(), 10, learner.random("replay"))
+    drawn = gmed.retrieval.uniform(memory.occupied(), 10, learner.random("replay"))
     x_m = gmed.edit_examples(model, memory.x[drawn], memory.y[drawn], x, y, lr=0.1, alpha=2.0, beta=0.1)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     logits = model(torch.cat([x, x_m]))
@@ -111,7 +111,7 @@ def test_one_stream_gradient_per_step(monkeypatch):
 def test_draws_precede_insertion():
     learner = er(mlp())
     seen = []
-    learner.descend = lambda ahead, x_m=None, y_m=None, slots=None: seen.append((ahead.x, x_m))
+    learner.sgd_step = lambda ahead, x_m=None, y_m=None, slots=None: seen.append((ahead.x, x_m))
     for x, y in stream(10):
         learner.observe(x, y)
     assert len(seen[0][1]) == 0  # nothing stored yet: stream only
@@ -125,8 +125,8 @@ def test_methods_at_one_seed_make_the_same_draws_and_insertions():
     for x, y in stream(60):
         for learner in (plain, edited, other):
             learner.observe(x, y)
-    assert torch.equal(plain.memory.origin, edited.memory.origin)
-    assert not torch.equal(plain.memory.origin, other.memory.origin)
+    assert torch.equal(plain.memory.stream_index, edited.memory.stream_index)
+    assert not torch.equal(plain.memory.stream_index, other.memory.stream_index)
     assert not torch.equal(plain.memory.x, edited.memory.x)
 
 
@@ -316,7 +316,7 @@ def test_numpy_other_types_and_odd_batches_are_taken():
     learner.observe(x[:1], y[:1])  # a single example
     learner.observe(torch.cat([x, x]), torch.cat([y, y]))  # more than memory holds
     assert len(learner.memory) == 4
-    assert learner.memory.seen == 41
+    assert learner.memory.num_seen == 41
     assert learner.memory.x.dtype == torch.float64
 
 
@@ -345,7 +345,7 @@ def test_one_example_and_batch_norm_is_refused_and_changes_nothing():
     before = learner.state_dict()
     with pytest.raises(InputError, match="more than 1 value per channel"):
         learner.observe(GOOD[0][:1], GOOD[1][:1])
-    assert not learner.memory.ready
+    assert not learner.memory.is_allocated
     for name in ("steps", "memory.seen", "model.2.running_mean", "model.1.weight"):
         assert torch.equal(learner.state_dict()[name], before[name])
 

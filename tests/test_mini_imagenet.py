@@ -178,10 +178,12 @@ def test_true_size_and_number_of_classes(folder):
     for k, name in enumerate(names):
         (folder / name).mkdir(parents=True)
         for i in range(6):
-            pixels = rng.integers(0, 256, (84, 84, 3), dtype=np.uint8) if k == 0 else np.full((84, 84, 3), k, np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+            to_float = (
+                rng.integers(0, 256, (84, 84, 3), dtype=np.uint8) if k == 0 else np.full((84, 84, 3), k, np.uint8)
+            )
+            Image.fromarray(to_float).save(folder / name / f"{i}.png")
             if (k, i) == (0, 5):
-                last = pixels
+                last = to_float
     seen = []
     data = load_mini_imagenet(folder, lambda done, total: seen.append((done, total)))
     assert data.x_train.shape == (500, 3, 84, 84) and data.x_test.shape == (100, 3, 84, 84)

@@ -362,7 +362,7 @@ def test_reading_makes_nothing(here, extended, monkeypatch):
         "import gmed\nfrom dataclasses import dataclass\n@gmed.register('fading-of-a-test')\n@dataclass(frozen=True)\n"
         "class Fading(gmed.editing.Edit):\n    where: str = ''\n"
         "    def __post_init__(self): open(self.where or 'mark', 'w').close()\n"
-        "    def edit(self, x_m, y_m, age, moment): return x_m\n"
+        "    def edit(self, x_m, y_m, edit_count, context): return x_m\n"
     )
     gmed.load_extension("fading.py")
     monkeypatch.setattr(nn.Module, "__init__", refused)

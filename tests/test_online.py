@@ -108,8 +108,8 @@ def test_stored_rows_stay_what_they_were_while_units_move():
     memory = model.learner.memory
     raw = memory.x.numpy().astype(np.float64) * model.units.scale + model.units.shift
     assert len(units) > 30  # so many conversions, and no more rounding than one
-    np.testing.assert_allclose(raw, x[memory.origin.numpy()], rtol=0, atol=1e-5 * x.std(0).max())
-    assert memory.y.tolist() == y[memory.origin.numpy()].tolist()
+    np.testing.assert_allclose(raw, x[memory.stream_index.numpy()], rtol=0, atol=1e-5 * x.std(0).max())
+    assert memory.y.tolist() == y[memory.stream_index.numpy()].tolist()
 
 
 def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
@@ -123,13 +123,13 @@ def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
     later = model.units.after(x[20:30])
     assert not later.same_as(model.units)
     model.units.convert(learner.memory.x, to=later)
-    drawn = gmed.retrieval.uniform(learner.memory.filled(), 10, learner.random("replay"))
+    drawn = gmed.retrieval.uniform(learner.memory.occupied(), 10, learner.random("replay"))
     new = torch.from_numpy(later.standardised(x[20:30])), torch.from_numpy(y[20:30])
     held = learner.memory.x[drawn], learner.memory.y[drawn]
     edited = gmed.edit_examples(learner.model, *held, *new, lr=0.1, alpha=3.0, beta=0.1, batch_size=10)
 
     model.learn(x[20:30], y[20:30])
-    kept = (model.learner.memory.origin[drawn] < 20).nonzero().flatten()  # not overwritten by the new rows
+    kept = (model.learner.memory.stream_index[drawn] < 20).nonzero().flatten()  # not overwritten by the new rows
     assert len(kept) >= 2
     torch.testing.assert_close(model.learner.memory.x[drawn][kept], edited[kept], rtol=1e-4, atol=1e-5)
 
@@ -188,7 +188,7 @@ def test_new_classes_leave_the_others_scores_and_the_memory_alone():
     model = OnlineClassifier(QUICK, inputs=4)
     model.learn(x, y)
     before, learner = model.scores(x), copy.deepcopy(model.learner)
-    learner.grow(5)
+    learner.add_classes(5)
     after = learner.logits(model.units.standardised(x)).numpy()
     np.testing.assert_allclose(after[:, :3], before, rtol=1e-5, atol=1e-6)
     assert all(
@@ -233,7 +233,7 @@ def test_every_kind_of_learner_can_grow():
         x, task = torch.rand(4, 1, 4, 4), ([0] if isinstance(learner, TaskAware) else [])
         learner.observe(x, torch.tensor([0, 1, 0, 1]), *task)
         before = learner.logits(x)
-        learner.grow(4)
+        learner.add_classes(4)
         torch.testing.assert_close(learner.logits(x)[:, :2], before)
         learner.observe(x, torch.tensor([0, 3, 2, 1]), *task)
         assert learner.logits(x).shape == (4, 4), name
@@ -246,7 +246,7 @@ def test_learners_with_a_network_of_their_own_say_that_it_has_all_its_outputs(na
     learner = resolve(get_benchmark("split-mnist"), name).make_learner(gmed.models.MLP(16, 6, 2), 0)
     before = learner.state_dict()
     with pytest.raises(UsageError, match="cannot be given more outputs"):
-        learner.grow(4)
+        learner.add_classes(4)
     assert all(torch.equal(tensor, before[key]) for key, tensor in learner.state_dict().items())
 
 
@@ -256,7 +256,7 @@ def test_adam_keeps_its_moments_when_outputs_are_added():
     x = torch.rand(4, 4)
     learner.observe(x, torch.tensor([0, 1, 0, 1]))
     mean = learner.optimiser.mean[-1].clone()
-    learner.grow(3)
+    learner.add_classes(3)
     assert learner.optimiser.mean[-1].tolist() == [*mean.tolist(), 0.0]
     learner.observe(x, torch.tensor([2, 1, 0, 2]))
     assert learner.optimiser.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)

@@ -202,7 +202,7 @@ def test_two_threads_that_learn_take_turns():
         thread.start()
     for thread in threads:
         thread.join()
-    assert model.rows_ == model._classifier.learner.memory.seen == sum(len(y) for _, y in STREAM[:20])
+    assert model.rows_ == model._classifier.learner.memory.num_seen == sum(len(y) for _, y in STREAM[:20])
 
 
 def test_copies_and_pickles_have_locks_of_their_own():
@@ -246,7 +246,7 @@ CALLS = {
     "several steps": lambda model: model.partial_fit(*rows(50, count=25)),
     "a new class": lambda model: model.partial_fit(*rows(50, classes=5)),
     "a fit": lambda model: model.fit(*rows(50, count=20)),
-    "forget": lambda model: model.forget(label=[0, 2]),
+    "forget": lambda model: model.remove_examples(label=[0, 2]),
 }
 
 
@@ -310,8 +310,8 @@ def test_labels_of_another_kind_are_refused_and_not_silently_unknown(labels, wro
     model = OnlineClassifier(Settings(memory=20, hidden=4), inputs=4)
     model.learn(x, np.array(labels * 5))
     with pytest.raises((InputError, gmed.errors.UsageError)):
-        model.forget(label=wrong)
-    assert model.forget(label=labels[0]) == 5
+        model.remove_examples(label=wrong)
+    assert model.remove_examples(label=labels[0]) == 5
 
 
 def test_labels_that_no_file_could_hold_are_refused():

@@ -20,18 +20,22 @@ def learned(settings=KEEPS_ALL):
 
 def stored(model):
     memory = model.learner.memory
-    held = memory.filled()
-    return model.units.restored(memory.x[held].numpy()), model.labels.met[memory.y[held].numpy()], memory.origin[held]
+    held = memory.occupied()
+    return (
+        model.units.restored(memory.x[held].numpy()),
+        model.labels.met[memory.y[held].numpy()],
+        memory.stream_index[held],
+    )
 
 
 def test_by_class_by_number_and_by_what_rows_are():
     model, x, y = learned()
-    assert model.forget(label="pear") == (y == "pear").sum() and "pear" not in stored(model)[1]
-    assert model.forget(label=["pear", "never met"]) == 0
+    assert model.remove_examples(label="pear") == (y == "pear").sum() and "pear" not in stored(model)[1]
+    assert model.remove_examples(label=["pear", "never met"]) == 0
     figs = np.flatnonzero(y == "fig")
-    assert model.forget(row=figs[:4].tolist()) == 4 and not set(figs[:4]) & set(stored(model)[2].tolist())
+    assert model.remove_examples(row=figs[:4].tolist()) == 4 and not set(figs[:4]) & set(stored(model)[2].tolist())
     small = [number for number in stored(model)[2].tolist() if x[number, 2] < 0]
-    assert model.forget(where=lambda rows, labels: rows[:, 2] < 0) == len(small)
+    assert model.remove_examples(where=lambda rows, labels: rows[:, 2] < 0) == len(small)
     held, labels, numbers = stored(model)
     np.testing.assert_allclose(held, x[numbers], rtol=1e-4, atol=1e-3)
     assert labels.tolist() == y[numbers].tolist()
@@ -51,14 +55,14 @@ def test_what_is_asked_for_must_make_sense():
         {"where": lambda rows, labels: labels},
     ):
         with pytest.raises((UsageError, InputError)):
-            model.forget(**wrong)
+            model.remove_examples(**wrong)
     assert len(model.learner.memory) == before
     fitted = OnlineClassifier(KEEPS_ALL, inputs=3)
-    assert fitted.forget(label="fig") == 0
+    assert fitted.remove_examples(label="fig") == 0
     fitted.fit(x, y, passes=2, shuffle=True)
     with pytest.raises(UsageError, match="no numbers"):
-        fitted.forget(row=0)
-    assert fitted.forget(label="fig") > 0
+        fitted.remove_examples(row=0)
+    assert fitted.remove_examples(label="fig") > 0
 
 
 def test_the_estimator_and_its_file(tmp_path):
@@ -67,12 +71,15 @@ def test_the_estimator_and_its_file(tmp_path):
 
     _, x, y = learned()
     estimator = GMEDClassifier(memory=200, random_state=0).partial_fit(x, y)
-    assert estimator.forget(label="yew") == (y == "yew").sum()
+    assert estimator.remove_examples(label="yew") == (y == "yew").sum()
     estimator.save(tmp_path / "model.gmed")
     again = GMEDClassifier.load(tmp_path / "model.gmed")
-    assert again.forget(label="yew") == 0 and again.forget(where=lambda rows, labels: labels == "fig") > 0
+    assert (
+        again.remove_examples(label="yew") == 0
+        and again.remove_examples(where=lambda rows, labels: labels == "fig") > 0
+    )
 
 
 def test_without_a_memory_there_is_nothing_to_forget():
     model, *_ = learned(Settings(memory=0, hidden=8))
-    assert model.forget(label="fig") == 0
+    assert model.remove_examples(label="fig") == 0

@@ -151,14 +151,14 @@ def test_folders_of_images(tmp_path):
     for kind in KINDS:
         (tmp_path / "trees" / kind).mkdir(parents=True)
         for number in range(5):
-            pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "trees" / kind / f"{number}.png")
+            to_float = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(to_float).save(tmp_path / "trees" / kind / f"{number}.png")
     own = OwnData.at(tmp_path / "trees", None, "by-class")
     assert (own.shape, own.classes, own.tasks) == ((3, 32, 32), 4, 2)
     benchmark = get_benchmark(own.name)
     assert isinstance(benchmark.make_model(), ResNet18)
     assert benchmark.make_stream(tmp_path, 0).x.dtype == torch.uint8
-    Image.fromarray(pixels[:, :20]).save(tmp_path / "trees" / "elm" / "9.png")
+    Image.fromarray(to_float[:, :20]).save(tmp_path / "trees" / "elm" / "9.png")
     with pytest.raises(DataError, match="20 x 32 pixels, not 32 x 32"):
         read_own(tmp_path / "trees")
 

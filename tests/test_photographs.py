@@ -85,4 +85,4 @@ def test_a_memory_of_ten_thousand_large_photographs_is_written_in_place():
         places.add(learner.memory.x.data_ptr())
     assert learner.memory.x.shape == (10_000, 3, 84, 84)
     assert len(places) == 1
-    assert int(learner.memory.age.sum()) == 40  # ten edits a step once there is something to edit
+    assert int(learner.memory.edit_count.sum()) == 40  # ten edits a step once there is something to edit

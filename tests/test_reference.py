@@ -11,15 +11,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gmed.augmentation import Augmentation
-from gmed.editing import Moment, OptimalEdit, RandomEdit
+from gmed.editing import EditContext, OptimalEdit, RandomEdit
 from gmed.editing.base import History
 from gmed.learners import AGEM, BGD, GEM, GSS, HAL, MIR, ERTricks
 from gmed.learners.gem import dual
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
-from gmed.memory.loss_aware import leaving
+from gmed.memory.loss_aware import eviction_probabilities
 from gmed.models import LookAhead
 from gmed.retrieval import interference, most_interfered
-from gmed.rng import generator
+from gmed.rng import make_rng
 
 
 def mlp(seed=0):
@@ -49,7 +49,7 @@ def test_mir_scores_and_choice_by_brute_force():
     memory = Reservoir(60)
     stored = batch(60, 2)
     memory.allocate(*stored)
-    memory.insert(*stored, generator(0, "reservoir"))
+    memory.insert(*stored, make_rng(0, "reservoir"))
     ahead = LookAhead(model, x, y, lr=0.3)
     after = stepped(model, lambda m: cross_entropy(m(x), y), 0.3)
     candidates = torch.arange(5, 55)
@@ -106,7 +106,7 @@ def test_gem_never_steps_against_an_earlier_task():
         before = copy.deepcopy(learner.model)
         learner.observe(*batch(10, 100 + t), 2)
         for task in (0, 1):
-            slots = torch.from_numpy(held.of_task(task))
+            slots = torch.from_numpy(held.task_slots(task))
             old, new = (cross_entropy(m(held.x[slots]), held.y[slots]) for m in (before, learner.model))
             assert float((new - old).detach()) < 1e-6
 
@@ -118,10 +118,10 @@ def test_task_ring_keeps_the_latest_of_every_task():
     for task, start in ((0, 0), (1, 14), (2, 30)):
         ring.begin(task)
         for at in range(start, {0: 14, 1: 30, 2: 33}[task], 3):
-            ring.insert(x[at : at + 3], x[at : at + 3, 0].long(), generator(0, "reservoir", at))
-    assert sorted(ring.origin[ring.of_task(0)].tolist()) == [11, 12, 13, 14]
-    assert len(ring.of_task(1)) == 4
-    assert len(ring.of_task(2)) == 3
+            ring.insert(x[at : at + 3], x[at : at + 3, 0].long(), make_rng(0, "reservoir", at))
+    assert sorted(ring.stream_index[ring.task_slots(0)].tolist()) == [11, 12, 13, 14]
+    assert len(ring.task_slots(1)) == 4
+    assert len(ring.task_slots(2)) == 3
     assert len(ring) == 11
 
 
@@ -160,7 +160,7 @@ def test_gss_scores_by_brute_force():
 
 
 def held(learner):
-    slots = learner.memory.filled()
+    slots = learner.memory.occupied()
     return learner.memory.x[slots], learner.memory.y[slots]
 
 
@@ -178,10 +178,10 @@ def test_gss_replacement_probabilities_by_enumeration():
     memory = GSSGreedy(2)
     x, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
     memory.allocate(x, y)
-    memory.insert(x, y, generator(0, "reservoir"), score=torch.tensor(held))
+    memory.insert(x, y, make_rng(0, "reservoir"), score=torch.tensor(held))
     rng = np.random.default_rng(0)
     for _ in range(draws):
-        slot = memory.admit(y[:1], rng, score=torch.tensor([score]))[0]
+        slot = memory.select_slots(y[:1], rng, score=torch.tensor([score]))[0]
         if slot < 2:
             taken[slot] += 1
     error = np.sqrt(expected * (1 - expected) / draws)
@@ -193,8 +193,8 @@ def test_gss_passes_over_batches_that_agree():
     same = batch(10, 5)
     for _ in range(6):
         learner.observe(*same)  # its own gradient is in memory: nothing new
-    assert learner.memory.origin.tolist() == list(range(10))
-    assert learner.memory.seen == 60
+    assert learner.memory.stream_index.tolist() == list(range(10))
+    assert learner.memory.num_seen == 60
 
 
 # ---------------------------------------------------------------- ER with tricks
@@ -205,7 +205,7 @@ def test_loss_aware_reservoir_by_its_formula():
     counts = np.array([3, 3, 3, 1, 2, 2.0])
     scale = sum(abs(losses)) / sum(counts)
     score = [max(0.0, scale * c - loss) for c, loss in zip(counts, losses, strict=True)]
-    np.testing.assert_allclose(leaving(labels, losses), np.array(score) / sum(score))
+    np.testing.assert_allclose(eviction_probabilities(labels, losses), np.array(score) / sum(score))
 
 
 def test_tricks_decay_the_learning_rate_and_track_losses():
@@ -214,7 +214,7 @@ def test_tricks_decay_the_learning_rate_and_track_losses():
         learner.observe(*batch(10, t))
     assert learner.lr_now == pytest.approx(0.1 * 0.99**80)
     assert (learner.memory.loss > 0).all()
-    assert len(set(learner.memory.origin.tolist())) == 25
+    assert len(set(learner.memory.stream_index.tolist())) == 25
 
 
 # ---------------------------------------------------------------- BGD
@@ -297,8 +297,8 @@ def test_optimal_edit_against_finite_differences_through_the_update():
             rise = cross_entropy(after(earlier[0]), earlier[1]) - cross_entropy(model(earlier[0]), earlier[1])
         return 30 * float(rise)
 
-    moment = Moment(LookAhead(model, x, y, lr=lr), 10, lambda: generator(0, "editing"), History(*earlier))
-    moved = OptimalEdit(alpha=alpha, examples=30).edit(x_m, y_m, torch.zeros(4), moment)
+    context = EditContext(LookAhead(model, x, y, lr=lr), 10, lambda: make_rng(0, "editing"), History(*earlier))
+    moved = OptimalEdit(alpha=alpha, examples=30).edit(x_m, y_m, torch.zeros(4), context)
     numeric, h = torch.zeros_like(x_m), 1e-5
     for i in range(x_m.numel()):
         bump = torch.zeros_like(x_m)
@@ -311,7 +311,7 @@ def test_optimal_edit_against_finite_differences_through_the_update():
 def test_random_edit_has_its_length_and_no_preferred_direction():
     x = torch.zeros(4000, 1, 2, 2, dtype=torch.float64)
     moved = RandomEdit(stride=0.7).edit(
-        x, torch.zeros(4000), torch.zeros(4000), Moment(None, 10, lambda: generator(0, "e"))
+        x, torch.zeros(4000), torch.zeros(4000), EditContext(None, 10, lambda: make_rng(0, "e"))
     )
     np.testing.assert_allclose(moved.flatten(1).norm(dim=1), 0.7)
     assert moved.mean(0).abs().max() < 4.5 * 0.7 / 2 / math.sqrt(4000)
@@ -356,7 +356,7 @@ def test_hal_anchors_climb_their_objective():
 
 def augmented(x, **options):
     augment = Augmentation(**options)
-    return augment(x, torch.from_numpy(augment.maps(x.shape, generator(0, "a"))))
+    return augment(x, torch.from_numpy(augment.maps(x.shape, make_rng(0, "a"))))
 
 
 def test_augmentation_without_parameters_changes_nothing():

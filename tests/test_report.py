@@ -275,12 +275,12 @@ def test_a_watched_run_is_the_run_unwatched(monkeypatch):
     history = edit_history.edit_history(spec)
     last = history.looks[-1]
     assert last.seen == history.total == 1000
-    order = torch.argsort(last.origin)
-    mine = torch.argsort(plain.memory.origin)
-    assert torch.equal(last.origin[order], plain.memory.origin[mine])
+    order = torch.argsort(last.stream_index)
+    mine = torch.argsort(plain.memory.stream_index)
+    assert torch.equal(last.stream_index[order], plain.memory.stream_index[mine])
     assert torch.equal(last.x[order], plain.memory.x[mine])
-    assert torch.equal(last.age[order], plain.memory.age[mine])
-    assert torch.equal(history.originals, stream.x[last.origin].float().div(255))
+    assert torch.equal(last.edit_count[order], plain.memory.edit_count[mine])
+    assert torch.equal(history.originals, stream.x[last.stream_index].float().div(255))
     assert history.increases[0].shape == (2, 990)  # ten examples at every step but the first
 
 
@@ -306,8 +306,10 @@ def synthetic_history():
     looks = []
     for moment, origins in enumerate(([0, 1, 2, -1], [7, 1, 2, 9], [7, 1, 2, 9])):
         x = torch.stack([torch.full((1, 4, 4), 0.1 * (slot + moment)) for slot in range(4)])
-        age = torch.tensor([moment, moment, moment, 1])
-        looks.append(edit_history.Look(10 * moment + 10, x, torch.tensor([0, 1, 1, 2]), age, torch.tensor(origins)))
+        edit_count = torch.tensor([moment, moment, moment, 1])
+        looks.append(
+            edit_history.Look(10 * moment + 10, x, torch.tensor([0, 1, 1, 2]), edit_count, torch.tensor(origins))
+        )
     return edit_history.EditHistory(looks, [torch.tensor([[0.0, 0.1], [0.2, 0.3]])], torch.zeros(4, 1, 4, 4), 30)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gmed.editing import GMED, AdversarialEdit, History, Moment, OptimalEdit
+from gmed.editing import GMED, AdversarialEdit, EditContext, History, OptimalEdit
 from gmed.engine import RunSpec
 from gmed.engine.run import make_learner
 from gmed.errors import UsageError
@@ -73,7 +73,7 @@ def test_passes_at_other_parameters_use_batch_statistics_and_keep_none():
 
 
 def _moment(ahead):
-    return Moment(ahead, 10, history=History(*batch(12, seed=9)))
+    return EditContext(ahead, 10, history=History(*batch(12, seed=9)))
 
 
 def test_in_evaluation_mode_the_kept_statistics_are_used():

@@ -215,7 +215,7 @@ def test_merge_loads_what_computed_the_runs(gmed, tmp_path):
     (tmp_path / "shift.py").write_text(
         "from dataclasses import dataclass\nimport gmed\nfrom gmed.editing.base import Edit\n"
         "@gmed.register('shift')\n@dataclass(frozen=True)\nclass Shift(Edit):\n"
-        "    stride: float = 0.1\n    def edit(self, x_m, y_m, age, moment):\n        return x_m + self.stride\n"
+        "    stride: float = 0.1\n    def edit(self, x_m, y_m, count, context):\n        return x_m + self.stride\n"
     )
     with registered_only_here():
         gmed("runs", "--extension", "shift.py")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from gmed.streams import Stream, fuzzy, iid, permuted, pixels, rotated, split
+from gmed.streams import Stream, fuzzy, iid, permuted, rotated, split, to_float
 from gmed.streams.rotated import rotate
 from gmed.streams.variants import systematic_sample
 
@@ -34,8 +34,8 @@ def test_a_stream_is_a_function_of_its_seed(make, tasks, tiny):
     stream = make(tiny, 3)
     assert len(stream.tests) == len(stream.eval_points) == tasks
     assert stream.eval_points[-1] == len(stream)
-    assert pixels(stream.x).min() >= 0
-    assert pixels(stream.x).max() <= 1
+    assert to_float(stream.x).min() >= 0
+    assert to_float(stream.x).max() <= 1
 
 
 def test_split_tasks_are_pairs_in_order(tiny):
@@ -115,10 +115,10 @@ def test_batches_cover_the_stream_and_never_cross_a_point_of_evaluation(lengths,
     points = tuple(np.cumsum(lengths).tolist())
     total = points[-1]
     stream = Stream(torch.arange(float(total))[:, None], torch.arange(total), (), points, total)
-    stretches = [list(stretch) for stretch in stream.stretches(size)]
-    assert [sum(len(y) for _, y in s) for s in stretches] == lengths
-    assert torch.cat([y for s in stretches for _, y in s]).tolist() == list(range(total))
-    assert all(len(y) <= size for s in stretches for _, y in s)
+    task_batches = [list(stretch) for stretch in stream.task_batches(size)]
+    assert [sum(len(y) for _, y in s) for s in task_batches] == lengths
+    assert torch.cat([y for s in task_batches for _, y in s]).tolist() == list(range(total))
+    assert all(len(y) <= size for s in task_batches for _, y in s)
 
 
 def tasks_of(lengths):

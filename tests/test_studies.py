@@ -23,7 +23,7 @@ from gmed.plan import Planned
 from gmed.results import Store
 from gmed.results.store import Timing
 from gmed.results.tuning import candidates
-from gmed.streams import pixels
+from gmed.streams import to_float
 from gmed.studies import STUDIES, Asked, charts, cosine, gallery, get_study, sensitivity, tsne
 from gmed.studies.edited_memory_figure import edited_examples
 from gmed.studies.survey import recorded, survey
@@ -81,15 +81,15 @@ def memory():
 def test_the_edited_memory_is_what_a_plain_loop_leaves(memory):
     spec = RunSpec.make("split-mnist", SMALL, 0)
     learner, stream = make_learner(spec, torch.device("cpu")), spec.benchmark.make_stream(None, 0)
-    for stretch in stream.stretches(10):
+    for stretch in stream.task_batches(10):
         for x, y in stretch:
             learner.observe(x, y)
     assert torch.equal(memory.after, learner.memory.x[:40])
     assert torch.equal(memory.label, learner.memory.y[:40])
-    assert torch.equal(memory.age, learner.memory.age[:40])
-    for place, origin in enumerate(learner.memory.origin[:40].tolist()):
-        assert torch.equal(memory.before[place], pixels(stream.x[origin : origin + 1])[0])
-        assert memory.label[place] == stream.y[origin]
+    assert torch.equal(memory.edit_count, learner.memory.edit_count[:40])
+    for place, stream_index in enumerate(learner.memory.stream_index[:40].tolist()):
+        assert torch.equal(memory.before[place], to_float(stream.x[stream_index : stream_index + 1])[0])
+        assert memory.label[place] == stream.y[stream_index]
     assert not torch.equal(memory.before, memory.after)
     changed = [int(learner.predict(pair)[0]) != int(learner.predict(pair)[1]) for pair in pairs(memory)]
     assert prediction_change(spec) == pytest.approx(np.mean(changed))
@@ -101,7 +101,7 @@ def pairs(memory):
 
 def test_what_goes_into_tsne_is_what_memory_holds(memory):
     some = edited_examples(memory, (0, 1, 2, 3))
-    wanted = [place for place in range(40) if memory.label[place] <= 3 and memory.age[place] > 0]
+    wanted = [place for place in range(40) if memory.label[place] <= 3 and memory.edit_count[place] > 0]
     vectors = tsne.edit_vectors(some)
     assert len(vectors) == len(wanted) > 5
     for vector, place in zip(vectors, wanted, strict=True):
@@ -109,7 +109,7 @@ def test_what_goes_into_tsne_is_what_memory_holds(memory):
     places = tsne.embedded(vectors)
     assert places.shape == (len(wanted), 2) and np.array_equal(places, tsne.embedded(vectors))
     records = tsne.records_of(some, places)
-    assert [record["origin"] for record in records] == memory.origin[wanted].tolist()
+    assert [record["origin"] for record in records] == memory.stream_index[wanted].tolist()
     assert [record["x"] for record in records] == pytest.approx(places[:, 0].tolist())
 
 
@@ -131,8 +131,8 @@ def test_rows_of_the_gallery_are_what_memory_holds(memory):
     assert len(records) == 28 * 28 * len(chosen.label)
     assert chosen.label.tolist() == sorted(chosen.label.tolist()) and max(np.bincount(chosen.label)) <= gallery.OF_EACH
     for record in records[:: 28 * 28 // 3]:
-        place = memory.origin.tolist().index(record["origin"])
-        assert record["edits"] == memory.age[place] > 0 and record["label"] == memory.label[place] <= 3
+        place = memory.stream_index.tolist().index(record["origin"])
+        assert record["edits"] == memory.edit_count[place] > 0 and record["label"] == memory.label[place] <= 3
         assert record["before"] == float(memory.before[place, 0, record["row"], record["column"]])
         assert record["after"] == float(memory.after[place, 0, record["row"], record["column"]])
     changes = (chosen.after - chosen.before).abs().max()

@@ -218,7 +218,7 @@ class Twice(ER):
     capturable = True
 
     def step(self, x, y):
-        self.draw()
+        self.sample()
         super().step(x, y)
 
 
@@ -243,8 +243,8 @@ def test_extra_examples_are_none_that_were_drawn_otherwise():
     class Own(ER):
         capturable = True
 
-        def retrieved(self, ahead, purpose="replay"):
-            return super().retrieved(ahead, purpose).flip(0)
+        def retrieve(self, ahead, purpose="replay"):
+            return super().retrieve(ahead, purpose).flip(0)
 
     def own():
         return Own(
@@ -253,7 +253,7 @@ def test_extra_examples_are_none_that_were_drawn_otherwise():
 
     learner = own()
     alone(learner, stream(0, 40), 10, [0, 40])
-    edited = learner.edit(learner.retrieved(learner.look_ahead(*learner_batch())), learner.look_ahead(*learner_batch()))
+    edited = learner.edit(learner.retrieve(learner.look_ahead(*learner_batch())), learner.look_ahead(*learner_batch()))
     assert sorted(edited.slots.tolist()) == list(range(12))
     with pytest.raises(UsageError, match="draws 'extra' unplanned"):
         together([own()], [stream(0, 200)], 10, [0, 200])
@@ -264,12 +264,12 @@ def test_a_step_that_is_not_decided_ahead_may_ask_as_often_as_it_likes():
         def step(self, x, y):
             ahead = self.look_ahead(x, y)
             for purpose in ("replay", "replay again"):
-                self.write_back(self.edit(self.draw(purpose), ahead))
-            self.remember(x, y)
+                self.write_back(self.edit(self.sample(purpose), ahead))
+            self.update_memory(x, y)
 
     learner = Twice(model(0), lr=0.1, memory=Reservoir(25), editing=RandomEdit(stride=0.3))
     together([learner], [stream(0, 100)], 10, [0, 100])
-    assert learner.memory.age.max() > 2
+    assert learner.memory.edit_count.max() > 2
 
 
 def test_extra_examples_are_none_that_were_drawn_before_others_entered():
@@ -278,9 +278,9 @@ def test_extra_examples_are_none_that_were_drawn_before_others_entered():
         slots = ()
 
         def step(self, x, y):
-            drawn = self.draw()
-            self.remember(x, y)
-            self.sample(3, "something else")
+            drawn = self.sample()
+            self.update_memory(x, y)
+            self.sample_memory(3, "something else")
             self.slots = self.edit(drawn, self.look_ahead(x, y)).slots.tolist()
 
     learner = Late(model(0), lr=0.1, memory=Reservoir(60), editing=GMED(alpha=1.0, beta=0, extra=10))
@@ -425,10 +425,10 @@ def test_a_memory_with_the_host_changes_nothing(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
     def learned(share):
-        monkeypatch.setattr(pinned, "SHARE", share)
+        monkeypatch.setattr(pinned, "MAX_GPU_FRACTION", share)
         learners = [FORESEEN["er+gmed"](model(seed, "cuda"), seed) for seed in range(2)]
         group = together(learners, [stream(seed, 900, "cuda") for seed in range(2)], 10, [0, 455, 900])
-        assert group.captured and all(("x" in learner.memory._on_host) == (share == 0) for learner in learners)
+        assert group.captured and all(("x" in learner.memory._pinned) == (share == 0) for learner in learners)
         return learners
 
     on_gpu, on_host = learned(1.0), learned(0.0)
@@ -437,7 +437,7 @@ def test_a_memory_with_the_host_changes_nothing(monkeypatch):
         assert state["memory.x"].device.type == "cpu" and same({k: v.cpu() for k, v in state.items()}, cpu(theirs))
         again = FORESEEN["er+gmed"](model(9, "cuda"), 9)
         again.load_state_dict(state)
-        assert "x" in again.memory._on_host and same(cpu(again), cpu(theirs))
+        assert "x" in again.memory._pinned and same(cpu(again), cpu(theirs))
 
 
 def cpu(learner):

@@ -31,9 +31,9 @@ class Augmentation:
     Examples
     --------
     >>> import torch
-    >>> from gmed.rng import generator
+    >>> from gmed.rng import make_rng
     >>> x, augment = torch.rand(5, 1, 28, 28), Augmentation(rotation=10, crop=2)
-    >>> augment(x, torch.from_numpy(augment.maps(x.shape, generator(0, "augmentation")))).shape
+    >>> augment(x, torch.from_numpy(augment.maps(x.shape, make_rng(0, "augmentation")))).shape
     torch.Size([5, 1, 28, 28])
     """
 
@@ -48,7 +48,7 @@ class Augmentation:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)!r}")
         if self.scaling >= 1:
             raise UsageError(f"scaling must be below 1, not {self.scaling!r}")
-        check_int("crop", self.crop, least=0)
+        check_int("crop", self.crop, minimum=0)
 
     def __call__(self, x: Tensor, maps: Tensor) -> Tensor:
         """Each image as its map shows it."""

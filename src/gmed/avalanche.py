@@ -10,7 +10,7 @@ from torch import Tensor
 from gmed.editing import Edit
 from gmed.errors import InputError, UsageError, check_float
 from gmed.learners import ER
-from gmed.learners.replay import Edited
+from gmed.learners.replay import EditedBatch
 from gmed.memory import Memory
 from gmed.models import LookAhead
 from gmed.retrieval import Retrieval
@@ -30,7 +30,7 @@ class _Step(NamedTuple):
 
     x: Tensor
     y: Tensor
-    edited: Edited
+    edited: EditedBatch
     y_m: Tensor
     output_m: Tensor | None = None
 
@@ -83,7 +83,7 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.memory = memory
-        self.lr = None if lr is None else check_float("lr", lr, above=0)
+        self.lr = None if lr is None else check_float("lr", lr, greater_than=0)
         self.learner: ER | None = None
         self._parts: dict[str, Any] = {
             "memory": memory,
@@ -116,17 +116,17 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
         learner, memory = self._learner(), self.memory
         x, y = strategy.mb_x, strategy.mb_y
         self._check(x, y)
-        if memory.ready:
+        if memory.is_allocated:
             memory.to(x)
         else:
             memory.allocate(x, y)
         learner.model, learner.lr = strategy.model, self._step_size(strategy)
         ahead = LookAhead(strategy.model, x, y, lr=learner.lr, loss=strategy._criterion)
         if again := strategy.clock.train_exp_epochs:
-            drawn = learner.retrieved(ahead, f"replay {again}")
-            edited = Edited(drawn, memory.x[drawn])
+            drawn = learner.retrieve(ahead, f"replay {again}")
+            edited = EditedBatch(drawn, memory.x[drawn])
         else:
-            drawn = learner.retrieved(ahead)
+            drawn = learner.retrieve(ahead)
             edited = learner.edit(drawn, ahead)
         self._step = _Step(x, y, edited, memory.y[drawn])
         strategy.mbatch[0] = torch.cat([x, edited.x[: len(drawn)]])
@@ -146,8 +146,8 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
 
     def before_update(self, strategy: Any, **kwargs: Any) -> None:
         """Refuse an update that is not finite."""
-        slope = {name: p.grad for name, p in strategy.model.named_parameters() if p.grad is not None}
-        self._learner().check_finite(strategy.loss.detach(), slope)
+        grads = {name: p.grad for name, p in strategy.model.named_parameters() if p.grad is not None}
+        self._learner().check_finite(strategy.loss.detach(), grads)
 
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """Write edited examples back and offer the batch to memory."""
@@ -155,7 +155,7 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
         if strategy.clock.train_exp_epochs == 0:
             learner.write_back(step.edited)
         if strategy.clock.train_exp_epochs == strategy.train_epochs - 1:
-            learner.remember(step.x, step.y)
+            learner.update_memory(step.x, step.y)
             learner.steps += 1
         self._step = None
 
@@ -175,7 +175,7 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
             raise InputError(f"inputs must be floating-point tensors, not {x.dtype}; add a transform such as ToTensor")
         if y.dtype != torch.int64 or y.shape != (len(x),):
             raise InputError(f"targets must be one class label per example, not {y.dtype} {tuple(y.shape)}")
-        if self.memory.ready and x.shape[1:] != self.memory.x.shape[1:]:
+        if self.memory.is_allocated and x.shape[1:] != self.memory.x.shape[1:]:
             stored = tuple(self.memory.x.shape[1:])
             raise InputError(f"examples have shape {tuple(x.shape[1:])}, those stored {stored}; make them alike")
 

@@ -78,14 +78,14 @@ def old_attributes(**names: str) -> Callable[[C], C]:
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore")
     ...     class Mine(Memory):
-    ...         def forget(self): return "mine"
+    ...         def forget(self): return super().forget() + " by mine"
     ...     Memory().forget(), Mine().remove()
-    ('removed', 'mine')
+    ('removed', 'removed by mine')
     """
 
     def decorate(part: C) -> C:
         for old, new in names.items():
-            setattr(part, old, _alias(old, new))
+            setattr(part, old, _alias(part, old, new))
         inherited: Any = part.__init_subclass__
 
         def init_subclass(cls: type, **options: Any) -> None:
@@ -94,7 +94,6 @@ def old_attributes(**names: str) -> Callable[[C], C]:
                 if old in vars(cls):
                     warn(f"{cls.__name__}.{old}", f"{cls.__name__}.{new}")
                     setattr(cls, new, vars(cls)[old])
-                    delattr(cls, old)
 
         part.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment,arg-type]
         return part
@@ -102,10 +101,12 @@ def old_attributes(**names: str) -> Callable[[C], C]:
     return decorate
 
 
-def _alias(old: str, new: str) -> property:
+def _alias(owner: type, old: str, new: str) -> property:
     def get(self: Any) -> Any:
         warn(f"{type(self).__name__}.{old}", f"{type(self).__name__}.{new}")
-        return getattr(self, new)
+        lineage = type(self).__mro__
+        overriding = [cls for cls in lineage[: lineage.index(owner)] if old in vars(cls)]
+        return getattr(super(overriding[-1], self), new) if overriding else getattr(self, new)  # from super().old
 
     def set_(self: Any, value: Any) -> None:
         warn(f"{type(self).__name__}.{old}", f"{type(self).__name__}.{new}")

@@ -37,7 +37,7 @@ class GmedWarning(UserWarning):
     """Base of the warnings that the command line says in one line; the message says what to do."""
 
 
-def check_int(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+def check_int(name: str, value: object, minimum: int = 1, maximum: int | None = None) -> int:
     """``value`` as an int, or the error that says what it must be.
 
     >>> check_int("steps", 3)
@@ -48,18 +48,18 @@ def check_int(name: str, value: object, least: int = 1, most: int | None = None)
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        number = least - 1
-    if number < least:
-        raise UsageError(f"{name} must be a whole number of at least {least}, not {short(value)}")
-    if most is not None and number > most:
-        raise UsageError(f"{name} must be a whole number of at most {most:,}, not {short(value)}")
+        number = minimum - 1
+    if number < minimum:
+        raise UsageError(f"{name} must be a whole number of at least {minimum}, not {short(value)}")
+    if maximum is not None and number > maximum:
+        raise UsageError(f"{name} must be a whole number of at most {maximum:,}, not {short(value)}")
     return number
 
 
-def check_float(name: str, value: object, *, above: float = -math.inf) -> float:
+def check_float(name: str, value: object, *, greater_than: float = -math.inf) -> float:
     """``value`` as a float, or the error that says what it must be.
 
-    >>> check_float("lr", 1, above=0)
+    >>> check_float("lr", 1, greater_than=0)
     1.0
     """
     try:
@@ -68,8 +68,8 @@ def check_float(name: str, value: object, *, above: float = -math.inf) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not (math.isfinite(number) and number > above):
-        bound = "" if above == -math.inf else f" above {above:g}"
+    if not (math.isfinite(number) and number > greater_than):
+        bound = "" if greater_than == -math.inf else f" above {greater_than:g}"
         raise UsageError(f"{name} must be a finite number{bound}, not {short(value)}")
     return number
 

@@ -232,9 +232,9 @@ class Experiment:
         for path in self.extensions:
             load_extension(path)
         check_device(self.device)
-        check_float("checkpoint_every", self.checkpoint_every, above=0)
+        check_float("checkpoint_every", self.checkpoint_every, greater_than=0)
         if self.workers is not None:
-            check_int("workers", self.workers, least=0)
+            check_int("workers", self.workers, minimum=0)
         if self.store is not None and str(self.store) in ("", ".", ":memory:"):
             raise UsageError(f"store must be a file, not {str(self.store)!r}; in Python, store=None keeps nothing")
 
@@ -588,7 +588,7 @@ def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
         if isinstance(seeds, int):
             found = list(range(check_int("seeds", seeds))) if seeds <= MOST_SEEDS else []
         else:
-            found = [check_int("a seed", seed, least=0) for seed in seeds]
+            found = [check_int("a seed", seed, minimum=0) for seed in seeds]
     except (TypeError, ValueError):
         found = []
     if not found or len(set(found)) < len(found) or max(found) >= 2**63:

@@ -157,7 +157,7 @@ def register(
     ... class Fading(gmed.editing.Edit):
     ...     '''Stored examples fade.'''
     ...     share: float = 0.01
-    ...     def edit(self, x_m, y_m, age, moment):
+    ...     def edit(self, x_m, y_m, edit_count, context):
     ...         return x_m * (1 - self.share)
     >>> gmed.engine.resolve(gmed.engine.get_benchmark("split-mnist"), "er + fading(share=0.5)").name
     'er+fading(share=0.5)'

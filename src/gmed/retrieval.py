@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from gmed.deprecated import old_attributes
 from gmed.memory import Memory
 from gmed.models import LookAhead
 
 
+@old_attributes(foreseeable="capturable")
 class Retrieval(ABC):
     """Which stored examples a learner replays; without one, it draws them uniformly.
 
@@ -36,7 +38,7 @@ class Retrieval(ABC):
         Parameters
         ----------
         memory
-            What is stored; ``memory.filled()`` says in which slots. It is never empty.
+            What is stored; ``memory.occupied()`` says in which slots. It is never empty.
         count
             How many examples the learner replays in a step.
         ahead
@@ -49,8 +51,8 @@ class Retrieval(ABC):
 def uniform(stored: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """``count`` of the slots that hold an example, all equally likely, none twice; all of them if they are fewer.
 
-    >>> from gmed.rng import generator
-    >>> sorted(uniform(np.arange(4), 10, generator(0, "replay")).tolist())
+    >>> from gmed.rng import make_rng
+    >>> sorted(uniform(np.arange(4), 10, make_rng(0, "replay")).tolist())
     [0, 1, 2, 3]
     """
     return rng.choice(stored, min(count, len(stored)), replace=False) if len(stored) else stored

@@ -59,7 +59,7 @@ class GMEDClassifier(base.Classifier):
     def __init__(self, settings: Settings | None = None, buffer: int = 10, seed: int = 0) -> None:
         self.settings = settings
         self.buffer = check_int("buffer", buffer)
-        self.seed = check_int("seed", seed, least=0)
+        self.seed = check_int("seed", seed, minimum=0)
         self._features: list[Any] = []
         self._waiting: list[tuple[list[float], Any]] = []
         self._classifier: OnlineClassifier | None = None

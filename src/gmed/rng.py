@@ -23,7 +23,7 @@ from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 
-class _Key(ISeedSequence):
+class _SeedKey(ISeedSequence):
     """The key of one seed and purpose, in the form that a bit generator takes up fastest."""
 
     def __init__(self, seed: int, purpose: str) -> None:
@@ -35,15 +35,15 @@ class _Key(ISeedSequence):
 
 _torch_generators = threading.RLock()  # they belong to the whole process
 
-_key = lru_cache(maxsize=4096)(_Key)
+_key = lru_cache(maxsize=4096)(_SeedKey)
 
 
-def generator(seed: int, purpose: str, step: int = 0) -> np.random.Generator:
+def make_rng(seed: int, purpose: str, step: int = 0) -> np.random.Generator:
     """The generator of one purpose at one step: a Philox counter, so every step is reached at once.
 
-    >>> int(generator(0, "replay", 7).integers(1000)) == int(generator(0, "replay", 7).integers(1000))
+    >>> int(make_rng(0, "replay", 7).integers(1000)) == int(make_rng(0, "replay", 7).integers(1000))
     True
-    >>> int(generator(0, "replay", 7).integers(1000)) == int(generator(0, "reservoir", 7).integers(1000))
+    >>> int(make_rng(0, "replay", 7).integers(1000)) == int(make_rng(0, "reservoir", 7).integers(1000))
     False
     """
     counter = np.array([0, 0, 0, step], dtype=np.uint64)  # a step owns 2^192 blocks of its own
@@ -57,5 +57,5 @@ def seeded_torch(seed: int, purpose: str, step: int = 0) -> Iterator[None]:
     For code that draws from torch's global state: layer initialisation and dropout. Threads take turns.
     """
     with _torch_generators, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(int(generator(seed, purpose, step).integers(2**63 - 1)))
+        torch.manual_seed(int(make_rng(seed, purpose, step).integers(2**63 - 1)))
         yield

@@ -192,7 +192,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.__dict__ = fitted.__dict__  # all of it at once
         return self
 
-    def forget(
+    def remove_examples(
         self,
         *,
         row: int | Sequence[int] | None = None,
@@ -204,11 +204,11 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         row, label, where
-            As in :meth:`gmed.online.OnlineClassifier.forget`.
+            As in :meth:`gmed.online.OnlineClassifier.remove_examples`.
         """
         check_is_fitted(self)
         with self._lock:
-            return self._classifier.forget(row=row, label=label, where=where)
+            return self._classifier.remove_examples(row=row, label=label, where=where)
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray[np.float64], NDArray[Any]]:
         if not reset and self._plainly_rows(X) and _plainly_labels(y) and len(X) == len(y):
@@ -232,7 +232,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _new(self, features: int) -> OnlineClassifier:
         settings, state = self._settings(), self.random_state
         chance = isinstance(state, np.random.RandomState) or state is None
-        seed = check_random_state(state).randint(2**31) if chance else check_int("random_state", state, least=0)
+        seed = check_random_state(state).randint(2**31) if chance else check_int("random_state", state, minimum=0)
         classifier = OnlineClassifier(settings, features, int(seed))
         classifier.feature_names = _names(getattr(self, "feature_names_in_", None))
         return classifier

@@ -78,7 +78,7 @@ def one_seed_is_one_result(text: str) -> None:
     if first.memory is not None:
         other = learn(make(text, seed=1), stream(12)).state_dict()
         apart = any(not torch.equal(other[name], t) for name, t in first.state_dict().items())
-        _owed(apart, f"{text}: seeds 0 and 1 come out alike; draw from self.random(purpose) or moment.random()")
+        _owed(apart, f"{text}: seeds 0 and 1 come out alike; draw from self.random(purpose) or context.random()")
 
 
 def a_state_goes_on_exactly(text: str) -> None:
@@ -109,7 +109,7 @@ def memory_is_sound(text: str, learner: Learner) -> None:
         _owed(
             within, f"{text}: {len(memory)} examples are stored in {len(memory.x)} slots, {memory.capacity} asked for"
         )
-        stored = memory.origin.cpu()[torch.from_numpy(memory.filled())]
+        stored = memory.stream_index.cpu()[torch.from_numpy(memory.occupied())]
         sound = len(set(stored.tolist())) == len(stored) and bool((stored >= 0).all())
         _owed(sound, f"{text}: memory.filled() names slots without an example, or an example is stored twice")
 
@@ -154,7 +154,7 @@ def an_edit_changes_what_is_stored(text: str) -> None:
     if make(text).editing.write_back:  # type: ignore[attr-defined]
         _owed(not torch.equal(plain.x, edited.x), f"{text}: after 20 steps no stored example has been edited")
     if edited.capturable:
-        _owed(torch.equal(plain.origin, edited.origin), f"{text}: with the edit, other examples are stored")
+        _owed(torch.equal(plain.stream_index, edited.stream_index), f"{text}: with the edit, other examples are stored")
 
 
 def steps_decided_ahead_are_the_same_steps(text: str) -> None:
@@ -180,11 +180,13 @@ def examples_are_forgotten_on_request(text: str) -> None:
     memory = learner.memory
     if memory is None or getattr(getattr(learner, "editing", None), "oracle", False):
         return
-    before, slots = learner.state_dict(), memory.filled()
+    before, slots = learner.state_dict(), memory.occupied()
     gone, stays = slots[::3], np.delete(slots, np.s_[::3])
-    count = learner.forget(origin=memory.origin[torch.from_numpy(gone)].tolist())
+    count = learner.remove_examples(stream_index=memory.stream_index[torch.from_numpy(gone)].tolist())
     after = learner.state_dict()
-    _owed(count == len(gone) and memory.filled().tolist() == stays.tolist(), f"{text}: others than asked for are gone")
+    _owed(
+        count == len(gone) and memory.occupied().tolist() == stays.tolist(), f"{text}: others than asked for are gone"
+    )
     for name in before:
         if memory.has_column(name.removeprefix("memory.")) and name != "memory.origin":
             left = before[name].clone()
@@ -196,7 +198,7 @@ def examples_are_forgotten_on_request(text: str) -> None:
     copy.load_state_dict(after)
     states = [learn(one, batches[10:]).state_dict() for one in (learner, copy)]
     _same(text, "a learner that has forgotten, and its copy", *states)
-    learner.forget(where=lambda x, y: y >= 0)
+    learner.remove_examples(where=lambda x, y: y >= 0)
     _owed(len(memory) == 0, f"{text}: something is left after all was forgotten")
     memory_is_sound(text, learn(learner, batches[10:]))
 

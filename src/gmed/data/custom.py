@@ -26,7 +26,7 @@ from gmed.data.tabular import read_table
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.io.files import open_regular
 from gmed.io.memory_limit import check_room
-from gmed.rng import generator
+from gmed.rng import make_rng
 
 NAMES = ("x", "y", "x_test", "y_test")
 """The arrays of an .npz file that are read."""
@@ -457,7 +457,7 @@ def _divided(path: Path, raw: Raw, kind: str, option: str) -> OwnDataset:
 
 def _held_out(path: Path, task: NDArray[np.int64], tasks: int) -> NDArray[np.bool_]:
     """Which examples are kept for testing: the same share of every task, the same ones for every seed."""
-    chooser, out = generator(0, "test examples"), np.zeros(len(task), dtype=bool)
+    chooser, out = make_rng(0, "test examples"), np.zeros(len(task), dtype=bool)
     for number in range(tasks):
         places = np.flatnonzero(task == number)
         if len(places) < 2:

@@ -2,7 +2,7 @@
 
 # ruff: isort: skip_file
 # in the order in which edits are listed
-from gmed.editing.base import Edit, History, Moment
+from gmed.editing.base import Edit, History, EditContext
 from gmed.editing.gmed import GMED, edit_examples
 from gmed.editing.random_edit import RandomEdit
 from gmed.editing.adversarial_edit import AdversarialEdit
@@ -12,8 +12,8 @@ __all__ = [
     "GMED",
     "AdversarialEdit",
     "Edit",
+    "EditContext",
     "History",
-    "Moment",
     "OptimalEdit",
     "RandomEdit",
     "edit_examples",

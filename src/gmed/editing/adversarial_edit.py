@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gmed.editing.base import Edit, Moment
+from gmed.editing.base import Edit, EditContext
 from gmed.errors import check_float
 from gmed.memory import where_finite
 from gmed.registry import register
@@ -44,7 +44,7 @@ class AdversarialEdit(Edit):
         return True
 
     @torch.enable_grad()
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+    def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
         x = x_m.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(moment.ahead.loss_before(x, y_m), x)
-        return where_finite(x_m + self.stride * slope.sign(), x_m)
+        (grads,) = torch.autograd.grad(context.lookahead.loss_before(x, y_m), x)
+        return where_finite(x_m + self.stride * grads.sign(), x_m)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gmed.deprecated import old_attributes
 from gmed.models import LookAhead
 
 
@@ -22,13 +23,14 @@ class History(NamedTuple):
     y: Tensor
 
 
+@old_attributes(ahead="lookahead", planned="draw")
 @dataclass(frozen=True)
-class Moment:
+class EditContext:
     """What an edit may know of the step it is part of.
 
     Attributes
     ----------
-    ahead
+    lookahead
         The look-ahead on the incoming batch, shared by everything in this step.
     batch_size
         How many examples the learner replays per step when memory is full: the constant that strides are
@@ -36,19 +38,20 @@ class Moment:
     random
         Gives this step's random numbers for editing; no other generator may be used.
     history
-        All earlier examples, for edits that declare ``oracle`` and for no other.
-    planned
+        All earlier examples, for edits that declare ``needs_history`` and for no other.
+    draw
         Gives as a tensor what a function decides by :attr:`random` alone, at most once an edit. An edit that asks for
         its random numbers so, and asks the host for nothing else, can be decided ahead (:attr:`Edit.capturable`).
     """
 
-    ahead: LookAhead
+    lookahead: LookAhead
     batch_size: int
     random: Callable[[], np.random.Generator] = lambda: np.random.default_rng(0)
     history: History | None = None
-    planned: Callable[[Callable[[], NDArray[Any]]], Tensor] = lambda decide: torch.from_numpy(decide())
+    draw: Callable[[Callable[[], NDArray[Any]]], Tensor] = lambda draw_fn: torch.from_numpy(draw_fn())
 
 
+@old_attributes(foreseeable="capturable", oracle="needs_history")
 class Edit(ABC):
     """How examples drawn from memory are changed.
 
@@ -58,8 +61,8 @@ class Edit(ABC):
         How many further examples a learner draws for editing alone.
     write_back
         Whether the learner stores what was edited.
-    oracle
-        Whether the edit needs :attr:`Moment.history`.
+    needs_history
+        Whether the edit needs :attr:`EditContext.history`.
     """
 
     part_kind: ClassVar[str] = "edit"
@@ -67,7 +70,7 @@ class Edit(ABC):
     version: ClassVar[int] = 1
     extra: int = 0
     write_back: bool = True
-    oracle: ClassVar[bool] = False
+    needs_history: ClassVar[bool] = False
 
     @property
     def capturable(self) -> bool:
@@ -75,7 +78,7 @@ class Edit(ABC):
         return False
 
     @abstractmethod
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+    def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
         """The edited ``x_m``, a new tensor; nothing given is changed.
 
         Parameters

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.editing.base import Edit, Moment
+from gmed.deprecated import old_parameters
+from gmed.editing.base import Edit, EditContext
 from gmed.errors import GmedError, InputError, UsageError, check_float, check_int
 from gmed.memory import where_finite
 from gmed.models import LookAhead, Loss, unchanged_inputs
@@ -88,10 +89,10 @@ class GMED(Edit):
         if check_float("alpha", self.alpha) < 0:
             raise UsageError(f"alpha must not be negative, not {self.alpha!r}")
         check_float("beta", self.beta)
-        if check_float("gamma", self.gamma, above=0) > 1:
+        if check_float("gamma", self.gamma, greater_than=0) > 1:
             raise UsageError(f"gamma must be above 0 and at most 1, not {self.gamma!r}")
         check_int("steps", self.steps)
-        check_int("extra", self.extra, least=0)
+        check_int("extra", self.extra, minimum=0)
         if self.clamp is not None:
             if not isinstance(self.clamp, (tuple, list)) or len(self.clamp) != 2:
                 raise UsageError(f"clamp must be a range (low, high), not {self.clamp!r}")
@@ -105,10 +106,10 @@ class GMED(Edit):
         return True
 
     @torch.enable_grad()
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
-        original, ahead = x_m, moment.ahead
-        stride = self._stride(age, x_m)
-        share = len(x_m) / moment.batch_size  # turns a mean over these examples into their sum / batch_size
+    def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
+        original, ahead = x_m, context.lookahead
+        stride = self._stride(edit_count, x_m)
+        share = len(x_m) / context.batch_size  # turns a mean over these examples into their sum / batch_size
         for _ in range(self.steps):
             x_m = x_m.detach().requires_grad_()
             loss_before, loss_after = ahead.losses(x_m, y_m)
@@ -118,13 +119,14 @@ class GMED(Edit):
         x_m = x_m if self.clamp is None else x_m.clamp(*self.clamp)
         return where_finite(x_m, original)
 
-    def _stride(self, age: Tensor, x_m: Tensor) -> float | Tensor:
+    def _stride(self, edit_count: Tensor, x_m: Tensor) -> float | Tensor:
         """γ^k α, for each example."""
         if self.gamma == 1:
             return self.alpha
-        return self.alpha * self.gamma ** age.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
+        return self.alpha * self.gamma ** edit_count.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
 
 
+@old_parameters(age="edit_count")
 def edit_examples(
     model: nn.Module,
     x_mem: Tensor,
@@ -136,7 +138,7 @@ def edit_examples(
     alpha: float,
     beta: float,
     gamma: float = 1.0,
-    age: Tensor | None = None,
+    edit_count: Tensor | None = None,
     steps: int = 1,
     loss: Loss = cross_entropy,
     clamp: tuple[float, float] | None = None,
@@ -198,18 +200,20 @@ def edit_examples(
         if x.ndim == 0 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):
             shapes = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
             raise InputError(f"x_{name} and y_{name} must hold the same number of examples, not none: {shapes}")
-    if age is None:
-        age = torch.zeros(len(x_mem), dtype=torch.int64, device=x_mem.device)
-    elif not isinstance(age, Tensor) or age.shape != (len(x_mem),) or (age < 0).any():
-        given = tuple(age.shape) if isinstance(age, Tensor) else type(age).__name__
+    if edit_count is None:
+        edit_count = torch.zeros(len(x_mem), dtype=torch.int64, device=x_mem.device)
+    elif not isinstance(edit_count, Tensor) or edit_count.shape != (len(x_mem),) or (edit_count < 0).any():
+        given = tuple(edit_count.shape) if isinstance(edit_count, Tensor) else type(edit_count).__name__
         raise InputError(f"age must be a tensor of one number from 0 on per example: {given} for {len(x_mem)}")
     size = len(x_mem) if batch_size is None else check_int("batch_size", batch_size)
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
-    lr = check_float("lr", lr, above=0)
+    lr = check_float("lr", lr, greater_than=0)
     try:
         with unchanged_inputs(x_mem.detach(), x_stream.detach()) as (x_m, x_n):
-            return editing.edit(x_m, y_mem, age, Moment(LookAhead(model, x_n, y_stream, lr=lr, loss=loss), size))
+            return editing.edit(
+                x_m, y_mem, edit_count, EditContext(LookAhead(model, x_n, y_stream, lr=lr, loss=loss), size)
+            )
     except (torch.OutOfMemoryError, GmedError):
         raise
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:

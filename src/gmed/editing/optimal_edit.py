@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gmed.editing.base import Edit, History, Moment
+from gmed.editing.base import Edit, EditContext, History
 from gmed.errors import UsageError, check_float, check_int
 from gmed.memory import where_finite
 from gmed.models import LookAhead, forward
@@ -44,7 +44,7 @@ class OptimalEdit(Edit):
     forgetting worse, and the experiments read as descent.
     """
 
-    oracle: ClassVar[bool] = True
+    needs_history: ClassVar[bool] = True
 
     alpha: float
     examples: int = 500
@@ -53,31 +53,31 @@ class OptimalEdit(Edit):
         check_float("alpha", self.alpha)
         check_int("examples", self.examples)
 
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
-        if moment.history is None:
+    def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
+        if context.history is None:
             raise UsageError("the optimal edit needs a history of earlier examples; ER and its kin keep one for it")
-        count = len(moment.history.y)
+        count = len(context.history.y)
         if count == 0:
             return x_m
-        some = moment.random().choice(count, min(self.examples, count), replace=False)
+        some = context.random().choice(count, min(self.examples, count), replace=False)
         chosen = torch.from_numpy(some).to(y_m.device)
-        earlier = History(moment.history.x[chosen], moment.history.y[chosen])
-        slope = forgetting_gradient(moment.ahead, x_m, y_m, earlier) * count
-        return where_finite(x_m - self.alpha * slope, x_m)
+        earlier = History(context.history.x[chosen], context.history.y[chosen])
+        grads = forgetting_gradient(context.lookahead, x_m, y_m, earlier) * count
+        return where_finite(x_m - self.alpha * grads, x_m)
 
 
 @torch.enable_grad()
 def forgetting_gradient(ahead: LookAhead, x_m: Tensor, y_m: Tensor, earlier: History) -> Tensor:
     """∇_{x_m} of the mean loss of ``earlier`` after the real update on the incoming batch and (x_m, y_m)."""
     x = x_m.detach().requires_grad_()
-    names = list(ahead.current)
-    theta = {name: p.detach().requires_grad_() for name, p in ahead.current.items()}
+    names = list(ahead.theta)
+    theta = {name: p.detach().requires_grad_() for name, p in ahead.theta.items()}
     replay_loss = ahead.loss(forward(ahead.model, theta, x), y_m)
     replay_slope = torch.autograd.grad(replay_loss, [theta[name] for name in names], create_graph=True)
     updated = {
-        name: theta[name] - ahead.lr * (ahead.stream_gradient[name] + slope)
-        for name, slope in zip(names, replay_slope, strict=True)
+        name: theta[name] - ahead.lr * (ahead.stream_gradient[name] + grads)
+        for name, grads in zip(names, replay_slope, strict=True)
     }
     loss = ahead.loss(forward(ahead.model, updated, earlier.x), earlier.y)
-    (slope,) = torch.autograd.grad(loss, x)
-    return slope
+    (grads,) = torch.autograd.grad(loss, x)
+    return grads

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gmed.editing.base import Edit, Moment
+from gmed.editing.base import Edit, EditContext
 from gmed.errors import check_float
 from gmed.memory import where_finite
 from gmed.registry import register
@@ -43,10 +43,10 @@ class RandomEdit(Edit):
     def capturable(self) -> bool:
         return True
 
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
+    def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
         shape, kind = x_m.shape, np.float64 if x_m.dtype is torch.float64 else np.float32
-        random = moment.random
-        direction = moment.planned(lambda: random().standard_normal(shape).astype(kind)).to(x_m)
+        random = context.random
+        direction = context.draw(lambda: random().standard_normal(shape).astype(kind)).to(x_m)
         length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
         stride = self.stride if abs(self.stride) <= torch.finfo(x_m.dtype).max else inf
         return where_finite(torch.add(x_m, direction / length, alpha=stride), x_m)

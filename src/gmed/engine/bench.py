@@ -18,7 +18,7 @@ from gmed.engine.stages import Stages
 from gmed.engine.terms import keep_freed_memory, pick_device
 from gmed.engine.together import Together
 from gmed.engine.training import train
-from gmed.streams import Stream, pixels
+from gmed.streams import Stream, to_float
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mini-imagenet": (3, 84, 84)}
 """The images of each data set; speed does not depend on what they show."""
@@ -109,7 +109,7 @@ def seconds_to_predict(benchmark: str, method: str, *, device: str = "auto", exa
     """How long a method takes to classify an example here, among many."""
     spec, where = RunSpec.make(benchmark, method, 0), pick_device(device)
     learner = make_learner(spec, where)
-    x = pixels(_random_stream(spec.benchmark, (examples // spec.benchmark.batch_size,), where).x)
+    x = to_float(_random_stream(spec.benchmark, (examples // spec.benchmark.batch_size,), where).x)
     found = []
     for _ in range(2):  # libraries set themselves up in the first
         _wait(where)
@@ -170,13 +170,13 @@ def _stages(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: torch.
 
 def _random_stream(benchmark: Benchmark, steps: Sequence[int], where: torch.device) -> Stream:
     """Return a stream of as many batches as the last of ``steps`` says; tasks end after each of them."""
-    generator = torch.Generator().manual_seed(0)
+    make_rng = torch.Generator().manual_seed(0)
     ends = tuple(step * benchmark.batch_size for step in steps)
     count = ends[-1]
     own = benchmark.id.own_data
     shape, classes = (own.shape, own.classes) if own else (SHAPES[benchmark.data], 10)
-    x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
-    return Stream(x, torch.randint(classes, (count,), generator=generator), (), ends, classes).to(where)
+    x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=make_rng)
+    return Stream(x, torch.randint(classes, (count,), generator=make_rng), (), ends, classes).to(where)
 
 
 def _wait(where: torch.device) -> None:

@@ -22,7 +22,7 @@ from gmed.engine.parts import Part
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.registry import parameter_ids
-from gmed.streams import Stream, fuzzy, permuted, rotated, split, tasked, validation_stream
+from gmed.streams import Stream, by_task, fuzzy, permuted, rotated, split, validation_stream
 
 SMALLEST_PHOTOGRAPH = 25
 """Pixels that the network for photographs needs."""
@@ -34,7 +34,7 @@ STREAMS: dict[str, Callable[..., Stream]] = {
     "split": split,
     "permuted": permuted,
     "rotated": rotated,
-    "tasked": tasked,
+    "tasked": by_task,
 }
 """What makes a stream of a data set and a seed, by the id in run keys."""
 

@@ -9,7 +9,7 @@ from gmed.engine.benchmarks import Benchmark
 from gmed.errors import GmedError, UsageError
 from gmed.learners import FineTune
 from gmed.rng import seeded_torch
-from gmed.streams import pixels
+from gmed.streams import to_float
 
 
 def check_fits(benchmark: Benchmark, data: Dataset) -> None:
@@ -21,7 +21,7 @@ def check_fits(benchmark: Benchmark, data: Dataset) -> None:
     """
     with seeded_torch(0, "weights"):
         model = benchmark.make_model()
-    x, y = pixels(torch.from_numpy(data.x_train[[0, 1]])), torch.from_numpy(data.y_train[[0, 1]])
+    x, y = to_float(torch.from_numpy(data.x_train[[0, 1]])), torch.from_numpy(data.y_train[[0, 1]])
     try:
         learner = FineTune(model, lr=1e-6)
         logits = learner.logits(x)

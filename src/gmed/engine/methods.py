@@ -28,7 +28,7 @@ from gmed.memory import Memory
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, TABLES, Entry, part_id, settable, values_on
 from gmed.rng import seeded_torch
 from gmed.streams import Stream
-from gmed.streams.variants import MOST_PASSES
+from gmed.streams.variants import MAX_PASSES
 
 MOST_LETTERS = 10_000
 """Of a method's name."""
@@ -36,7 +36,7 @@ MOST_LETTERS = 10_000
 registry.complete()
 _OURS = frozenset((*METHODS, *EDITS))
 
-_BOUNDS = {"memory": (0, 100_000_000), "passes": (1, MOST_PASSES)}
+_BOUNDS = {"memory": (0, 100_000_000), "passes": (1, MAX_PASSES)}
 _USUAL_BOUNDS = (-1_000_000, 1_000_000)
 """What whole numbers in a name can be: a name asks for no more than could ever be meant."""
 

@@ -24,17 +24,17 @@ class Overhead(NamedTuple):
     bytes: int
 
     @classmethod
-    def of(cls, learner: Learner, pixels: int) -> Overhead:
+    def of(cls, learner: Learner, to_float: int) -> Overhead:
         """Of a learner as it is now, whose examples have so many pixels.
 
         >>> import torch, gmed
         >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.1, memory=gmed.memory.Reservoir(2))
         >>> learner.observe(torch.rand(5, 1, 28, 28), torch.arange(5))
-        >>> Overhead.of(learner, 784)  # a slot has 784 pixels of four bytes, a label, an age and an origin of eight
+        >>> Overhead.of(learner, 784)  # a slot: 784 pixels of 4 bytes, 3 numbers of 8
         Overhead(examples=2.0, bytes=6328)
         """
         added, like = learner.extra_parameters(), next(learner.model.parameters())
-        examples = learner.room() + 4 * added / (pixels + 1)
+        examples = learner.memory_size() + 4 * added / (to_float + 1)
         kept = [
             *learner.get_extra_state().values(),
             *learner.extra_state().values(),

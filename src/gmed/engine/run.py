@@ -30,7 +30,7 @@ from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
 from gmed.models import PassCounter, ResNet18
 from gmed.rng import seeded_torch
-from gmed.streams import Examples, Stream, pixels
+from gmed.streams import Examples, Stream, to_float
 
 AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
 """Numbers of a test set that are classified at a time: enough to keep a device busy, with room for activations."""
@@ -431,7 +431,7 @@ def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
 def _right(learner: Learner, test: Examples, task: tuple[int, ...]) -> Tensor:
     chunk = max(1, AT_ONCE[test.x.device.type] // max(test.x[0].numel(), SMALL))
     pieces = zip(torch.split(test.x, chunk), torch.split(test.y, chunk), strict=True)
-    return torch.stack([(learner.predict(pixels(x), *task) == y).sum() for x, y in pieces]).sum()
+    return torch.stack([(learner.predict(to_float(x), *task) == y).sum() for x, y in pieces]).sum()
 
 
 def environment(device: torch.device) -> dict[str, str]:

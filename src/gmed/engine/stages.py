@@ -11,11 +11,11 @@ import torch
 from gmed.learners import Learner
 
 STAGES = {
-    "draw": ("retrieved", "retrieve", "sample"),
+    "draw": ("retrieve", "retrieve_interfered", "sample"),
     "augment": ("augmented",),
     "edit": ("edit",),
-    "update": ("descend", "move"),
-    "memory": ("write_back", "remember", "offer"),
+    "update": ("sgd_step", "apply_gradients"),
+    "memory": ("write_back", "update_memory", "add_to_memory"),
 }
 """What a step is made of, and the methods of learners that each stage is the work of."""
 

@@ -26,7 +26,7 @@ from gmed.kernels.cuda_graphs import WARM_UP, capture
 from gmed.learners import Learner
 from gmed.learners.draws import EagerDraws, PrecomputedDraws, RecordingDraws, all_finite
 from gmed.models import PassCounter, eval_mode
-from gmed.streams import Stream, pixels
+from gmed.streams import Stream, to_float
 
 BRANCHES = 20
 """Streams that the branches of a graph are laid on: one for each of the most learners that advance together."""
@@ -119,19 +119,19 @@ class Together:
         whole = end - at == self.batch_size
         for replica in tuple(self._sound):
             learner, stream = self.learners[replica], self.streams[replica]
-            decisions = RecordingDraws() if self.capturable else EagerDraws()
+            draw_source = RecordingDraws() if self.capturable else EagerDraws()
             made = PassCounter()
-            learner.decisions, learner.passes = decisions, made
-            x, y = pixels(stream.x[at:end]), stream.y[at:end]
+            learner.draw_source, learner.passes = draw_source, made
+            x, y = to_float(stream.x[at:end]), stream.y[at:end]
             self._predict(replica, x, y)
-            like_the_next = whole and learner.steady()
+            like_the_next = whole and learner.has_static_graph()
             try:
                 learner.update(x, y, *self._task)
             except DivergedError as error:
                 self._fail(replica, error)
             self._count(replica, made)
-            if isinstance(decisions, RecordingDraws) and like_the_next and learner.steady():
-                self._asked[replica], self._made[replica] = decisions.asked, made
+            if isinstance(draw_source, RecordingDraws) and like_the_next and learner.has_static_graph():
+                self._asked[replica], self._made[replica] = draw_source.requested, made
 
     def _count(self, replica: int, made: PassCounter, steps: int = 1) -> None:
         if (passes := self.counts[replica].passes) is not None:
@@ -141,7 +141,7 @@ class Together:
     def _predict(self, replica: int, x: Tensor, y: Tensor) -> None:
         """Count what the learner would get right of a batch that it has not learned from yet, if that is wanted."""
         learner, counts = self.learners[replica], self.counts[replica]
-        if counts.correct is not None and self.device.type == "cuda" and not learner.decisions.live:
+        if counts.correct is not None and self.device.type == "cuda" and not learner.draw_source.is_eager:
             model = learner.prediction_model  # captured: nothing may be asked of the host
             with eval_mode(model):
                 counts.correct.add_((model(x).argmax(1) == y).sum())
@@ -153,7 +153,7 @@ class Together:
     def _whole(self) -> bool:
         """Whether no memory has slots that were emptied on request: what is drawn depends on when those are filled."""
         memories = [self.learners[replica].memory for replica in self._sound]
-        return all(memory is None or memory.whole for memory in memories)
+        return all(memory is None or memory.is_contiguous for memory in memories)
 
     def _settled(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
@@ -163,9 +163,9 @@ class Together:
 
     def _settles(self, replica: int, steps: int) -> bool:
         learner, asked = self.learners[replica], self._asked.get(replica)
-        if asked is None or not learner.steady():
+        if asked is None or not learner.has_static_graph():
             return False
-        learner.decisions = EagerDraws()
+        learner.draw_source = EagerDraws()
         for later in (0, steps - 1):
             with _later(learner, later, self.batch_size):
                 if any(decide().shape != shape for decide, shape in asked.values()):
@@ -178,13 +178,13 @@ class Together:
         after = at + steps * self.batch_size
         tables = self._decided[1] if self._decided and self._decided[0] == at else self._decide(at, steps)
         sound = [self.learners[replica] for replica in self._sound]
-        before = [(learner.steps, learner.memory.seen if learner.memory is not None else 0) for learner in sound]
+        before = [(learner.steps, learner.memory.num_seen if learner.memory is not None else 0) for learner in sound]
         self._fill(tables)
         self._launch(steps)
         for learner, (made, seen) in zip(sound, before, strict=True):
             learner.steps = made + steps
             if learner.memory is not None:
-                learner.memory.seen = seen + steps * self.batch_size
+                learner.memory.num_seen = seen + steps * self.batch_size
         for replica in self._sound:
             self._count(replica, self._made[replica], steps)
         following = min((stop - after) // self.batch_size, self._rows)
@@ -196,7 +196,7 @@ class Together:
         tables = {}
         for replica in self._sound:
             learner, asked = self.learners[replica], self._asked[replica]
-            learner.decisions = EagerDraws()
+            learner.draw_source = EagerDraws()
             rows: dict[str, list[NDArray[Any]]] = {name: [] for name in asked}
             for step in range(steps):
                 with _later(learner, step, self.batch_size):
@@ -213,12 +213,12 @@ class Together:
             self._ahead = {replica: PrecomputedDraws(self._rows, tables[replica], due) for replica in self._sound}
         self._due.zero_()
         for replica, ahead in self._ahead.items():
-            ahead.refill(tables[replica])
-            self.learners[replica].decisions = ahead
+            ahead.load(tables[replica])
+            self.learners[replica].draw_source = ahead
 
     @property
     def _due(self) -> Tensor:
-        return self._ahead[self._sound[0]].due
+        return self._ahead[self._sound[0]].step_index
 
     def _launch(self, steps: int) -> None:
         if self.device.type != "cuda":
@@ -265,9 +265,9 @@ class Together:
 
     @torch.enable_grad()
     def _step(self, replica: int) -> None:
-        self._ahead[replica].begin()
+        self._ahead[replica].next_row()
         stream, rows = self.streams[replica], self._ahead[replica].row(BATCH)
-        x, y = pixels(stream.x.index_select(0, rows)), stream.y.index_select(0, rows)
+        x, y = to_float(stream.x.index_select(0, rows)), stream.y.index_select(0, rows)
         self._predict(replica, x, y)
         self.learners[replica].step(x, y, *self._task)
 
@@ -297,10 +297,10 @@ def _later(learner: Learner, steps: int, batch_size: int) -> Iterator[None]:
     memory = learner.memory
     learner.steps += steps
     if memory is not None:
-        memory.seen += steps * batch_size
+        memory.num_seen += steps * batch_size
     try:
         yield
     finally:
         learner.steps -= steps
         if memory is not None:
-            memory.seen -= steps * batch_size
+            memory.num_seen -= steps * batch_size

@@ -62,7 +62,7 @@ class Counts:
         self._of_a_step = PassCounter()  # those of the last step that was watched
         self._alike: tuple[int, ...] | None = None  # what identifies the steps that make as many
         self._most_drawn = sys.maxsize  # by such a step, of the stored examples
-        self._steady = False
+        self._static_graph = False
 
     @torch.no_grad()
     def predict(self, learner: Learner, x: Tensor, y: Tensor) -> None:
@@ -78,21 +78,21 @@ class Counts:
         stored = 0 if learner.memory is None else len(learner.memory)
         if (batch_size, *task, min(stored, self._most_drawn)) != self._alike:
             self._alike, self._most_drawn = (batch_size, *task, stored), sys.maxsize
-            self._steady = learner.steady()
+            self._static_graph = learner.has_static_graph()
             self._of_a_step = learner.passes = PassCounter()
-            learner.decisions = EagerDraws()
+            learner.draw_source = EagerDraws()
 
     def end_step(self, learner: Learner) -> None:
         """Count the passes of the step that was taken."""
         if self.passes is None:
             return
         self.passes.add(self._of_a_step)
-        if not learner.steady():
+        if not learner.has_static_graph():
             self._alike = None
         elif learner.passes is not None and self._alike is not None:  # it was watched
             *kind, stored = self._alike
-            drawn = learner.decisions.rows if isinstance(learner.decisions, EagerDraws) else stored
+            drawn = learner.draw_source.rows if isinstance(learner.draw_source, EagerDraws) else stored
             if drawn < stored:
                 self._most_drawn = drawn
-            repeats = self._steady and learner.is_capturable()
+            repeats = self._static_graph and learner.is_capturable()
             self._alike = (*kind, min(stored, self._most_drawn)) if repeats else None

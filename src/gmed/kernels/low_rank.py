@@ -29,11 +29,11 @@ class OuterFactors(NamedTuple):
     read: Tensor
     received: Tensor
 
-    def joined(self, other: OuterFactors) -> OuterFactors:
+    def cat(self, other: OuterFactors) -> OuterFactors:
         """Those of the sum of both losses."""
         return OuterFactors(torch.cat([self.read, other.read]), torch.cat([self.received, other.received]))
 
-    def bound(self) -> Tensor:
+    def norm_bound(self) -> Tensor:
         """A number that no entry of the gradients exceeds."""
         read, received = torch._foreach_norm(list(self))
         return (read + len(self.read)) * received
@@ -54,9 +54,9 @@ class LinearChain:
     Examples
     --------
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> loss, slope = LinearChain.of(model).gradient(torch.ones(5, 2), torch.sum)
+    >>> loss, grads = LinearChain.of(model).gradient(torch.ones(5, 2), torch.sum)
     >>> model(torch.ones(5, 2)).sum().backward()
-    >>> all(torch.allclose(slope[name], p.grad) for name, p in model.named_parameters())
+    >>> all(torch.allclose(grads[name], p.grad) for name, p in model.named_parameters())
     True
     >>> LinearChain.of(nn.Conv2d(1, 1, 1)) is None
     True
@@ -65,7 +65,7 @@ class LinearChain:
     def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         self.model, self.layers = model, layers
         self.linear = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear)}
-        self.owners = {
+        self.param_owner = {
             f"{name}.{kind}" if name else kind: (name, kind)
             for name, layer in self.linear.items()
             for kind in ("weight", "bias")
@@ -81,12 +81,13 @@ class LinearChain:
         made, parameters = cls(model, layers), dict(model.named_parameters())
         quiet = all(p.requires_grad and not p._backward_hooks for p in parameters.values())
         in_place = any(getattr(layer, "inplace", False) for layer in layers.values())
-        return made if parameters and list(parameters) == list(made.owners) and quiet and not in_place else None
+        return made if parameters and list(parameters) == list(made.param_owner) and quiet and not in_place else None
 
-    def suits(self, x: Tensor) -> bool:
+    def is_beneficial(self, x: Tensor) -> bool:
         """Whether factors are thin beside its weights for such a batch, and on a CPU, where writing is what costs.
 
-        >>> LinearChain.of(nn.Linear(784, 400)).suits(torch.rand(10, 784)), LinearChain.of(nn.Linear(4, 3)).suits(torch.rand(10, 4))
+        >>> large, small = LinearChain.of(nn.Linear(784, 400)), LinearChain.of(nn.Linear(4, 3))
+        >>> large.is_beneficial(torch.rand(10, 784)), small.is_beneficial(torch.rand(10, 4))
         (True, False)
         """
         weights = [layer.weight for layer in self.linear.values()]
@@ -133,10 +134,10 @@ class LowRankGradient(Gradient):
     Examples
     --------
     >>> chain = LinearChain.of(nn.Linear(2, 1, bias=False))
-    >>> slope = LowRankGradient(chain, {"": OuterFactors(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]))})
-    >>> slope["weight"]
+    >>> grads = LowRankGradient(chain, {"": OuterFactors(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]))})
+    >>> grads["weight"]
     tensor([[3., 6.]])
-    >>> (slope + slope)["weight"]
+    >>> (grads + grads)["weight"]
     tensor([[ 6., 12.]])
     """
 
@@ -144,25 +145,25 @@ class LowRankGradient(Gradient):
         self.chain, self.factors = chain, factors
 
     def __getitem__(self, name: str) -> Tensor:
-        layer, kind = self.chain.owners[name]
+        layer, kind = self.chain.param_owner[name]
         read, received = self.factors[layer]
         return received.t() @ read if kind == "weight" else received.sum(0)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.chain.owners)
+        return iter(self.chain.param_owner)
 
     def __len__(self) -> int:
-        return len(self.chain.owners)
+        return len(self.chain.param_owner)
 
     def __add__(self, other: LowRankGradient) -> LowRankGradient:
-        joined = {layer: factors.joined(other.factors[layer]) for layer, factors in self.factors.items()}
+        joined = {layer: factors.cat(other.factors[layer]) for layer, factors in self.factors.items()}
         return LowRankGradient(self.chain, joined)
 
     @torch.no_grad()
-    def descend(self, parameters: Mapping[str, Tensor], step: float) -> None:
+    def sgd_step(self, parameters: Mapping[str, Tensor], step: float) -> None:
         """Move parameters against it."""
         for name, p in parameters.items():
-            layer, kind = self.chain.owners[name]
+            layer, kind = self.chain.param_owner[name]
             read, received = self.factors[layer]
             if kind == "weight":
                 p.addmm_(received.t(), read, alpha=-step)
@@ -193,19 +194,19 @@ def add_grads(first: Gradient, second: Gradient) -> Gradient:
     return first
 
 
-def descend(parameters: Mapping[str, Tensor], slope: Gradient, step: float) -> None:
+def sgd_step(parameters: Mapping[str, Tensor], grads: Gradient, step: float) -> None:
     """Move parameters against their gradient."""
-    if type(slope) is LowRankGradient:  # quicker than isinstance, which asks an abstract class
-        slope.descend(parameters, step)
+    if type(grads) is LowRankGradient:  # quicker than isinstance, which asks an abstract class
+        grads.sgd_step(parameters, step)
     else:
-        torch._foreach_sub_(list(parameters.values()), [slope[name] for name in parameters], alpha=step)
+        torch._foreach_sub_(list(parameters.values()), [grads[name] for name in parameters], alpha=step)
 
 
-def finite_checks(slope: Gradient) -> Iterator[Tensor]:
+def finite_checks(grads: Gradient) -> Iterator[Tensor]:
     """Tensors that are finite if and only if a gradient is, computed as they are asked for."""
-    if type(slope) is LowRankGradient:
-        bounds = [factors.bound() for factors in slope.factors.values()]
+    if type(grads) is LowRankGradient:
+        bounds = [factors.norm_bound() for factors in grads.factors.values()]
         if torch.isfinite(torch.stack(bounds)).all():
             yield from bounds
             return
-    yield from slope.values()
+    yield from grads.values()

@@ -99,7 +99,7 @@ class PassCounter:
     def _backward_hook(self, examples: int) -> Callable[[Tensor], None]:
         latest = None
 
-        def gradient_arrived(slope: Tensor) -> None:
+        def gradient_arrived(grads: Tensor) -> None:
             nonlocal latest
             if (call := torch._C._current_graph_task_id()) != latest:
                 latest = call

@@ -71,7 +71,7 @@ class Extras:
             ):
                 value.to(like.device, like.dtype)
 
-    def grow(self, model: nn.Module, classes: int) -> None:
+    def expand_outputs(self, model: nn.Module, classes: int) -> None:
         """Give modules that are like the model as many outputs."""
         for _, value in self.items():
             if type(value) is type(model):

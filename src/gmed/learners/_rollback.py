@@ -51,7 +51,7 @@ class Rollback:
         self.learner, self.x, self.y = learner, x, y
         self.restores_parameters = learner.restores_parameters or not learner._preserves_inputs
         self.memory = learner.memory
-        self.memory_is_new = self.memory is not None and not self.memory.ready
+        self.memory_is_new = self.memory is not None and not self.memory.is_allocated
 
     def __enter__(self) -> None:
         learner, memory = self.learner, self.memory

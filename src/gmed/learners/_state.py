@@ -51,7 +51,7 @@ def restore(learner: Learner, state: State) -> None:
 
     if learner.memory is not None:
         learner.memory.load_state_dict(part("memory.", torch.device("cpu")))
-        if learner.memory.ready:
+        if learner.memory.is_allocated:
             learner.memory.to(like)
     learner.model.load_state_dict(part("model."))
     learner.steps, learner.seed, learner._classes = (int(state[name]) for name in ("steps", "seed", "classes"))
@@ -93,8 +93,8 @@ def _check_stream(learner: Learner, x: Tensor) -> None:
     classes = checked_logits(learner.model, x).shape[1]
     if learner._classes != classes:
         raise UsageError(f"this state is of {learner._classes} classes, the model has {classes} outputs")
-    if learner.memory is not None and learner.memory.ready:
-        held = torch.from_numpy(learner.memory.filled())
+    if learner.memory is not None and learner.memory.is_allocated:
+        held = torch.from_numpy(learner.memory.occupied())
         labels = learner.memory.y.cpu()[held]
         if learner.memory.x.shape[1:] != x.shape[1:] or bool(((labels < 0) | (labels >= classes)).any()):
             raise UsageError("the memory in this state holds examples of another stream: it is damaged")

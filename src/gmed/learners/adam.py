@@ -47,12 +47,12 @@ class Adam:
         self.count = torch.zeros((), dtype=torch.float64, device=like.device)
 
     @torch.no_grad()
-    def step(self, slope: list[Tensor] | tuple[Tensor, ...], times: float = 1.0) -> None:
+    def step(self, grads: list[Tensor] | tuple[Tensor, ...], times: float = 1.0) -> None:
         """Move the parameters against a gradient, at so many times the learning rate."""
         self.count.add_(1)
-        torch._foreach_lerp_(self.mean, slope, 1 - BETA_1)
+        torch._foreach_lerp_(self.mean, grads, 1 - BETA_1)
         torch._foreach_mul_(self.square, BETA_2)
-        torch._foreach_addcmul_(self.square, slope, slope, 1 - BETA_2)
+        torch._foreach_addcmul_(self.square, grads, grads, 1 - BETA_2)
         width = torch._foreach_sqrt(self.square)
         torch._foreach_div_(width, torch.sqrt(1 - BETA_2**self.count).to(self.dtype))
         torch._foreach_add_(width, EPSILON)

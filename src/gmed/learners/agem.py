@@ -56,13 +56,13 @@ class AGEM(Learner):
     def step(self, x: Tensor, y: Tensor) -> None:
         parameters = trainable(self.model)
         loss = self.loss(Batch(x, y, self.model(x)), None)
-        slope = gradient(loss, parameters)
-        drawn = self.sample(self.references, "references")
+        grads = gradient(loss, parameters)
+        drawn = self.sample_memory(self.references, "references")
         if len(drawn):
             ahead = self.look_ahead(self.memory.x[drawn], self.memory.y[drawn])
-            slope = project(slope, dict(ahead.stream_gradient))
-        self.move(slope, loss)
-        self.offer(x, y)
+            grads = project(grads, dict(ahead.stream_gradient))
+        self.apply_gradients(grads, loss)
+        self.add_to_memory(x, y)
 
 
 def project(g: dict[str, Tensor], g_ref: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.deprecated import old_attributes, old_parameters
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, check_float, check_int
 from gmed.io.state import read_state, write_state
-from gmed.kernels.low_rank import add_grads, descend, finite_checks
+from gmed.kernels.low_rank import add_grads, finite_checks, sgd_step
 from gmed.learners import _state
 from gmed.learners._extras import Extras
 from gmed.learners._locking import Lock, consistent_read, exclusive
@@ -27,7 +28,7 @@ from gmed.learners._validation import check_inputs, check_labels, check_trainabl
 from gmed.learners.batch import Batch
 from gmed.learners.draws import RandomDraws, all_finite
 from gmed.learners.optimizer import MakeOptimizer, OptimizerStep
-from gmed.learners.removal import Kept, select_examples
+from gmed.learners.removal import StoredExamples, select_examples
 from gmed.memory import Memory
 from gmed.models import (
     LookAhead,
@@ -49,6 +50,24 @@ from gmed.registry import part_id
 from gmed.rng import seeded_torch
 
 
+@old_attributes(
+    forget="remove_examples",
+    grow="add_classes",
+    step_size="lr_now",
+    descend="sgd_step",
+    move="apply_gradients",
+    offer="add_to_memory",
+    planned="draw",
+    own_state="get_extra_state",
+    load_own_state="set_extra_state",
+    kept_examples="stored_examples",
+    discard="drop_examples",
+    room="memory_size",
+    added_parameters="extra_parameters",
+    can_be_decided_ahead="is_capturable",
+    steady="has_static_graph",
+    foreseeable="capturable",
+)
 class Learner(RandomDraws, ABC):
     """A model that learns from a stream, one batch at a time, and can predict at any moment.
 
@@ -88,7 +107,7 @@ class Learner(RandomDraws, ABC):
     told
         Whether ``predict`` is to be told the task of a test, where a method has a use for it.
     capturable
-        Whether :meth:`step` asks the host for nothing but what is :meth:`planned`. It is not inherited: a subclass
+        Whether :meth:`step` asks the host for nothing but what is :meth:`draw`. It is not inherited: a subclass
         declares it for itself, and so do memories and edits.
     """
 
@@ -116,16 +135,16 @@ class Learner(RandomDraws, ABC):
         if memory is not None:
             if not isinstance(memory, Memory):
                 raise UsageError(f"memory must be a memory such as Reservoir(500), not {memory!r}")
-            memory.claim()
+            memory.bind()
         self.model = model
-        self.lr = check_float("lr", lr, above=0)
+        self.lr = check_float("lr", lr, greater_than=0)
         like = next(model.parameters())
         if not like.is_floating_point():
             raise UsageError(f"the model's parameters must be floating-point numbers, not {like.dtype}")
         if self.lr > (most := torch.finfo(like.dtype).max):
             raise UsageError(f"lr must be at most {most:g}, which the model's parameters can hold, not {lr!r}")
         self.memory = memory
-        self.seed = check_int("seed", seed, least=0)
+        self.seed = check_int("seed", seed, minimum=0)
         if self.seed >= 2**63:
             raise UsageError(f"seed must be below 2**63, not {seed!r}")
         if not callable(criterion):
@@ -227,7 +246,7 @@ class Learner(RandomDraws, ABC):
     @torch.no_grad()
     def logits(self, x: Any) -> Tensor:
         """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
-        x = self._inputs(x)
+        x = self._checked_inputs(x)
         if self._preserves_inputs:
             return checked_logits(self.prediction_model, x)
         with unchanged_inputs(x) as (copy,):
@@ -243,15 +262,16 @@ class Learner(RandomDraws, ABC):
         >>> learner.features(torch.rand(3, 4)).shape
         torch.Size([3, 8])
         """
-        model, x = self.prediction_model, self._inputs(x)
+        model, x = self.prediction_model, self._checked_inputs(x)
         with eval_mode(model), unchanged_inputs(x) as (copy,):
             return features(model, copy)
 
     @exclusive
-    def forget(
+    @old_parameters(origin="stream_index")
+    def remove_examples(
         self,
         *,
-        origin: int | Sequence[int] | None = None,
+        stream_index: int | Sequence[int] | None = None,
         label: int | Sequence[int] | None = None,
         where: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> int:
@@ -278,19 +298,21 @@ class Learner(RandomDraws, ABC):
         >>> import torch, gmed
         >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.05, memory=gmed.memory.Reservoir(500))
         >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
-        >>> learner.forget(origin=[0, 7]), learner.forget(label=3), learner.forget(where=lambda x, y: y > 7)
-        (2, 1, 2)
-        >>> learner.memory.y[learner.memory.filled()].tolist()
+        >>> learner.remove_examples(stream_index=[0, 7]), learner.remove_examples(label=3)
+        (2, 1)
+        >>> learner.remove_examples(where=lambda x, y: y > 7)
+        2
+        >>> learner.memory.y[learner.memory.occupied()].tolist()
         [1, 2, 4, 5, 6]
         """
         kept = self.stored_examples()
-        goes = select_examples(kept, origin=origin, label=label, where=where)
-        if goes.any():
-            self.discard(goes)
-        return int(goes.sum())
+        mask = select_examples(kept, stream_index=stream_index, label=label, where=where)
+        if mask.any():
+            self.drop_examples(mask)
+        return int(mask.sum())
 
     @exclusive
-    def grow(self, classes: int) -> None:
+    def add_classes(self, classes: int) -> None:
         """Have the model tell so many classes apart, the new ones behind the others.
 
         The outputs for the others and the memory stay as they are. Only models whose last layer is known to be
@@ -299,13 +321,13 @@ class Learner(RandomDraws, ABC):
         >>> import gmed
         >>> learner = gmed.learners.FineTune(gmed.models.MLP(4, 8, classes=2), lr=0.1)
         >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 0]))
-        >>> learner.grow(3)
+        >>> learner.add_classes(3)
         >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 2]))
         """
         with seeded_torch(self.seed, "new outputs", self.steps):
             expand_outputs(self.model, check_int("classes", classes))
         with seeded_torch(self.seed, "new outputs", self.steps):
-            self._extras.grow(self.model, classes)
+            self._extras.expand_outputs(self.model, classes)
         if self.optimizer is not None:
             self.optimizer.follow(trainable(self.model).values())
         if self._shape is not None:
@@ -329,7 +351,7 @@ class Learner(RandomDraws, ABC):
         info = self.model_info
         return LookAhead(self.model, x, y, lr=self.lr_now, loss=self.criterion, stream_loss=own, info=info)
 
-    def descend(
+    def sgd_step(
         self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
     ) -> None:
         """Take one step on the loss of stream and replay, the stream batch being that of ``ahead``.
@@ -343,43 +365,45 @@ class Learner(RandomDraws, ABC):
             Where the replayed examples are stored, for a loss that asks for what was stored with them.
         """
         replays = x_m is not None and y_m is not None and len(y_m) > 0
-        if replays and ahead.taken and self._batch_independent and self._has_default_loss:
+        if replays and ahead.is_computed and self._batch_independent and self._has_default_loss:
             assert x_m is not None and y_m is not None
             replay_loss, replay_slope = ahead.loss_and_gradient(x_m, y_m)
-            self.move(add_grads(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
+            self.apply_gradients(add_grads(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
             return
         stream, replay = self._forward_batches(ahead, x_m, y_m, slots) if replays else self._forward_batches(ahead)
         loss = self.loss(stream, replay)
         self._new_columns = stream.new_columns
-        self.move(gradient(loss, ahead.current), loss)
+        self.apply_gradients(gradient(loss, ahead.theta), loss)
 
     @torch.no_grad()
-    def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
+    def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
         """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
-        self.check_finite(loss, slope)
+        self.check_finite(loss, grads)
         if self.optimizer is None:
-            descend(self.model_info.parameters, slope, self.lr_now)
+            sgd_step(self.model_info.parameters, grads, self.lr_now)
         else:
-            self.optimizer([slope.get(name) for name in self.model_info.parameters], self.lr_now / self.lr)
+            self.optimizer([grads.get(name) for name in self.model_info.parameters], self.lr_now / self.lr)
 
-    def check_finite(self, loss: Tensor, slope: Mapping[str, Tensor]) -> None:
-        statistics = self.model_info.batch_norm_buffers if self.decisions.live else []
-        if not self.decisions.sound(loss, chain(finite_checks(slope), statistics)):
+    def check_finite(self, loss: Tensor, grads: Mapping[str, Tensor]) -> None:
+        statistics = self.model_info.batch_norm_buffers if self.draw_source.is_eager else []
+        if not self.draw_source.accept_step(loss, chain(finite_checks(grads), statistics)):
             what = f"the loss is {float(loss):g} and its gradient "
-            what += "finite" if all_finite(finite_checks(slope)) else "not finite"
+            what += "finite" if all_finite(finite_checks(grads)) else "not finite"
             what += "" if all_finite(statistics) else ", and batch-norm statistics are not finite"
             raise DivergedError(
                 f"at step {self.steps} {what}; the step was not taken. "
                 f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
             )
 
-    def offer(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
+    def add_to_memory(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         """Offer a batch to memory, with what else it keeps of examples."""
         memory, columns = self._own_memory(), {**self._new_columns, **columns}
         if memory.capturable:
-            places = self.planned("reservoir", lambda: memory.places(memory.admit(y, self.random("reservoir"))))
-            origin = self.planned("origin", lambda: memory.next_stream_indices(len(y)))
-            memory.store(places, origin, x=x, y=y, **columns)
+            places = self.draw(
+                "reservoir", lambda: memory.target_rows(memory.select_slots(y, self.random("reservoir")))
+            )
+            stream_index = self.draw("origin", lambda: memory.next_stream_indices(len(y)))
+            memory.store(places, stream_index, x=x, y=y, **columns)
         else:
             memory.insert(x, y, self.random("reservoir"), **columns)
 
@@ -418,7 +442,7 @@ class Learner(RandomDraws, ABC):
     @exclusive
     def _observe(self, x: Any, y: Any, *task: int) -> None:
         check_trainable(self.model)
-        x = self._inputs(x).clone()  # the caller may change theirs later
+        x = self._checked_inputs(x).clone()  # the caller may change theirs later
         classes = self._num_outputs(x)
         self._update(x, check_labels(y, x, classes), classes, *task)
 
@@ -428,7 +452,7 @@ class Learner(RandomDraws, ABC):
         self._new_columns, self._device = {}, x.device
         self._model_info = inspect_model(self.model)
         try:
-            with self._rollback(x, y), self._seeded(), self._counting(), unwritten(x), torch.enable_grad():
+            with self._rollback(x, y), self._seeded_model(), self._count_passes(), unwritten(x), torch.enable_grad():
                 self.step(x, y, *task)
         except ValueError as error:
             if isinstance(error, GmedError):
@@ -439,7 +463,7 @@ class Learner(RandomDraws, ABC):
         self._shape, self._classes = tuple(x.shape[1:]), classes
         self.steps += 1
 
-    def _inputs(self, given: Any) -> Tensor:
+    def _checked_inputs(self, given: Any) -> Tensor:
         return check_inputs(self.model, given, self._shape)
 
     def _num_outputs(self, x: Tensor) -> int:
@@ -448,11 +472,11 @@ class Learner(RandomDraws, ABC):
     def _rollback(self, x: Tensor, y: Tensor) -> Rollback:
         return Rollback(self, x, y)
 
-    def _seeded(self) -> AbstractContextManager[None]:
+    def _seeded_model(self) -> AbstractContextManager[None]:
         """Have dropout and the like draw from this learner's seed and step, not from what else the process does."""
         return nullcontext() if self.model_info.deterministic else seeded_torch(self.seed, "model", self.steps)
 
-    def _counting(self) -> AbstractContextManager[None]:
+    def _count_passes(self) -> AbstractContextManager[None]:
         return nullcontext() if self.passes is None else self.passes.counting(self.model)
 
     # ------------------------------------------------------------------ state
@@ -495,20 +519,20 @@ class Learner(RandomDraws, ABC):
 
     # ------------------------------------------------------------------ what some methods answer otherwise
 
-    def stored_examples(self) -> Kept:
+    def stored_examples(self) -> StoredExamples:
         """The examples it keeps for later, on which a request to forget is decided."""
         memory = self.memory
-        if memory is None or not memory.ready:
-            return Kept.none()
-        held = torch.from_numpy(memory.filled()).to(memory.y.device)
-        return Kept(memory.x[held], memory.y[held], memory.origin[held])
+        if memory is None or not memory.is_allocated:
+            return StoredExamples.none()
+        held = torch.from_numpy(memory.occupied()).to(memory.y.device)
+        return StoredExamples(memory.x[held], memory.y[held], memory.stream_index[held])
 
-    def discard(self, goes: NDArray[np.bool_]) -> None:
+    def drop_examples(self, mask: NDArray[np.bool_]) -> None:
         """Keep some of :meth:`stored_examples` no longer."""
         memory = self._own_memory()
-        memory.remove(memory.filled()[goes])
+        memory.remove(memory.occupied()[mask])
 
-    def room(self) -> int:
+    def memory_size(self) -> int:
         """How many examples it can keep."""
         return 0 if self.memory is None else self.memory.capacity
 
@@ -527,7 +551,7 @@ class Learner(RandomDraws, ABC):
         usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
         return declared and usual and self.model_info.deterministic
 
-    def steady(self) -> bool:
+    def has_static_graph(self) -> bool:
         """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""
         return True
 
@@ -540,7 +564,7 @@ class TaskAware(Learner):
     def observe(self, x: Any, y: Any, task: int) -> None:  # type: ignore[override]
         """Learn from one batch of the task with this number (0, 1, ...)."""
         try:
-            number = check_int("task", task, least=0)
+            number = check_int("task", task, minimum=0)
         except UsageError as error:
             raise InputError(str(error)) from None
         self._observe(x, y, number)

@@ -50,36 +50,36 @@ class BGD(Learner):
     def __init__(
         self, model: nn.Module, *, eta: float = 1.0, initial_std: float = 0.05, samples: int = 10, seed: int = 0
     ) -> None:
-        super().__init__(model, lr=check_float("eta", eta, above=0), seed=seed)
+        super().__init__(model, lr=check_float("eta", eta, greater_than=0), seed=seed)
         self.samples = check_int("samples", samples)
-        self.initial_std = check_float("initial_std", initial_std, above=0)
+        self.initial_std = check_float("initial_std", initial_std, greater_than=0)
         self.std = {name: torch.full_like(p, self.initial_std).detach() for name, p in trainable(model).items()}
 
     def step(self, x: Tensor, y: Tensor) -> None:
         mean = trainable(self.model)
         rng = self.torch_random("parameters")
-        slope = {name: torch.zeros_like(p) for name, p in mean.items()}
+        grads = {name: torch.zeros_like(p) for name, p in mean.items()}
         slope_times_noise = {name: torch.zeros_like(p) for name, p in mean.items()}
         loss = torch.zeros((), dtype=x.dtype, device=x.device)
-        for sample in range(self.samples):
+        for sample_memory in range(self.samples):
             noise = {n: torch.randn(p.shape, generator=rng, device=p.device, dtype=p.dtype) for n, p in mean.items()}
             theta = {n: (p + noise[n] * self.std[n]).detach().requires_grad_() for n, p in mean.items()}
-            output = forward(self.model, theta, x) if sample else self._forward_updating_buffers(theta, x)
+            output = forward(self.model, theta, x) if sample_memory else self._forward_updating_buffers(theta, x)
             drawn_loss = self.summed_loss(output, y)
             loss += drawn_loss.detach() / self.samples
             for name, g in gradient(drawn_loss, theta).items():
-                slope[name] += g / self.samples
+                grads[name] += g / self.samples
                 slope_times_noise[name] += g * noise[name] / self.samples
         with torch.no_grad():
             half = {name: 0.5 * sigma * slope_times_noise[name] for name, sigma in self.std.items()}
             std = {name: sigma * (torch.sqrt(1 + half[name] ** 2) - half[name]) for name, sigma in self.std.items()}
-            self.check_finite(loss, {**slope, **{f"{name} std": sigma for name, sigma in std.items()}})
+            self.check_finite(loss, {**grads, **{f"{name} std": sigma for name, sigma in std.items()}})
             for name, mu in mean.items():
-                mu.sub_(self.std[name] ** 2 * slope[name], alpha=self.lr)
+                mu.sub_(self.std[name] ** 2 * grads[name], alpha=self.lr)
             self.std = std
 
-    def grow(self, classes: int) -> None:
-        super().grow(classes)
+    def add_classes(self, classes: int) -> None:
+        super().add_classes(classes)
         for name, p in trainable(self.model).items():
             known = self.std[name]
             if known.shape != p.shape:

@@ -14,7 +14,7 @@ from gmed.learners._rollback import Snapshot
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.draws import all_finite
 from gmed.learners.expandable import ExpandableLearner, num_parameters
-from gmed.learners.removal import Kept
+from gmed.learners.removal import StoredExamples
 from gmed.models import ExpertMixture
 from gmed.models.expert_mixture import Expert, ExpertOutputs
 from gmed.registry import register
@@ -107,15 +107,15 @@ class CNDPM(ExpandableLearner):
         super().__init__(mixture, lr=adam_lr, seed=seed)
         self.log_alpha = check_float("log_alpha", log_alpha)
         self.short_term = check_int("short_term", short_term)
-        self.generator_lr = check_float("generator_lr", generator_lr, above=0)
-        self.awake = check_float("awake", awake, above=0)
-        self.classifier_steps = check_int("classifier_steps", classifier_steps, least=0)
-        self.generator_steps = check_int("generator_steps", generator_steps, least=0)
+        self.generator_lr = check_float("generator_lr", generator_lr, greater_than=0)
+        self.awake = check_float("awake", awake, greater_than=0)
+        self.classifier_steps = check_int("classifier_steps", classifier_steps, minimum=0)
+        self.generator_steps = check_int("generator_steps", generator_steps, minimum=0)
         self.sleep_batch = check_int("sleep_batch", sleep_batch)
-        self.temperature = check_float("temperature", temperature, above=0)
+        self.temperature = check_float("temperature", temperature, greater_than=0)
         self.least_usage = check_float("least_usage", least_usage)
         self.weight_decay = check_float("weight_decay", weight_decay)
-        self.clip = check_float("clip", clip, above=0)
+        self.clip = check_float("clip", clip, greater_than=0)
         self.waiting: tuple[Tensor, Tensor] | None = None
         self.optimisers: list[tuple[Adam, Adam]] = []  # of each expert's generator and classifier
 
@@ -156,12 +156,12 @@ class CNDPM(ExpandableLearner):
         used = [k for k, examples in enumerate(usage.tolist()) if examples > self.least_usage]
         parameters = {k: [list(part.parameters()) for part in self._halves(k)] for k in used}
         flat = [p for halves in parameters.values() for half in halves for p in half]
-        slope = torch.autograd.grad(loss, flat) if flat else ()
-        self.check_finite(loss.detach() + joint.sum(), {str(i): g for i, g in enumerate(slope)})
+        grads = torch.autograd.grad(loss, flat) if flat else ()
+        self.check_finite(loss.detach() + joint.sum(), {str(i): g for i, g in enumerate(grads)})
         for k, halves in parameters.items():
             for optimiser, half in zip(self.optimisers[k], halves, strict=True):
-                optimiser.step(self.clipped(slope[: len(half)]), self.awake)
-                slope = slope[len(half) :]
+                optimiser.step(self.clipped(grads[: len(half)]), self.awake)
+                grads = grads[len(half) :]
         self.model.counts.add_(usage)
         return waits
 
@@ -206,17 +206,17 @@ class CNDPM(ExpandableLearner):
             )
 
     @torch.no_grad()
-    def clipped(self, slope: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def clipped(self, grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A gradient, with none of its entries too large."""
-        return torch._foreach_clamp_max(torch._foreach_clamp_min(slope, -self.clip), self.clip)
+        return torch._foreach_clamp_max(torch._foreach_clamp_min(grads, -self.clip), self.clip)
 
-    def stored_examples(self) -> Kept:
+    def stored_examples(self) -> StoredExamples:
         """Those that wait."""
-        return Kept.none() if self.waiting is None else Kept(*self.waiting, origin=None)
+        return StoredExamples.none() if self.waiting is None else StoredExamples(*self.waiting, stream_index=None)
 
-    def discard(self, goes: NDArray[np.bool_]) -> None:
+    def drop_examples(self, mask: NDArray[np.bool_]) -> None:
         assert self.waiting is not None
-        stays = torch.from_numpy(~goes).to(self.waiting[1].device)
+        stays = torch.from_numpy(~mask).to(self.waiting[1].device)
         self.waiting = (self.waiting[0][stays], self.waiting[1][stays]) if stays.any() else None
 
     # ------------------------------------------------------------------ parts
@@ -241,7 +241,7 @@ class CNDPM(ExpandableLearner):
     def num_modules_in(self, state: dict[str, Tensor]) -> int:
         return len(state["model.counts"])
 
-    def room(self) -> int:
+    def memory_size(self) -> int:
         return self.short_term
 
     def extra_parameters(self) -> int:

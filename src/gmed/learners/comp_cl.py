@@ -62,8 +62,8 @@ class CompCL(TaskModularLearner):
         told: bool = False,
         seed: int = 0,
     ) -> None:
-        self.structure_steps = check_int("structure_steps", structure_steps, least=0)
-        self.structure_lr = check_float("structure_lr", structure_lr, above=0)
+        self.structure_steps = check_int("structure_steps", structure_steps, minimum=0)
+        self.structure_lr = check_float("structure_lr", structure_lr, greater_than=0)
         self.began = 0  # the step at which the task under way began
         super().__init__(CompositionalNet(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
 
@@ -84,17 +84,17 @@ class CompCL(TaskModularLearner):
             self.begin(task)
             with frozen_bn_stats(self.model) if self.structuring else nullcontext():
                 loss = cross_entropy(self.model(x, self.parts - 1), y)
-            slope = gradient(loss, self.learned())
-            self.check_finite(loss.detach(), slope)
+            grads = gradient(loss, self.learned())
+            self.check_finite(loss.detach(), grads)
         except BaseException:
             self.resize(max(1, len(before[0])))
             self.tasks, self.optimiser, self.began = before
             raise
-        self.optimiser.step(list(slope.values()))
+        self.optimiser.step(list(grads.values()))
         if self.structuring and self.seen + 1 == self.structure_steps:
             self.optimiser = Adam(self._trainable("layers.").values(), self.lr)  # from the next step on
 
-    def steady(self) -> bool:
+    def has_static_graph(self) -> bool:
         return not self.structuring
 
     def learned(self) -> Parameters:

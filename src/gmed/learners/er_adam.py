@@ -58,16 +58,16 @@ class ERAdam(ER):
         seed: int = 0,
     ) -> None:
         super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
-        self.optimiser = Adam(trainable(model).values(), check_float("adam_lr", adam_lr, above=0))
+        self.optimiser = Adam(trainable(model).values(), check_float("adam_lr", adam_lr, greater_than=0))
 
     @torch.no_grad()
-    def move(self, slope: Mapping[str, Tensor], loss: Tensor) -> None:
+    def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
         """A step of Adam along the slope, unless loss or slope is not finite."""
-        self.check_finite(loss, slope)
-        self.optimiser.step([slope[name] for name in trainable(self.model)])
+        self.check_finite(loss, grads)
+        self.optimiser.step([grads[name] for name in trainable(self.model)])
 
-    def grow(self, classes: int) -> None:
-        super().grow(classes)
+    def add_classes(self, classes: int) -> None:
+        super().add_classes(classes)
         self.optimiser.follow(trainable(self.model).values())
 
     def get_extra_state(self) -> dict[str, Tensor]:

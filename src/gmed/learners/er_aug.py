@@ -70,16 +70,16 @@ class ERAug(Replay):
 
     def augmented(self, x: Tensor) -> Tensor:
         """A random view of each image."""
-        maps = self.planned("augmentation", lambda: self.augment.maps(x.shape, self.random("augmentation")))
+        maps = self.draw("augmentation", lambda: self.augment.maps(x.shape, self.random("augmentation")))
         return self.augment(x, maps)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)
-        drawn = self.retrieved(ahead)  # (x_e, y_e) ~ M
+        drawn = self.retrieve(ahead)  # (x_e, y_e) ~ M
         x_a, y_m = self.augmented(self.memory.x[drawn]), self.memory.y[drawn]
         edited = self.edit(drawn, ahead)
 
         x_m, slots = torch.cat([edited.x[: len(drawn)], x_a]), torch.cat([drawn, drawn])
-        self.descend(ahead, x_m, torch.cat([y_m, y_m]), slots)
+        self.sgd_step(ahead, x_m, torch.cat([y_m, y_m]), slots)
         self.write_back(edited)
-        self.remember(x, y)
+        self.update_memory(x, y)

@@ -69,24 +69,24 @@ class ERTricks(ERAug):
         if not isinstance(replay.get("memory"), LossAwareReservoir):
             raise UsageError(f"ER with tricks needs a LossAwareReservoir, not {replay.get('memory')!r}")
         super().__init__(model, rotation=rotation, scaling=scaling, crop=crop, flip=flip, **replay)
-        if check_float("lr_decay", lr_decay, above=0) > 1:
+        if check_float("lr_decay", lr_decay, greater_than=0) > 1:
             raise UsageError(f"lr_decay must be above 0 and at most 1, not {lr_decay!r}")
         self.lr_decay = lr_decay
 
     @property
     def lr_now(self) -> float:
-        return self.lr * self.lr_decay**self.memory.seen
+        return self.lr * self.lr_decay**self.memory.num_seen
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)
-        drawn = self.retrieved(ahead)
+        drawn = self.retrieve(ahead)
         x_a, y_m = self.augmented(self.memory.x[drawn]), self.memory.y[drawn]
         edited = self.edit(drawn, ahead)
         x_m = edited.x[: len(drawn)]
         with torch.no_grad():
             loss = cross_entropy(ahead.output_before(torch.cat([x, x_m])), torch.cat([y, y_m]), reduction="none")
 
-        self.descend(ahead, torch.cat([x_m, x_a]), torch.cat([y_m, y_m]), torch.cat([drawn, drawn]))
+        self.sgd_step(ahead, torch.cat([x_m, x_a]), torch.cat([y_m, y_m]), torch.cat([drawn, drawn]))
         self.write_back(edited)
         self.memory.write(drawn, loss=loss[len(y) :])
-        self.remember(x, y, loss=loss[: len(y)])
+        self.update_memory(x, y, loss=loss[: len(y)])

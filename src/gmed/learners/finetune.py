@@ -33,7 +33,7 @@ class FineTune(Learner):
 
     def step(self, x: Tensor, y: Tensor) -> None:
         for _ in range(self.updates_per_batch):
-            self.descend(self.look_ahead(x, y))
+            self.sgd_step(self.look_ahead(x, y))
 
 
 ONE_PASS = "SGD on the shuffled stream, one pass"

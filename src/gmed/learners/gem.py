@@ -55,21 +55,21 @@ class GEM(Replay, TaskAware):
         self.memory_strength = memory_strength
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
-        self.memory.begin(task)
+        self.memory.set_task(task)
         ahead = self.look_ahead(x, y)
-        self.write_back(self.edit(self.draw("edited"), ahead))
+        self.write_back(self.edit(self.sample("edited"), ahead))
 
         parameters = trainable(self.model)
         loss = self.loss(Batch(x, y, self.model(x)), None)
         g = _flat(gradient(loss, parameters))
-        held = [torch.from_numpy(self.memory.of_task(earlier)).to(y.device) for earlier in range(task)]
+        held = [torch.from_numpy(self.memory.task_slots(earlier)).to(y.device) for earlier in range(task)]
         constraints = [self.look_ahead(self.memory.x[k], self.memory.y[k]).stream_gradient for k in held if len(k)]
         if constraints:
             G = torch.stack([_flat(g_k) for g_k in constraints])
             if bool((G @ g < 0).any()):
                 g = g + G.T @ torch.as_tensor(dual(G, g, self.memory_strength)).to(g)
-        self.move(_unflat(g, parameters), loss)
-        self.remember(x, y)
+        self.apply_gradients(_unflat(g, parameters), loss)
+        self.update_memory(x, y)
 
 
 def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
@@ -93,8 +93,8 @@ def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
     return np.asarray(u) + margin
 
 
-def _flat(slope: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([g.flatten() for g in slope.values()])
+def _flat(grads: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([g.flatten() for g in grads.values()])
 
 
 def _unflat(g: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:

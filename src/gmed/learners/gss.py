@@ -52,8 +52,8 @@ class GSS(ER):
         super().__init__(model, updates_per_batch=updates_per_batch, **replay)
         self.compared = check_int("compared", compared)
 
-    def remember(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
-        super().remember(x, y, score=self.scores(x, y), **columns)
+    def update_memory(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
+        super().update_memory(x, y, score=self.scores(x, y), **columns)
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         """One plus the largest cosine of each example's gradient with those of stored batches; for a batch that a full
@@ -70,7 +70,7 @@ class GSS(ER):
 
     def stored_directions(self) -> Tensor:
         """Directions of random batches of stored examples, one a row."""
-        order = torch.from_numpy(self.random("compared").permutation(self.memory.filled())).to(self.memory.y.device)
+        order = torch.from_numpy(self.random("compared").permutation(self.memory.occupied())).to(self.memory.y.device)
         batches = torch.split(order, self.replay_size)[: self.compared] if len(order) else ()
         rows = [direction(self.model, self.memory.x[slots], self.memory.y[slots]) for slots in batches]
         return torch.stack(rows) if rows else self.memory.x.new_zeros(0, 0)
@@ -79,5 +79,5 @@ class GSS(ER):
 def direction(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the mean loss of a batch, flat and of length 1; batch-norm and dropout as in evaluation."""
     with eval_mode(model):
-        slope = gradient(cross_entropy(model(x), y), trainable(model))
-    return normalize(torch.cat([g.flatten() for g in slope.values()]), dim=0)
+        grads = gradient(cross_entropy(model(x), y), trainable(model))
+    return normalize(torch.cat([g.flatten() for g in grads.values()]), dim=0)

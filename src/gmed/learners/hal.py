@@ -68,9 +68,9 @@ class HAL(Replay, TaskAware):
         self.anchor_weight = check_float("anchor_weight", anchor_weight)
         self.embedding_weight = check_float("embedding_weight", embedding_weight)
         self.embedding_decay = check_float("embedding_decay", embedding_decay)
-        self.anchor_lr = check_float("anchor_lr", anchor_lr, above=0)
-        self.anchor_steps = check_int("anchor_steps", anchor_steps, least=0)
-        self.memory_epochs = check_int("memory_epochs", memory_epochs, least=0)
+        self.anchor_lr = check_float("anchor_lr", anchor_lr, greater_than=0)
+        self.anchor_steps = check_int("anchor_steps", anchor_steps, minimum=0)
+        self.memory_epochs = check_int("memory_epochs", memory_epochs, minimum=0)
         self.task = 0
         self.anchors: list[tuple[Tensor, int]] = []
         self.embeddings: dict[int, Tensor] = {}  # running mean by class, of the task under way
@@ -79,28 +79,28 @@ class HAL(Replay, TaskAware):
         anchors, embeddings = self.anchors, self.embeddings
         if task != self.task and embeddings:
             anchors, embeddings = anchors + self.make_anchors(), {}
-        drawn = self.draw()
+        drawn = self.sample()
         parameters = trainable(self.model)
         ahead = self.look_ahead(x, y)
         stream, replay = self._forward_batches(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
         loss = self.loss(stream, replay if len(drawn) else None)
-        slope = gradient(loss, parameters)
+        grads = gradient(loss, parameters)
         if anchors:
             e = torch.stack([anchor for anchor, _ in anchors])
             with torch.no_grad():
-                tilde = {name: p - self.lr_now * slope[name] for name, p in parameters.items()}
+                tilde = {name: p - self.lr_now * grads[name] for name, p in parameters.items()}
                 moved = forward(self.model, tilde, e)
             drift = self.anchor_weight * ((forward(self.model, parameters, e) - moved) ** 2).sum(1).mean()
             pull = gradient(drift, parameters)
-            slope = {name: slope[name] + pull[name] for name in parameters}
+            grads = {name: grads[name] + pull[name] for name in parameters}
         embeddings = self.updated(embeddings, x, y)
         if not all_finite(embeddings.values()):
             raise DivergedError(
                 f"at step {self.steps} the mean embeddings are not finite; the step was not taken. "
                 f"Lower lr (now {self.lr:g}), or scale the inputs down."
             )
-        self.move(slope, loss.detach())
-        self.remember(x, y)
+        self.apply_gradients(grads, loss.detach())
+        self.update_memory(x, y)
         self.task, self.anchors, self.embeddings = task, anchors, embeddings
 
     @torch.no_grad()
@@ -135,15 +135,15 @@ class HAL(Replay, TaskAware):
     def finetune_on_memory(self) -> dict[str, Tensor]:
         """θ_M: the parameters after some passes over the memory."""
         theta = {name: p.detach() for name, p in trainable(self.model).items()}
-        order, filled = self.random("hindsight"), self.memory.filled()
+        order, occupied = self.random("hindsight"), self.memory.occupied()
         for _ in range(self.memory_epochs):
-            shuffled = torch.from_numpy(order.permutation(filled)).to(self.memory.y.device)
+            shuffled = torch.from_numpy(order.permutation(occupied)).to(self.memory.y.device)
             for at in range(0, len(shuffled), self.replay_size):
                 batch = shuffled[at : at + self.replay_size]
                 theta = {name: p.requires_grad_() for name, p in theta.items()}
                 loss = cross_entropy(forward(self.model, theta, self.memory.x[batch]), self.memory.y[batch])
-                slope = gradient(loss, theta)
-                theta = {name: p.detach() - self.lr_now * slope[name] for name, p in theta.items()}
+                grads = gradient(loss, theta)
+                theta = {name: p.detach() - self.lr_now * grads[name] for name, p in theta.items()}
         return theta
 
     def get_extra_state(self) -> dict[str, Tensor]:

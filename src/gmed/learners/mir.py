@@ -54,19 +54,19 @@ class MIR(Replay):
     ) -> None:
         super().__init__(model, **replay)
         self.candidates = check_int("candidates", candidates)
-        self.extra_batches = check_int("extra_batches", extra_batches, least=0)
+        self.extra_batches = check_int("extra_batches", extra_batches, minimum=0)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         ahead = self.look_ahead(x, y)  # θ', for the edit and for retrieval
-        edited = self.edit(self.draw("edited"), ahead)  # (x_e, y_e) ~ M
-        retrieved = torch.cat([self.retrieve(ahead, batch) for batch in range(1 + self.extra_batches)])
+        edited = self.edit(self.sample("edited"), ahead)  # (x_e, y_e) ~ M
+        retrieved = torch.cat([self.retrieve_interfered(ahead, batch) for batch in range(1 + self.extra_batches)])
         x_m, y_m = self.memory.x[retrieved], self.memory.y[retrieved]
 
-        self.descend(ahead, x_m, y_m, retrieved)
+        self.sgd_step(ahead, x_m, y_m, retrieved)
         self.write_back(edited)
-        self.remember(x, y)
+        self.update_memory(x, y)
 
-    def retrieve(self, ahead: LookAhead, batch: int) -> Tensor:
+    def retrieve_interfered(self, ahead: LookAhead, batch: int) -> Tensor:
         """(x_m, y_m) ← MIR-retrieve(M, θ)."""
-        candidates = self.sample(self.candidates, f"candidates {batch}")
+        candidates = self.sample_memory(self.candidates, f"candidates {batch}")
         return most_interfered(self.memory, candidates, self.replay_size, ahead)

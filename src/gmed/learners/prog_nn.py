@@ -46,13 +46,13 @@ class ProgNN(TaskModularLearner):
         try:
             self.begin(task)
             loss = cross_entropy(self.model(x, self.parts - 1), y)
-            slope = gradient(loss, self.learned())
-            self.check_finite(loss.detach(), slope)
+            grads = gradient(loss, self.learned())
+            self.check_finite(loss.detach(), grads)
         except BaseException:
             self.resize(max(1, len(tasks)))
             self.tasks, self.optimiser = tasks, optimiser
             raise
-        self.optimiser.step(list(slope.values()))
+        self.optimiser.step(list(grads.values()))
 
     def learned(self) -> Parameters:
         return trainable(self.model)

@@ -14,41 +14,41 @@ from gmed.errors import UsageError
 from gmed.learners._validation import as_tensor
 
 
-class Kept(NamedTuple):
+class StoredExamples(NamedTuple):
     """Examples that a learner keeps, and which of the stream each was, where that is known."""
 
     x: Tensor
     y: Tensor
-    origin: Tensor | None
+    stream_index: Tensor | None
 
     @classmethod
-    def none(cls) -> Kept:
+    def none(cls) -> StoredExamples:
         """Where nothing is kept."""
         return cls(torch.zeros(0), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
 
 def select_examples(
-    kept: Kept,
+    kept: StoredExamples,
     *,
-    origin: int | Sequence[int] | None = None,
+    stream_index: int | Sequence[int] | None = None,
     label: int | Sequence[int] | None = None,
     where: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> NDArray[np.bool_]:
-    """Which examples a request means (see :meth:`gmed.learners.Learner.forget`).
+    """Which examples a request means (see :meth:`gmed.learners.Learner.remove_examples`).
 
-    >>> select_examples(Kept(torch.zeros(3, 2), torch.tensor([4, 5, 4]), None), label=4).tolist()
+    >>> select_examples(StoredExamples(torch.zeros(3, 2), torch.tensor([4, 5, 4]), None), label=4).tolist()
     [True, False, True]
     """
-    if sum(given is not None for given in (origin, label, where)) != 1:
-        raise UsageError("say what to forget by one of origin, label and where")
+    if sum(given is not None for given in (stream_index, label, where)) != 1:
+        raise UsageError("say what to forget by one of stream_index, label and where")
     if where is not None:
         return _mask(where(kept.x, kept.y), len(kept.y)) if len(kept.y) else np.zeros(0, dtype=np.bool_)
     if label is not None:
         return np.isin(kept.y.cpu().numpy(), _numbers("label", label))
-    numbers = _numbers("origin", origin)
-    if kept.origin is None:
+    numbers = _numbers("stream_index", stream_index)
+    if kept.stream_index is None:
         raise UsageError("which examples of the stream it keeps is not known; forget them by label or where")
-    return np.isin(kept.origin.cpu().numpy(), numbers)
+    return np.isin(kept.stream_index.cpu().numpy(), numbers)
 
 
 def _numbers(name: str, given: Any) -> NDArray[np.int64]:

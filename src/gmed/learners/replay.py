@@ -9,18 +9,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.editing import Edit, History, Moment
+from gmed.deprecated import old_attributes, warn
+from gmed.editing import Edit, EditContext, History
 from gmed.errors import UsageError, check_int
 from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
+from gmed.learners.draws import DrawFn
 from gmed.learners.optimizer import MakeOptimizer
-from gmed.learners.removal import Kept
+from gmed.learners.removal import StoredExamples
 from gmed.memory import Memory
 from gmed.models import LookAhead, Loss
 from gmed.retrieval import Retrieval
 
 
-class Edited(NamedTuple):
+class EditedBatch(NamedTuple):
     """Edited examples: those drawn first, in their order, then any extra ones."""
 
     slots: Tensor
@@ -53,6 +55,7 @@ class ReplayOptions(EditedReplayOptions, total=False):
     retrieval: Retrieval | None
 
 
+@old_attributes(retrieved="retrieve", remember="update_memory")
 class Replay(Learner):
     """Learn from the incoming batch and from stored examples, edited first if there is an edit.
 
@@ -103,84 +106,97 @@ class Replay(Learner):
     def step(self, x: Tensor, y: Tensor) -> None:
         """Algorithm 1 of the paper; without an edit, plain experience replay."""
         ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), once somebody asks for it
-        drawn = self.retrieved(ahead)  # (x_m, y_m) ~ M
+        drawn = self.retrieve(ahead)  # (x_m, y_m) ~ M
         edited = self.edit(drawn, ahead)  # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
         x_m, y_m = edited.x[: len(drawn)], self.memory.y[drawn]
 
-        self.descend(ahead, x_m, y_m, drawn)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
+        self.sgd_step(ahead, x_m, y_m, drawn)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
         self.write_back(edited)  # replace (x_m, y_m) in M
 
         for again in range(1, self.updates_per_batch):
             ahead = self.look_ahead(x, y)
-            drawn = self.retrieved(ahead, f"replay {again}")
-            self.descend(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
-        self.remember(x, y)  # reservoir_update(x, y, M)
+            drawn = self.retrieve(ahead, f"replay {again}")
+            self.sgd_step(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
+        self.update_memory(x, y)  # reservoir_update(x, y, M)
 
     def replayed(self, purpose: str) -> Batch | None:
         """Another batch drawn from memory, for a loss of several; ``None`` while memory is empty.
 
         It is drawn independently of what the step replays, and goes through the model by itself.
         """
-        drawn = self.draw(purpose)
+        drawn = self.sample(purpose)
         if not len(drawn):
             return None
         x = self.memory.x[drawn]
         return Batch(x, self.memory.y[drawn], self.model(x), partial(self._stored, drawn))
 
-    def draw(self, purpose: str = "replay") -> Tensor:
-        """The slots of a batch to replay or edit."""
-        return self.sample(self.replay_size, purpose)
+    def sample(self, purpose: str | int = "replay", old: str | None = None) -> Tensor:
+        """Return the slots of a batch to replay or edit, drawn uniformly."""
+        if isinstance(purpose, int) and old is not None:
+            warn(f"{type(self).__name__}.sample(count, purpose)", "sample_memory(count, purpose)")
+            return self.sample_memory(purpose, old)
+        return self.sample_memory(self.replay_size, str(purpose))
 
-    def retrieved(self, ahead: LookAhead, purpose: str = "replay") -> Tensor:
+    def draw(self, name: str = "replay", draw_fn: DrawFn | None = None) -> Tensor:
+        if draw_fn is None:
+            warn(f"{type(self).__name__}.draw(purpose)", "sample(purpose)")
+            return self.sample(name)
+        return super().draw(name, draw_fn)
+
+    def retrieve(self, ahead: LookAhead, purpose: str = "replay") -> Tensor:
         """The slots of a batch to replay: a draw, unless this learner retrieves otherwise."""
         if self.retrieval is None or not len(self.memory):
-            return self.draw(purpose)
-        return self._slots(self.retrieval.retrieve(self.memory, self.replay_size, ahead, self.random(purpose)))
+            return self.sample(purpose)
+        return self._validate_slots(self.retrieval.retrieve(self.memory, self.replay_size, ahead, self.random(purpose)))
 
-    def edit(self, drawn: Tensor, ahead: LookAhead) -> Edited:
+    def edit(self, drawn: Tensor, ahead: LookAhead) -> EditedBatch:
         """The drawn examples, edited if this learner edits; nothing is stored yet."""
         if self.editing is None or not len(drawn):
-            return Edited(drawn, self.memory.x.index_select(0, drawn))
-        edited = Edited(drawn, self._edit_slots(drawn, ahead, "editing"))
-        if self.editing.extra and len(extra := self._extra(drawn)):
+            return EditedBatch(drawn, self.memory.x.index_select(0, drawn))
+        edited = EditedBatch(drawn, self._edit_slots(drawn, ahead, "editing"))
+        if self.editing.extra and len(extra := self._sample_extra(drawn)):
             x = self._edit_slots(extra, ahead, "extra editing")
-            edited = Edited(torch.cat([drawn, extra]), torch.cat([edited.x, x]))
+            edited = EditedBatch(torch.cat([drawn, extra]), torch.cat([edited.x, x]))
         return edited
 
-    def _extra(self, drawn: Tensor) -> Tensor:
+    def _sample_extra(self, drawn: Tensor) -> Tensor:
         """Slots of further examples to edit, none of which was drawn."""
         assert self.editing is not None
         most, memory = self.editing.extra, self.memory
 
         def choose(taken: NDArray[np.int64]) -> NDArray[np.int64]:
-            others = np.setdiff1d(memory.filled(), taken)
+            others = np.setdiff1d(memory.occupied(), taken)
             return self.random("extra").choice(others, min(most, len(others)), replace=False)
 
         decided, now = self.draw_fn_of(drawn), self.steps
         if decided is None:
             return torch.from_numpy(choose(drawn.cpu().numpy())).to(drawn.device)
-        return self.planned("extra", lambda: choose(drawn.cpu().numpy() if self.steps == now else decided()))
+        return self.draw("extra", lambda: choose(drawn.cpu().numpy() if self.steps == now else decided()))
 
-    def write_back(self, edited: Edited) -> None:
+    def write_back(self, edited: EditedBatch) -> None:
         """Edited examples take the place of the stored ones."""
         if self.editing is not None and self.editing.write_back and len(edited.slots):
             self.memory.replace(edited.slots, edited.x)
 
-    def remember(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
+    def update_memory(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         """Offer the incoming batch to memory."""
-        self.offer(x, y, **columns)
-        if self.editing is not None and self.editing.oracle:
+        self.add_to_memory(x, y, **columns)
+        if self.editing is not None and self.editing.needs_history:
             self._history.append(History(x, y))
 
     def _edit_slots(self, slots: Tensor, ahead: LookAhead, purpose: str) -> Tensor:
         assert self.editing is not None
         m = self.memory
-        oracle = self._oracle() if self.editing.oracle else None
-        moment = Moment(
-            ahead, self.replay_size, lambda: self.random(purpose), oracle, lambda decide: self.planned(purpose, decide)
+        needs_history = self._joined_history() if self.editing.needs_history else None
+        context = EditContext(
+            ahead,
+            self.replay_size,
+            lambda: self.random(purpose),
+            needs_history,
+            lambda draw_fn: self.draw(purpose, draw_fn),
         )
         x = m.x[slots]
-        edited = self.editing.edit(x, m.y[slots], m.age[slots], moment)
+        edited = self.editing.edit(x, m.y[slots], m.edit_count[slots], context)
         if not isinstance(edited, Tensor) or edited.shape != x.shape or edited.dtype != x.dtype:
             given = f"{edited.dtype} {tuple(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
             raise UsageError(
@@ -189,10 +205,10 @@ class Replay(Learner):
             )
         return edited
 
-    def _slots(self, retrieved: object) -> Tensor:
+    def _validate_slots(self, retrieve: object) -> Tensor:
         """What a retrieval returned, or the error that says why it is of no use."""
-        slots = torch.as_tensor(retrieved, device=self.memory.y.device)
-        stored = torch.from_numpy(self.memory.filled()).to(slots.device)
+        slots = torch.as_tensor(retrieve, device=self.memory.y.device)
+        stored = torch.from_numpy(self.memory.occupied()).to(slots.device)
         sound = slots.ndim == 1 and slots.dtype == torch.int64 and bool(torch.isin(slots, stored).all())
         if not sound or len(set(slots.tolist())) != len(slots) or not 0 < len(slots) <= self.replay_size:
             raise UsageError(
@@ -201,13 +217,13 @@ class Replay(Learner):
             )
         return slots
 
-    def _oracle(self) -> History:
+    def _joined_history(self) -> History:
         if len(self._history) > 1:
             self._history = [History(*(torch.cat(parts) for parts in zip(*self._history, strict=True)))]
         return self._history[0] if self._history else History(self.memory.x[:0], self.memory.y[:0])
 
-    def stored_examples(self) -> Kept:
-        if self.editing is not None and self.editing.oracle:
+    def stored_examples(self) -> StoredExamples:
+        if self.editing is not None and self.editing.needs_history:
             raise UsageError(
                 f"{type(self.editing).__name__} keeps every example it has observed, for analysis; such a learner "
                 "cannot forget one"
@@ -215,7 +231,7 @@ class Replay(Learner):
         return super().stored_examples()
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        return {"history.x": self._oracle().x, "history.y": self._oracle().y} if self._history else {}
+        return {"history.x": self._joined_history().x, "history.y": self._joined_history().y} if self._history else {}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self._history = [History(state["history.x"], state["history.y"])] if "history.x" in state else []

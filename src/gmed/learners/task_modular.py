@@ -39,7 +39,7 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
     def __init__(
         self, model: ProgressiveNet | CompositionalNet, base: nn.Module, *, adam_lr: float, told: bool, seed: int
     ) -> None:
-        super().__init__(model, lr=check_float("adam_lr", adam_lr, above=0), seed=seed)
+        super().__init__(model, lr=check_float("adam_lr", adam_lr, greater_than=0), seed=seed)
         self.told = told
         self.tasks: tuple[int, ...] = ()
         self._plain = num_parameters(base)
@@ -70,7 +70,7 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
         if task is None:
             return super().logits(x)
         part = self.tasks.index(task) if task in self.tasks else self.parts - 1
-        x = self._inputs(x)
+        x = self._checked_inputs(x)
         with eval_mode(self.model):
             output: Tensor = self.model(x, part)
         return output

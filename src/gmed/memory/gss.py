@@ -32,19 +32,19 @@ class GSSGreedy(Memory):
         super().allocate(x, y)
         self.add_column("score", torch.float64, x.device)
 
-    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+    def select_slots(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
         scores = self.score.cpu().numpy().copy()
         offered = columns["score"].cpu().numpy()
         slots = np.full(len(y), self.capacity)
-        free = [*range(self.seen, self.capacity), *self._holes.tolist()]
+        free = [*range(self.num_seen, self.capacity), *self._free_slots.tolist()]
         for row, score in enumerate(offered):
             if free:
                 slots[row] = free.pop(0)
             else:
                 redundancy = scores - scores.min() + 0.01
-                rival = int(rng.choice(self.capacity, p=redundancy / redundancy.sum()))
-                if rng.random() * (scores[rival] + score) < scores[rival]:
-                    slots[row] = rival
+                victim = int(rng.choice(self.capacity, p=redundancy / redundancy.sum()))
+                if rng.random() * (scores[victim] + score) < scores[victim]:
+                    slots[row] = victim
             if slots[row] < self.capacity:
                 scores[slots[row]] = score
         return slots

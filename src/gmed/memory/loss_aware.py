@@ -35,32 +35,32 @@ class LossAwareReservoir(Memory):
         super().allocate(x, y)
         self.add_column("loss", x.dtype, x.device)
 
-    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
-        nth = self.seen + np.arange(1, len(y) + 1)
+    def select_slots(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+        nth = self.num_seen + np.arange(1, len(y) + 1)
         enters = (nth <= self.capacity) | (rng.integers(0, nth) < self.capacity)
         labels, losses = self.y.cpu().numpy().copy(), self.loss.cpu().numpy().astype(np.float64)
         slots = np.full(len(y), self.capacity)
-        holes = self._holes.tolist()
+        holes = self._free_slots.tolist()
         for row in np.flatnonzero(enters):
             if nth[row] <= self.capacity:
                 slots[row] = nth[row] - 1
             elif holes:
                 slots[row] = holes.pop(0)
             else:
-                slots[row] = rng.choice(self.capacity, p=leaving(labels, losses))
+                slots[row] = rng.choice(self.capacity, p=eviction_probabilities(labels, losses))
             labels[slots[row]] = int(y[row])
             losses[slots[row]] = float(columns["loss"][row])
         return slots
 
 
-def leaving(labels: NDArray[np.int64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
+def eviction_probabilities(labels: NDArray[np.int64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """The probability of each stored example to be the one that leaves.
 
-    >>> leaving(np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 1.0, 1.0])).round(3).tolist()
+    >>> eviction_probabilities(np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 1.0, 1.0])).round(3).tolist()
     [0.333, 0.333, 0.333, 0.0]
     """
-    crowding = np.bincount(labels, minlength=int(labels.max()) + 1)[labels].astype(np.float64)
-    score = crowding * (np.abs(losses).sum() / crowding.sum()) - losses
+    class_counts = np.bincount(labels, minlength=int(labels.max()) + 1)[labels].astype(np.float64)
+    score = class_counts * (np.abs(losses).sum() / class_counts.sum()) - losses
     score = np.maximum(score, 0.0)
     total = score.sum()
     return score / total if total > 0 else np.full(len(score), 1 / len(score))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SHARE = 1 / 40
+MAX_GPU_FRACTION = 1 / 40
 """A memory that takes more than this of a GPU lies with the host: twenty learners want one each, and half the GPU."""
 
 
@@ -15,16 +15,16 @@ def should_pin(size: int, device: torch.device) -> bool:
     >>> should_pin(2**40, torch.device("cpu"))  # there already
     False
     """
-    return device.type == "cuda" and size > SHARE * torch.cuda.get_device_properties(device).total_memory
+    return device.type == "cuda" and size > MAX_GPU_FRACTION * torch.cuda.get_device_properties(device).total_memory
 
 
 def as_cuda_view(rows: Tensor, device: torch.device) -> Tensor:
     """The same bytes as a tensor of the GPU's: of pinned memory, which both can address."""
     flat = rows.view(-1).view(torch.uint8)
-    return torch.as_tensor(_Addressed(flat), device=device).view(rows.dtype).view(rows.shape)
+    return torch.as_tensor(_CudaArray(flat), device=device).view(rows.dtype).view(rows.shape)
 
 
-class _Addressed:
+class _CudaArray:
     """Memory as torch takes it from others; it is kept for as long as a tensor of it is."""
 
     def __init__(self, flat: Tensor) -> None:

@@ -25,15 +25,15 @@ class Reservoir(Memory):
     Examples
     --------
     >>> import torch
-    >>> from gmed.rng import generator
+    >>> from gmed.rng import make_rng
     >>> memory = Reservoir(3)
     >>> x, y = torch.arange(5.0).unsqueeze(1), torch.arange(5)
     >>> memory.allocate(x, y)
-    >>> memory.insert(x[:2], y[:2], generator(0, "reservoir", 0))
+    >>> memory.insert(x[:2], y[:2], make_rng(0, "reservoir", 0))
     >>> len(memory), memory.y[:2].tolist()
     (2, [0, 1])
-    >>> memory.insert(x[2:], y[2:], generator(0, "reservoir", 1))
-    >>> len(memory), memory.seen
+    >>> memory.insert(x[2:], y[2:], make_rng(0, "reservoir", 1))
+    >>> len(memory), memory.num_seen
     (3, 5)
 
     References
@@ -43,7 +43,7 @@ class Reservoir(Memory):
 
     capturable = True
 
-    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
-        nth = self.seen + np.arange(1, len(y) + 1)
+    def select_slots(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+        nth = self.num_seen + np.arange(1, len(y) + 1)
         drawn = rng.integers(0, nth)
         return np.where(nth <= self.capacity, nth - 1, drawn)

@@ -9,7 +9,7 @@ from gmed.memory.base import Memory
 
 
 class TaskRing(Memory):
-    """An equal share of the slots for every task, in which its latest examples are kept.
+    """An equal slots_per_task of the slots for every task, in which its latest examples are kept.
 
     The next example goes behind the newest that is left; where the newest were removed on request, into their slots.
 
@@ -24,7 +24,7 @@ class TaskRing(Memory):
 
     Examples
     --------
-    >>> TaskRing(500, tasks=5).share
+    >>> TaskRing(500, tasks=5).slots_per_task
     100
 
     References
@@ -35,33 +35,33 @@ class TaskRing(Memory):
     def __init__(self, capacity: int, *, tasks: int) -> None:
         super().__init__(capacity)
         self.tasks = check_int("tasks", tasks)
-        self.share = capacity // tasks
-        if self.share == 0:
+        self.slots_per_task = capacity // tasks
+        if self.slots_per_task == 0:
             raise UsageError(f"a memory of {capacity} has no slot for each of {tasks} tasks")
         self.task = 0
 
-    def begin(self, task: int) -> None:
+    def set_task(self, task: int) -> None:
         """Examples inserted from now on are of this task."""
         if not 0 <= task < self.tasks:
             raise UsageError(f"task {task} is not one of the {self.tasks} tasks this memory has room for")
         self.task = task
 
-    def of_task(self, task: int) -> NDArray[np.int64]:
+    def task_slots(self, task: int) -> NDArray[np.int64]:
         """The slots that hold an example of this task."""
-        share = np.arange(task * self.share, (task + 1) * self.share)
-        return share[self._taken()[share]]
+        slots_per_task = np.arange(task * self.slots_per_task, (task + 1) * self.slots_per_task)
+        return slots_per_task[self._occupied_mask()[slots_per_task]]
 
-    def filled(self) -> NDArray[np.int64]:
-        return np.flatnonzero(self._taken())
+    def occupied(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self._occupied_mask())
 
-    def admit(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
-        first = self.task * self.share
-        held = self.origin[first : first + self.share].cpu().numpy()
+    def select_slots(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
+        first = self.task * self.slots_per_task
+        held = self.stream_index[first : first + self.slots_per_task].cpu().numpy()
         behind_newest = int(held.argmax()) + 1 if held.max() >= 0 else 0
-        return first + (behind_newest + np.arange(len(y))) % self.share
+        return first + (behind_newest + np.arange(len(y))) % self.slots_per_task
 
-    def _taken(self) -> NDArray[np.bool_]:
-        if not self.ready:
+    def _occupied_mask(self) -> NDArray[np.bool_]:
+        if not self.is_allocated:
             return np.zeros(self.capacity, dtype=bool)
-        taken: NDArray[np.bool_] = (self.origin >= 0).cpu().numpy()
-        return taken
+        mask: NDArray[np.bool_] = (self.stream_index >= 0).cpu().numpy()
+        return mask

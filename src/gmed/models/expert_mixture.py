@@ -295,7 +295,7 @@ def expanded(model: nn.Module, tasks: int) -> nn.Module:
     torch.Size([2, 10])
     """
     mixture = ExpertMixture.like(model)
-    made = [mixture.make(number).classifier for number in range(check_int("tasks", tasks, most=MOST_EXPERTS))]
+    made = [mixture.make(number).classifier for number in range(check_int("tasks", tasks, maximum=MOST_EXPERTS))]
     return ExpandedClassifier(made).to(next(model.parameters()))
 
 

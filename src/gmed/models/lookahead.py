@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.deprecated import old_attributes
 from gmed.kernels.low_rank import Gradient, LinearChain, LowRankGradient
 from gmed.models.functional import Parameters, forward, gradient, preserve_rng
 from gmed.models.introspection import ModelInfo, inspect_model
@@ -16,6 +17,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch, from the model's output and the targets, as torch's losses compute it."""
 
 
+@old_attributes(taken="is_computed", current="theta", parameters="theta_ahead")
 class LookAhead:
     """One plain SGD step on the incoming batch, taken on paper only: θ' = θ - τ ∇ℓ(x_D, y_D; θ).
 
@@ -47,7 +49,7 @@ class LookAhead:
     >>> with torch.no_grad():
     ...     _ = model.weight.fill_(1.0)
     >>> ahead = LookAhead(model, torch.tensor([[2.0]]), torch.tensor([[0.0]]), lr=0.1, loss=squared)
-    >>> round(ahead.parameters["weight"].item(), 4)  # 1 - 0.1 * 2 * 2 * 2
+    >>> round(ahead.theta_ahead["weight"].item(), 4)  # 1 - 0.1 * 2 * 2 * 2
     0.2
     >>> model.weight.item()
     1.0
@@ -72,7 +74,7 @@ class LookAhead:
         self.info = info or inspect_model(model)
 
     @property
-    def current(self) -> Parameters:
+    def theta(self) -> Parameters:
         """θ."""
         return self.info.parameters
 
@@ -92,17 +94,17 @@ class LookAhead:
             return self.loss_and_gradient(self.x, self.y)
         with torch.enable_grad():
             loss = self._stream_loss(self.output_before(self.x), self.y)
-            return loss.detach(), gradient(loss, self.current)
+            return loss.detach(), gradient(loss, self.theta)
 
     @cached_property
-    def parameters(self) -> Parameters:
+    def theta_ahead(self) -> Parameters:
         """θ'. No gradient flows through it back to θ."""
-        theta = [p.detach() for p in self.current.values()]
-        slope = [self.stream_gradient[name] for name in self.current]
-        return dict(zip(self.current, torch._foreach_sub(theta, slope, alpha=self.lr), strict=True))
+        theta = [p.detach() for p in self.theta.values()]
+        grads = [self.stream_gradient[name] for name in self.theta]
+        return dict(zip(self.theta, torch._foreach_sub(theta, grads, alpha=self.lr), strict=True))
 
     @property
-    def taken(self) -> bool:
+    def is_computed(self) -> bool:
         """Whether anything in this step has asked for the stream's loss or gradient."""
         return "_stream" in self.__dict__
 
@@ -112,25 +114,25 @@ class LookAhead:
         if self._chain is not None:
             return self._chain.gradient(x, lambda output: self.loss(output, y))
         loss = self.loss_before(x, y)
-        return loss.detach(), gradient(loss, self.current)
+        return loss.detach(), gradient(loss, self.theta)
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The model's output at θ and at θ', for gradients with respect to x."""
         if type(self.stream_gradient) is LowRankGradient:
             before, after = self.stream_gradient.outputs(x, 0.0, self.lr)
             return before, after
-        theta = {name: p.detach() for name, p in self.current.items()}
+        theta = {name: p.detach() for name, p in self.theta.items()}
         return self._output_at(theta, x), self.output_after(x)
 
     def output_before(self, x: Tensor) -> Tensor:
         """The model's output at θ alone."""
-        return self._output_at(self.current, x)
+        return self._output_at(self.theta, x)
 
     def output_after(self, x: Tensor) -> Tensor:
         """The model's output at θ' alone."""
         if type(self.stream_gradient) is LowRankGradient:
             return self.stream_gradient.outputs(x, self.lr)[0]
-        return self._output_at(self.parameters, x)
+        return self._output_at(self.theta_ahead, x)
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """ℓ(x, y; θ) and ℓ(x, y; θ'), for gradients with respect to x."""
@@ -154,4 +156,4 @@ class LookAhead:
         """The model's layers, if gradients are better kept in factors and the loss is known to ask for no more."""
         known = self.loss is cross_entropy and self._stream_loss is None
         chain = LinearChain.of(self.model) if known else None
-        return chain if chain is not None and chain.suits(self.x) else None
+        return chain if chain is not None and chain.is_beneficial(self.x) else None

@@ -23,7 +23,7 @@ from gmed.models import MLP
 from gmed.online.labels import Labels, plain
 from gmed.online.settings import Model, Settings
 from gmed.online.units import AsTheyAre, Floats, Standardiser, Units
-from gmed.rng import generator
+from gmed.rng import make_rng
 
 KIND = "gmed-classifier/1"
 BLOCK = 10_000
@@ -82,7 +82,7 @@ class OnlineClassifier:
     def __init__(self, settings: Settings, inputs: int, seed: int = 0) -> None:
         self.settings = settings
         self.inputs = check_int("inputs", inputs)
-        self.seed = check_int("seed", seed, least=0)
+        self.seed = check_int("seed", seed, minimum=0)
         self.feature_names: Sequence[str] | None = None
         self._now: Learned | None = None
         self._warned = False
@@ -159,7 +159,7 @@ class OnlineClassifier:
             z, numbers = units.standardised(x), labels.outputs(y)
             learner = self._copy(None, labels, units)
             for number in range(passes):
-                order = generator(self.seed, "order", number).permutation(len(x)) if shuffle else np.arange(len(x))
+                order = make_rng(self.seed, "order", number).permutation(len(x)) if shuffle else np.arange(len(x))
                 self._observe(learner, z[order], numbers[order])
             self._now = Learned(labels, units, learner, len(x))
 
@@ -173,7 +173,7 @@ class OnlineClassifier:
         with alone(now.learner._lock):  # not while a prediction has the model in evaluation mode
             learner = deepcopy(now.learner)
         if len(labels.met) > learner.classes:
-            learner.grow(len(labels.met))
+            learner.add_classes(len(labels.met))
         if learner.memory is not None and not units.same_as(now.units):
             now.units.convert(learner.memory.x, to=units)
         return learner
@@ -213,7 +213,7 @@ class OnlineClassifier:
         self._warned = True
 
     @exclusive
-    def forget(
+    def remove_examples(
         self,
         *,
         row: int | Sequence[int] | None = None,
@@ -236,13 +236,15 @@ class OnlineClassifier:
         --------
         >>> model = OnlineClassifier(Settings(), inputs=1)
         >>> model.learn(np.array([[1.0], [2.0], [8.0]]), np.array(["low", "low", "high"]))
-        >>> model.forget(label="low"), model.forget(label="low"), model.forget(where=lambda x, y: x[:, 0] > 5)
-        (2, 0, 1)
+        >>> model.remove_examples(label="low"), model.remove_examples(label="low")
+        (2, 0)
+        >>> model.remove_examples(where=lambda x, y: x[:, 0] > 5)
+        1
         """
         if self._now is None:
             return 0
         labels, units, learner = self.labels, self.units, self.learner
-        if row is not None and learner.memory is not None and learner.memory.seen != self.rows:
+        if row is not None and learner.memory is not None and learner.memory.num_seen != self.rows:
             raise UsageError("rows were passed over repeatedly and have no numbers; forget them by label or where")
         outputs = None if label is None else labels.outputs_named(np.atleast_1d(np.asarray(label, dtype=object)))
 
@@ -250,7 +252,7 @@ class OnlineClassifier:
             assert where is not None
             return where(units.restored(z.cpu().numpy()), labels.met[numbers.cpu().numpy()])
 
-        count = learner.forget(origin=row, label=outputs, where=goes if where is not None else None)
+        count = learner.remove_examples(stream_index=row, label=outputs, where=goes if where is not None else None)
         if isinstance(units, Standardiser):
             self._now = replace(self._now, units=units.without_extremes())
         return count
@@ -311,7 +313,7 @@ class OnlineClassifier:
         try:
             counts = json.loads(texts["counts"])
             new = cls(Settings.from_json(texts["settings"], model), counts["inputs"], counts["seed"])
-            rows = check_int("rows", counts["rows"], least=0)
+            rows = check_int("rows", counts["rows"], minimum=0)
             if rows:
                 labels = Labels.from_json(texts["labels"])
                 parts = {

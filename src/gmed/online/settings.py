@@ -61,10 +61,10 @@ class Settings:
     model: Model | None = None
 
     def __post_init__(self) -> None:
-        check_int("memory", self.memory, least=0)
+        check_int("memory", self.memory, minimum=0)
         for name in ("replay_size", "updates_per_batch", "batch_size", "hidden"):
             check_int(name, getattr(self, name))
-        check_float("learning_rate", self.learning_rate, above=0)
+        check_float("learning_rate", self.learning_rate, greater_than=0)
         self._edit()
         if not isinstance(self.standardise, bool | np.bool_):
             raise UsageError(f"standardise must be True or False, not {self.standardise!r}")

@@ -103,7 +103,7 @@ def fit_table(
     it because the last one was killed at its very end, learns nothing twice, also where the model takes the place of
     the one that was gone on from.
     """
-    check_float("checkpoint_every", checkpoint_every, above=0)
+    check_float("checkpoint_every", checkpoint_every, greater_than=0)
     check_output_path(fit.model)
     file = TableFile(fit.table)
     file.check([fit.label, *fit.drop])
@@ -112,8 +112,8 @@ def fit_table(
     if (done := _finished(fit, table)) is not None:
         fit.checkpoint.unlink(missing_ok=True)
         return done
-    origin = None if fit.start is None else _digest(fit.start)
-    identity = fit.identity(table, origin)
+    stream_index = None if fit.start is None else _digest(fit.start)
+    identity = fit.identity(table, stream_index)
     learned = _begun(fit, features, identity)
     classifier, size = learned.classifier, learned.classifier.settings.batch_size
     classifier.feature_names = features
@@ -144,7 +144,7 @@ def fit_table(
         watch(learned)
     if not learned.rows:
         raise DataError(f"{fit.table}: there are no rows in it.")
-    keep(fit.model, label=fit.label, start=origin or "")
+    keep(fit.model, label=fit.label, start=stream_index or "")
     fit.checkpoint.unlink(missing_ok=True)
     learned.finished = True
     return learned
@@ -219,7 +219,7 @@ def _counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
     """How many rows of its table a fit has learned from, and how many of them were predicted rightly before."""
     try:
         counts = json.loads(texts["progress"])
-        return check_int("rows", counts["rows"], least=0), check_int("right", counts["right"], least=0)
+        return check_int("rows", counts["rows"], minimum=0), check_int("right", counts["right"], minimum=0)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: what it says of its fit is damaged ({error})") from None
 

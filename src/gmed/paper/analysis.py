@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from gmed.editing import GMED
-from gmed.editing.base import History, Moment
+from gmed.editing.base import EditContext, History
 from gmed.editing.optimal_edit import forgetting_gradient
 from gmed.engine import RunSpec
 from gmed.engine.run import make_learner, make_stream
 from gmed.engine.training import train
 from gmed.errors import UsageError
 from gmed.learners.replay import Replay
-from gmed.streams import pixels
+from gmed.streams import to_float
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class WatchedGMED(GMED):
         The mean over the edited examples, step by step.
     """
 
-    oracle: ClassVar[bool] = True
+    needs_history: ClassVar[bool] = True
 
     examples: int = 500
     similarities: list[float] = field(default_factory=list, compare=False)
@@ -43,14 +43,14 @@ class WatchedGMED(GMED):
     def capturable(self) -> bool:
         return False
 
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
-        edited = super().edit(x_m, y_m, age, moment)
-        assert moment.history is not None
-        count = len(moment.history.y)
+    def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
+        edited = super().edit(x_m, y_m, edit_count, context)
+        assert context.history is not None
+        count = len(context.history.y)
         if count:
-            some = torch.from_numpy(moment.random().choice(count, min(self.examples, count), replace=False))
-            earlier = History(*(part[some.to(y_m.device)] for part in moment.history))
-            optimal = -forgetting_gradient(moment.ahead, x_m, y_m, earlier)
+            some = torch.from_numpy(context.random().choice(count, min(self.examples, count), replace=False))
+            earlier = History(*(part[some.to(y_m.device)] for part in context.history))
+            optimal = -forgetting_gradient(context.lookahead, x_m, y_m, earlier)
             found = cosine_similarity((edited - x_m).flatten(1), optimal.flatten(1), dim=1)
             self.similarities.append(float(found.mean()))
         return edited
@@ -85,8 +85,8 @@ class EditedMemory(NamedTuple):
     before: Tensor
     after: Tensor
     label: Tensor
-    age: Tensor
-    origin: Tensor
+    edit_count: Tensor
+    stream_index: Tensor
 
 
 def edited_memory(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> EditedMemory:
@@ -116,10 +116,10 @@ def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay,
     for _ in train(learner, stream, spec.benchmark.batch_size):
         pass
     memory = learner.memory
-    slots = torch.from_numpy(memory.filled()).to(memory.x.device)
-    origin = memory.origin[slots]
-    before = pixels(stream.x[origin])
-    return learner, EditedMemory(before, memory.x[slots], memory.y[slots], memory.age[slots], origin)
+    slots = torch.from_numpy(memory.occupied()).to(memory.x.device)
+    stream_index = memory.stream_index[slots]
+    before = to_float(stream.x[stream_index])
+    return learner, EditedMemory(before, memory.x[slots], memory.y[slots], memory.edit_count[slots], stream_index)
 
 
 def editing_learner(spec: RunSpec, device: str) -> Replay:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gmed.data.dataset import Progress, unwatched
 from gmed.editing import GMED
-from gmed.editing.base import Moment
+from gmed.editing.base import EditContext
 from gmed.engine import RunSpec
 from gmed.engine.run import make_stream
 from gmed.engine.training import train
@@ -22,8 +22,8 @@ from gmed.errors import UsageError
 from gmed.memory import Memory
 from gmed.paper.analysis import editing_learner
 from gmed.retrieval import interference
-from gmed.rng import generator
-from gmed.streams import Stream, pixels
+from gmed.rng import make_rng
+from gmed.streams import Stream, to_float
 
 LOOKS = 24
 """About how often memory is looked at during a run; always at the points of evaluation."""
@@ -48,9 +48,9 @@ class RecordingGMED(GMED):
     def capturable(self) -> bool:
         return False
 
-    def edit(self, x_m: Tensor, y_m: Tensor, age: Tensor, moment: Moment) -> Tensor:
-        edited = super().edit(x_m, y_m, age, moment)
-        self.increases.append(torch.stack([interference(moment.ahead, x, y_m).cpu() for x in (x_m, edited)]))
+    def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
+        edited = super().edit(x_m, y_m, edit_count, context)
+        self.increases.append(torch.stack([interference(context.lookahead, x, y_m).cpu() for x in (x_m, edited)]))
         return edited
 
 
@@ -69,8 +69,8 @@ class Look(NamedTuple):
     seen: int
     x: Tensor
     label: Tensor
-    age: Tensor
-    origin: Tensor
+    edit_count: Tensor
+    stream_index: Tensor
 
 
 class EditHistory(NamedTuple):
@@ -113,7 +113,7 @@ def edit_history(
     recording = RecordingGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = recording
     memory, size = learner.memory, spec.benchmark.batch_size
-    slots = generator(spec.seed, "slots looked at").permutation(memory.capacity)[:SLOTS]
+    slots = make_rng(spec.seed, "slots looked at").permutation(memory.capacity)[:SLOTS]
     looks, increases = [], []
     for start, stop in pairwise((0, *stream.eval_points)):
         for begin, end in pairwise(moments(start, stop, size, max(1, LOOKS // len(stream.eval_points)))):
@@ -123,7 +123,7 @@ def edit_history(
             progress(end, len(stream))
         increases.append(torch.cat([torch.zeros(2, 0), *recording.increases], dim=1))
         recording.increases.clear()
-    return EditHistory(looks, increases, _originals(stream, looks[-1].origin), len(stream))
+    return EditHistory(looks, increases, _originals(stream, looks[-1].stream_index), len(stream))
 
 
 def moments(start: int, stop: int, batch_size: int, parts: int) -> list[int]:
@@ -139,9 +139,9 @@ def moments(start: int, stop: int, batch_size: int, parts: int) -> list[int]:
 
 def _look(memory: Memory, seen: int, slots: NDArray[np.int64]) -> Look:
     rows = torch.from_numpy(slots).to(memory.x.device)
-    columns = (memory.x, memory.y, memory.age, memory.origin)
+    columns = (memory.x, memory.y, memory.edit_count, memory.stream_index)
     return Look(seen, *(column[rows].cpu() for column in columns))  # indexing copies
 
 
-def _originals(stream: Stream, origin: Tensor) -> Tensor:
-    return pixels(stream.x.cpu()[origin.clamp(min=0)])
+def _originals(stream: Stream, stream_index: Tensor) -> Tensor:
+    return to_float(stream.x.cpu()[stream_index.clamp(min=0)])

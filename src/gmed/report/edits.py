@@ -91,19 +91,22 @@ def gallery(history: EditHistory) -> dict[str, Any]:
         original = history.originals[slot]
         row, changed = [_picture(original)], [_change(original - original, scale)]
         for look in history.looks:
-            there = int(look.origin[slot]) == int(last.origin[slot])
+            there = int(look.stream_index[slot]) == int(last.stream_index[slot])
             now = look.x[slot] if there else original
             row.append(_picture(now) if there else np.full_like(row[0], 255))
             changed.append(_change(now - original, scale))
         pictures.append(np.concatenate(row, axis=1))
         changes.append(np.concatenate(changed, axis=1))
     return {
-        "slots": len(last.origin),
+        "slots": len(last.stream_index),
         "seen": [look.seen for look in history.looks],
         "label": [int(last.label[slot]) for slot in shown],
-        "since": [int(last.origin[slot]) for slot in shown],
+        "since": [int(last.stream_index[slot]) for slot in shown],
         "edits": [
-            [int(look.age[slot]) if int(look.origin[slot]) == int(last.origin[slot]) else -1 for look in history.looks]
+            [
+                int(look.edit_count[slot]) if int(look.stream_index[slot]) == int(last.stream_index[slot]) else -1
+                for look in history.looks
+            ]
             for slot in shown
         ],
         "size": list(history.originals.shape[-2:]),
@@ -115,12 +118,12 @@ def gallery(history: EditHistory) -> dict[str, Any]:
 
 def largest_change(history: EditHistory, slots: Sequence[int]) -> float:
     """The most that any pixel of the examples stored there at the end was moved; 1 if none was."""
-    last = history.looks[-1].origin
+    last = history.looks[-1].stream_index
     moved = [
         float((look.x[slot] - history.originals[slot]).abs().max())
         for look in history.looks
         for slot in slots
-        if look.origin[slot] == last[slot]
+        if look.stream_index[slot] == last[slot]
     ]
     return max(moved, default=0.0) or 1.0
 
@@ -130,9 +133,9 @@ def stored_longest(history: EditHistory) -> list[int]:
     last = history.looks[-1]
     taken: dict[int, int] = {}
     found = []
-    for slot in torch.argsort(last.origin, stable=True).tolist():
+    for slot in torch.argsort(last.stream_index, stable=True).tolist():
         label = int(last.label[slot])
-        if int(last.origin[slot]) >= 0 and int(last.age[slot]) > 0 and taken.get(label, 0) < OF_A_CLASS:
+        if int(last.stream_index[slot]) >= 0 and int(last.edit_count[slot]) > 0 and taken.get(label, 0) < OF_A_CLASS:
             taken[label] = taken.get(label, 0) + 1
             found.append(slot)
     return found[:EXAMPLES]

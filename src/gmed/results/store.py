@@ -488,8 +488,8 @@ class Store:
                     known += 1
                     if row["status"] == "finished":  # the same run, of which the other may know more
                         found = {name: row.get(name) for name in ("key", *MEASURED)}
-                        filled = ", ".join(f"{name} = coalesce({name}, :{name})" for name in MEASURED)
-                        self.database.execute(f"UPDATE runs SET {filled} WHERE key = :key", found)
+                        occupied = ", ".join(f"{name} = coalesce({name}, :{name})" for name in MEASURED)
+                        self.database.execute(f"UPDATE runs SET {occupied} WHERE key = :key", found)
                         if here["checksum"] is not None:
                             self._seal(row["key"])
                 else:

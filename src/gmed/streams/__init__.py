@@ -2,19 +2,19 @@
 
 from gmed.streams.permuted import permuted
 from gmed.streams.rotated import rotated
-from gmed.streams.split import split, tasked
-from gmed.streams.stream import Examples, Stream, pixels
+from gmed.streams.split import by_task, split
+from gmed.streams.stream import Examples, Stream, to_float
 from gmed.streams.variants import fuzzy, iid, validation_stream
 
 __all__ = [
     "Examples",
     "Stream",
+    "by_task",
     "fuzzy",
     "iid",
     "permuted",
-    "pixels",
     "rotated",
     "split",
-    "tasked",
+    "to_float",
     "validation_stream",
 ]

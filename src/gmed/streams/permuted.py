@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from gmed.data import Dataset
-from gmed.rng import generator
-from gmed.streams.stream import Examples, Stream, ends
+from gmed.rng import make_rng
+from gmed.streams.stream import Examples, Stream, cumulative_lengths
 
 
 def permuted(data: Dataset, seed: int, *, tasks: int = 10, per_task: int = 1000) -> Stream:
@@ -20,20 +20,20 @@ def permuted(data: Dataset, seed: int, *, tasks: int = 10, per_task: int = 1000)
     Goodfellow et al., "An empirical investigation of catastrophic forgetting in gradient-based neural
     networks", 2013.
     """
-    order, permutations = generator(seed, "order"), generator(seed, "permutation")
-    chosen = generator(seed, "data").choice(len(data.y_train), per_task, replace=False)
+    order, permutations = make_rng(seed, "order"), make_rng(seed, "permutation")
+    chosen = make_rng(seed, "data").choice(len(data.y_train), per_task, replace=False)
     size = int(np.prod(data.x_train.shape[1:]))
     x_test, y_test = torch.tensor(data.x_test), torch.tensor(data.y_test)
     x, y, tests = [], [], []
     for task in range(tasks):
         places = torch.from_numpy(np.arange(size) if task == 0 else permutations.permutation(size))
         seen = order.permutation(chosen)
-        x.append(rearrange(torch.from_numpy(data.x_train[seen]), places))
+        x.append(permute_pixels(torch.from_numpy(data.x_train[seen]), places))
         y.append(torch.from_numpy(data.y_train[seen]))
-        tests.append(Examples(rearrange(x_test, places), y_test))
-    return Stream(torch.cat(x), torch.cat(y), tuple(tests), ends([per_task] * tasks), data.num_classes)
+        tests.append(Examples(permute_pixels(x_test, places), y_test))
+    return Stream(torch.cat(x), torch.cat(y), tuple(tests), cumulative_lengths([per_task] * tasks), data.num_classes)
 
 
-def rearrange(images: Tensor, places: Tensor) -> Tensor:
+def permute_pixels(images: Tensor, places: Tensor) -> Tensor:
     """Each image with its i-th pixel taken from ``places[i]``."""
     return images.flatten(1)[:, places].reshape(images.shape)

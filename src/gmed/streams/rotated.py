@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmed.data import Dataset
-from gmed.rng import generator
-from gmed.streams.stream import Examples, Stream, ends
+from gmed.rng import make_rng
+from gmed.streams.stream import Examples, Stream, cumulative_lengths
 
 ROUNDING = 1e-9
 """Of a pixel: what lies so little outside an image, as after a half turn, lies on its edge."""
@@ -26,7 +26,7 @@ def rotated(data: Dataset, seed: int, *, tasks: int = 20, per_task: int = 1000, 
     ----------
     Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning", NeurIPS 2017.
     """
-    choice, angles = generator(seed, "data"), generator(seed, "rotation")
+    choice, angles = make_rng(seed, "data"), make_rng(seed, "rotation")
     x, y, tests = [], [], []
     for task in range(tasks):
         angle = float(angles.uniform(task, task + 1)) * 180 / tasks
@@ -35,7 +35,7 @@ def rotated(data: Dataset, seed: int, *, tasks: int = 20, per_task: int = 1000, 
         x.append(rotate(data.x_train[train], angle))
         y.append(torch.from_numpy(data.y_train[train]))
         tests.append(Examples(rotate(data.x_test[test], angle), torch.from_numpy(data.y_test[test])))
-    return Stream(torch.cat(x), torch.cat(y), tuple(tests), ends([per_task] * tasks), data.num_classes)
+    return Stream(torch.cat(x), torch.cat(y), tuple(tests), cumulative_lengths([per_task] * tasks), data.num_classes)
 
 
 def rotate(images: NDArray[np.uint8], angle: float) -> Tensor:
@@ -47,11 +47,11 @@ def rotate(images: NDArray[np.uint8], angle: float) -> Tensor:
     height, width = images.shape[2:]
     planes = images.reshape(-1, height, width).astype(np.float32) / 255
     coefficients = scipy.ndimage.spline_filter1d(scipy.ndimage.spline_filter1d(planes, axis=1), axis=2)
-    turned = _mixture(height, width, angle) @ coefficients.reshape(len(planes), -1).T
+    turned = _rotation_matrix(height, width, angle) @ coefficients.reshape(len(planes), -1).T
     return torch.from_numpy(turned.T.astype(np.float32).reshape(images.shape)).clamp_(0, 1)
 
 
-def _mixture(height: int, width: int, angle: float) -> scipy.sparse.csr_array:
+def _rotation_matrix(height: int, width: int, angle: float) -> scipy.sparse.csr_array:
     """Of which spline coefficients each pixel is made: a row for every pixel of the turned image."""
     size = height * width
     turn = np.deg2rad(angle)
@@ -65,8 +65,8 @@ def _mixture(height: int, width: int, angle: float) -> scipy.sparse.csr_array:
         for j, of_column in _cubic(column, width):
             places.append(i * width + j)
             weights.append(of_row * of_column * inside)
-    pixels = np.tile(np.arange(size), len(places))
-    return scipy.sparse.csr_array((np.concatenate(weights), (pixels, np.concatenate(places))), shape=(size, size))
+    to_float = np.tile(np.arange(size), len(places))
+    return scipy.sparse.csr_array((np.concatenate(weights), (to_float, np.concatenate(places))), shape=(size, size))
 
 
 def _cubic(at: NDArray[np.float64], length: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gmed.data import Dataset
 from gmed.data.custom import OwnDataset
-from gmed.rng import generator
+from gmed.rng import make_rng
 from gmed.streams.stream import Stream, concat_tasks
 
 
@@ -26,7 +26,7 @@ def split(data: Dataset, seed: int, *, tasks: int = 5, per_task: int | None = 10
     networks", 2013. 1,000 examples per task as Aljundi et al., "Online continual learning with maximally
     interfered retrieval", NeurIPS 2019.
     """
-    choice, order = generator(seed, "data"), generator(seed, "order")
+    choice, order = make_rng(seed, "data"), make_rng(seed, "order")
     chosen, held = [], []
     for classes in np.array_split(np.arange(data.num_classes), tasks):
         candidates = np.flatnonzero(np.isin(data.y_train, classes))
@@ -36,13 +36,13 @@ def split(data: Dataset, seed: int, *, tasks: int = 5, per_task: int | None = 10
     return concat_tasks(data, chosen, held)
 
 
-def tasked(data: Dataset, seed: int) -> Stream:
+def by_task(data: Dataset, seed: int) -> Stream:
     """One task after another, as the data say which example belongs to which.
 
     Within a task examples keep their order where it means something; otherwise every seed has its own.
     """
     assert isinstance(data, OwnDataset)
-    order, tasks = generator(seed, "order"), range(data.tasks)
+    order, tasks = make_rng(seed, "order"), range(data.tasks)
     seen = [np.flatnonzero(data.task_train == task) for task in tasks]
     held = [np.flatnonzero(data.task_test == task) for task in tasks]
     return concat_tasks(data, seen if data.in_order else [order.permutation(places) for places in seen], held)

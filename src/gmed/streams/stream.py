@@ -13,7 +13,7 @@ from torch import Tensor
 from gmed.data.dataset import Dataset
 from gmed.errors import check_int
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 """Where examples are in a data set."""
 
 
@@ -70,11 +70,11 @@ class Stream:
         for end in (*self.eval_points, len(self)):
             while at < min(end, stop):  # many batches are converted at once
                 rows = slice(at, min(at + BATCHES_AT_ONCE * batch_size, end, stop))
-                x, y = torch.split(pixels(self.x[rows]), batch_size), torch.split(self.y[rows], batch_size)
+                x, y = torch.split(to_float(self.x[rows]), batch_size), torch.split(self.y[rows], batch_size)
                 yield from zip(map(aligned, x), y, strict=True)
                 at = rows.stop
 
-    def stretches(self, batch_size: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
+    def task_batches(self, batch_size: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
         """Yield the batches up to each point of evaluation, task by task."""
         check_int("batch_size", batch_size)
         for start, stop in pairwise((0, *self.eval_points)):
@@ -85,10 +85,10 @@ class Stream:
         return replace(self, x=self.x.to(device), y=self.y.to(device), tests=tests)
 
 
-def pixels(x: Tensor) -> Tensor:
+def to_float(x: Tensor) -> Tensor:
     """Stored images as model input: uint8 becomes float32 in [0, 1], floats stay as they are.
 
-    >>> pixels(torch.tensor([0, 51, 255], dtype=torch.uint8))
+    >>> to_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([0.0000, 0.2000, 1.0000])
     """
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
@@ -104,22 +104,22 @@ def aligned(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % ALIGNMENT else x
 
 
-def concat_tasks(data: Dataset, seen: Sequence[Places], held: Sequence[Places]) -> Stream:
+def concat_tasks(data: Dataset, seen: Sequence[Indices], held: Sequence[Indices]) -> Stream:
     """The stream of these training examples, task by task as they are to be seen, and these test examples of each."""
     chosen = np.concatenate(seen)
     return Stream(
         x=torch.from_numpy(data.x_train[chosen]),
         y=torch.from_numpy(data.y_train[chosen]),
         tests=tuple(Examples(torch.from_numpy(data.x_test[t]), torch.from_numpy(data.y_test[t])) for t in held),
-        eval_points=ends([len(places) for places in seen]),
+        eval_points=cumulative_lengths([len(places) for places in seen]),
         num_classes=data.num_classes,
     )
 
 
-def ends(lengths: Sequence[int]) -> tuple[int, ...]:
+def cumulative_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
     """Where tasks of these lengths end, laid one after another.
 
-    >>> ends([3, 2])
+    >>> cumulative_lengths([3, 2])
     (3, 5)
     """
     total, result = 0, []

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from gmed.errors import check_int
-from gmed.rng import generator
-from gmed.streams.stream import Examples, Stream, ends
+from gmed.rng import make_rng
+from gmed.streams.stream import Examples, Stream, cumulative_lengths
 
 
 def fuzzy(stream: Stream, seed: int) -> Stream:
@@ -27,7 +27,7 @@ def fuzzy(stream: Stream, seed: int) -> Stream:
     >>> int(mixed[:20].sum()), int(mixed[20:40].sum()), int(mixed[40:60].sum()), int(mixed[60:].sum())
     (0, 5, 15, 20)
     """
-    rng = generator(seed, "fuzzy")
+    rng = make_rng(seed, "fuzzy")
     places = np.arange(len(stream))
     starts = (0, *stream.eval_points)
     middles = [start + (stop - start) // 2 for start, stop in zip(starts, stream.eval_points, strict=False)]
@@ -49,10 +49,10 @@ def systematic_sample(weights: NDArray[np.float64], size: int, rng: np.random.Ge
     Madow, "On the theory of systematic sampling, II", Annals of Mathematical Statistics 20(3), 1949.
     """
     order = rng.permutation(len(weights))
-    ends = np.cumsum(weights[order]) * (size / weights.sum()) if size else np.zeros(len(weights))
-    ends[-1:] = size
+    cumulative_lengths = np.cumsum(weights[order]) * (size / weights.sum()) if size else np.zeros(len(weights))
+    cumulative_lengths[-1:] = size
     marks = rng.random() + np.arange(size)
-    return order[np.searchsorted(ends, marks, side="right")]
+    return order[np.searchsorted(cumulative_lengths, marks, side="right")]
 
 
 def _ramp(length: int) -> NDArray[np.float64]:
@@ -60,7 +60,7 @@ def _ramp(length: int) -> NDArray[np.float64]:
     return np.arange(length, dtype=np.float64) + 0.5
 
 
-MOST_PASSES = 1_000
+MAX_PASSES = 1_000
 """Passes over a stream. All of them are laid out at once."""
 
 
@@ -74,10 +74,10 @@ def iid(stream: Stream, seed: int, *, passes: int = 1) -> Stream:
     >>> len(shuffled), shuffled.eval_points
     (12, (4, 8, 12))
     """
-    check_int("passes", passes, most=MOST_PASSES)
-    shuffle = generator(seed, "order", step=1)  # step 0 ordered the tasks themselves
+    check_int("passes", passes, maximum=MAX_PASSES)
+    shuffle = make_rng(seed, "order", step=1)  # step 0 ordered the tasks themselves
     seen = torch.from_numpy(np.concatenate([shuffle.permutation(len(stream)) for _ in range(passes)]))
-    points = stream.eval_points if passes == 1 else ends([len(stream)] * passes)
+    points = stream.eval_points if passes == 1 else cumulative_lengths([len(stream)] * passes)
     return replace(stream, x=stream.x[seen], y=stream.y[seen], eval_points=points)
 
 
@@ -92,7 +92,7 @@ def validation_stream(stream: Stream, seed: int, *, tasks: int = 3, share: float
     >>> len(small), [len(test.y) for test in small.tests]
     (285, [5, 5, 5])
     """
-    chooser = generator(seed, "validation")
+    chooser = make_rng(seed, "validation")
     kept, tests, start = [torch.arange(0)], [], 0
     for stop in stream.eval_points[:tasks]:
         places = torch.arange(start, stop)
@@ -103,5 +103,5 @@ def validation_stream(stream: Stream, seed: int, *, tasks: int = 3, share: float
         kept.append(stay)
         start = stop
     seen = torch.cat(kept)
-    lengths = ends([len(k) for k in kept[1:]])
+    lengths = cumulative_lengths([len(k) for k in kept[1:]])
     return replace(stream, x=stream.x[seen], y=stream.y[seen], tests=tuple(tests), eval_points=lengths)

@@ -44,9 +44,10 @@ class EditedMemoryFigure(Figure):
 def edited_examples(memory: EditedMemory, labels: tuple[int, ...]) -> EditedMemory:
     """The examples with these labels that were edited at least once.
 
-    >>> label, age = torch.tensor([0, 7, 1, 0]), torch.tensor([1, 5, 2, 0])
-    >>> edited_examples(EditedMemory(torch.zeros(4, 1), torch.ones(4, 1), label, age, torch.arange(4)), (0, 1)).origin
+    >>> label, edit_count = torch.tensor([0, 7, 1, 0]), torch.tensor([1, 5, 2, 0])
+    >>> memory = EditedMemory(torch.zeros(4, 1), torch.ones(4, 1), label, edit_count, torch.arange(4))
+    >>> edited_examples(memory, (0, 1)).stream_index
     tensor([0, 2])
     """
-    wanted = torch.isin(memory.label, torch.tensor(labels)) & (memory.age > 0)
+    wanted = torch.isin(memory.label, torch.tensor(labels)) & (memory.edit_count > 0)
     return EditedMemory(*(column[wanted] for column in memory))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from gmed.paper.analysis import EditedMemory
-from gmed.rng import generator
+from gmed.rng import make_rng
 from gmed.studies.charts import Record, data
 from gmed.studies.edited_memory_figure import LABELS, EditedMemoryFigure
 from gmed.studies.study import Finding, Number
@@ -35,7 +35,7 @@ class Gallery(EditedMemoryFigure):
         for quantity, values in (
             ("mean change of a pixel", moved.abs().mean(dim=1)),
             ("largest change of a pixel", moved.abs().amax(dim=1)),
-            ("edits of an example", memory.age.double()),
+            ("edits of an example", memory.edit_count.double()),
         ):
             found.numbers.append(Number.of("split-mnist", quantity, values.tolist()))
         found.notes.append("Over the edited examples of the first two tasks in one memory; the paper gives no number.")
@@ -46,13 +46,13 @@ class Gallery(EditedMemoryFigure):
 
         limit = largest_change(records)
         pictures, captions = [], []
-        for number, pixels in enumerate(_examples(records), start=1):
-            before, after = (_square(pixels, name) for name in ("before", "after"))
+        for number, to_float in enumerate(_examples(records), start=1):
+            before, after = (_square(to_float, name) for name in ("before", "after"))
             for row, image in zip(
                 ROWS, (grey(before), grey(after), blue_to_red((after - before) / limit)), strict=True
             ):
                 pictures.append({"example": number, "row": row, "image": _address(image)})
-            captions.append({"example": number, "row": "edits", "edits": pixels[0]["edits"]})
+            captions.append({"example": number, "row": "edits", "edits": to_float[0]["edits"]})
         numbers = alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
         bare = alt.Axis(ticks=False, domain=False, grid=False)
         images = (
@@ -83,7 +83,7 @@ class Gallery(EditedMemoryFigure):
 
 def drawn(memory: EditedMemory) -> EditedMemory:
     """So many examples of each digit, drawn at random."""
-    chance, slots = generator(0, "gallery"), []
+    chance, slots = make_rng(0, "gallery"), []
     for label in LABELS:
         own = np.flatnonzero(memory.label.numpy() == label)
         slots += sorted(chance.permutation(own)[:OF_EACH].tolist())
@@ -93,8 +93,8 @@ def drawn(memory: EditedMemory) -> EditedMemory:
 def records_of(memory: EditedMemory) -> list[Record]:
     """What is drawn, a record for each pixel of each example."""
     records = []
-    for number, (before, after, label, age, origin) in enumerate(zip(*memory, strict=True), start=1):
-        about = {"example": number, "origin": int(origin), "label": int(label), "edits": int(age)}
+    for number, (before, after, label, edit_count, stream_index) in enumerate(zip(*memory, strict=True), start=1):
+        about = {"example": number, "origin": int(stream_index), "label": int(label), "edits": int(edit_count)}
         for row, column in np.ndindex(*before.shape[-2:]):
             pair = {"before": float(before[0, row, column]), "after": float(after[0, row, column])}
             records.append({**about, "row": row, "column": column, **pair})
@@ -113,9 +113,9 @@ def _examples(records: list[Record]) -> list[list[Record]]:
     return list(found.values())
 
 
-def _square(pixels: list[Record], name: str) -> NDArray[np.float64]:
-    image = np.zeros((pixels[-1]["row"] + 1, pixels[-1]["column"] + 1))
-    for pixel in pixels:
+def _square(to_float: list[Record], name: str) -> NDArray[np.float64]:
+    image = np.zeros((to_float[-1]["row"] + 1, to_float[-1]["column"] + 1))
+    for pixel in to_float:
         image[pixel["row"], pixel["column"]] = pixel[name]
     return image
 

@@ -36,7 +36,7 @@ class TSNE(EditedMemoryFigure):
         bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
         return (
             alt.Chart(data(records))
-            .mark_point(filled=True, size=40, opacity=0.85)
+            .mark_point(occupied=True, size=40, opacity=0.85)
             .encode(
                 alt.X("x:Q", title="t-SNE, first dimension", axis=bare, scale=alt.Scale(zero=False)),
                 alt.Y("y:Q", title="t-SNE, second dimension", axis=bare, scale=alt.Scale(zero=False)),
@@ -91,5 +91,9 @@ def alike_by_chance(labels: NDArray[np.int64]) -> float:
 
 def records_of(memory: EditedMemory, places: NDArray[np.float32]) -> list[Record]:
     """What is drawn, a record for each example."""
-    columns = zip(memory.origin.tolist(), memory.label.tolist(), memory.age.tolist(), places.tolist(), strict=True)
-    return [{"origin": o, "label": label, "edits": age, "x": x, "y": y} for o, label, age, (x, y) in columns]
+    columns = zip(
+        memory.stream_index.tolist(), memory.label.tolist(), memory.edit_count.tolist(), places.tolist(), strict=True
+    )
+    return [
+        {"origin": o, "label": label, "edits": edit_count, "x": x, "y": y} for o, label, edit_count, (x, y) in columns
+    ]

@@ -50,7 +50,7 @@ def watched(analysis: Analysis[T], planned: Planned, asked: Asked, keep_as: str 
     """
     workers = asked.how.get("workers")
     if workers is not None:
-        check_int("workers", workers, least=0)
+        check_int("workers", workers, minimum=0)
     specs, watcher = planned.specs(), asked.watcher()
     data_dir = asked.how.get("data_dir")
     terms = pick_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
