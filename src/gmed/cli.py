@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import signal
@@ -258,6 +259,8 @@ def _print(results: Results, as_json: bool) -> None:
 def main() -> None:
     """Entry point."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is under way is kept
+    if gc.get_freeze_count() == 0:
+        gc.freeze()  # modules stay to the end; the collector need not go through them again and again
     run_program(app)
 
 

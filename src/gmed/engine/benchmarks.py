@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from inspect import signature
 from math import prod
 from pathlib import Path
@@ -123,8 +123,7 @@ class Benchmark:
     def config(self) -> dict[str, Any]:
         """Return what the stream and the model are made of, by the ids that stand in run keys."""
         maker = STREAMS[self.stream.name]
-        usual = {k: p.default for k, p in signature(maker).parameters.items() if p.default is not p.empty}
-        stream = {"name": self.stream.name, **_by_id(maker, {**usual, **self.stream.parameters})}
+        stream = {"name": self.stream.name, **_by_id(maker, {**_defaults(maker), **self.stream.parameters})}
         stream |= {"fuzzy": True} if self.fuzzy else {}
         stream |= {"tuning": True} if self.tuning else {}
         model: Any
@@ -134,6 +133,11 @@ class Benchmark:
             given = _by_id(MODELS[self.model.name], self.model.parameters)
             model = {"name": self.model.name, **given} if given else self.model.name
         return {"stream": stream, "model": model, "batch_size": self.batch_size}
+
+
+@cache
+def _defaults(maker: Callable[..., Any]) -> dict[str, Any]:
+    return {k: p.default for k, p in signature(maker).parameters.items() if p.default is not p.empty}
 
 
 def _by_id(maker: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
