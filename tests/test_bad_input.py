@@ -36,6 +36,7 @@ from gmed.engine import RunSpec, get_benchmark, resolve
 from gmed.engine.checkpoint import Checkpoint, Checkpoints, checkpointed
 from gmed.errors import DataError, DivergedError, GmedError, InputError, StoreError, UsageError
 from gmed.experiment import Experiment, seed_list
+from gmed.io.records import decode, encode
 from gmed.io.state import read_state, write_state
 from gmed.learners import BGD, ER, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
@@ -625,7 +626,8 @@ def test_whatever_is_in_a_checkpoint(tmp_path_factory, data):
     path.write_bytes(raw)
     found = checkpoints.load(SPEC)
     if found is not None:
-        assert found.sound() and all(isinstance(t, torch.Tensor) for t in found.state.values())
+        assert decode(Checkpoint, encode(found), state=found.state) is not None
+        assert all(isinstance(t, torch.Tensor) for t in found.state.values())
     assert checkpointed(path) is None or all(isinstance(name, str) for name in checkpointed(path))
     assert path.read_bytes() == raw
 

@@ -13,8 +13,9 @@ import gmed
 from gmed.engine import RunSpec, Terms, cluster
 from gmed.engine.cluster import Cluster, OtherGmedError, go_on, other_gmed, versions, warn_of_differences
 from gmed.engine.executor import Failed, Progress
-from gmed.engine.group import told
+from gmed.engine.job import Job
 from gmed.errors import UsageError
+from gmed.io.records import encode
 
 distributed = pytest.importorskip("distributed")
 
@@ -249,8 +250,8 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
     monkeypatch.setattr(cluster, "AT_HAND", {})
     spec = RunSpec.make("split-mnist", "er", 0)
     data = spec.benchmark.dataset()
-    job = told([spec]) | {"gmed": gmed.__version__, "source": versions()["source"], "device": "cpu"}
-    job |= {"deterministic": False, "prequential": True, "seconds": 0.0}
+    job = encode(Job.of([spec], Terms("cpu", prequential=True)))
+    job |= {"gmed": gmed.__version__, "source": versions()["source"], "seconds": 0.0}
     kept, seen = {}, []
     for _ in range(3):
         found = go_on(job, data, kept)

@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 import gmed
 from gmed.cli import app
 from gmed.data.custom import OwnData, read_own
-from gmed.engine import BENCHMARKS, EDITS, METHODS, RunResult, RunSpec, extensions, get_benchmark, resolve
+from gmed.engine import BENCHMARKS, EDITS, METHODS, RunResult, RunSpec, Terms, extensions, get_benchmark, resolve
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.group import heard, told
+from gmed.engine.job import Job
 from gmed.engine.own_model import OwnModel
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import Experiment, stored_results
+from gmed.io.records import decode, encode
 from gmed.io.state import write_state
 from gmed.io.user_code import digest
 from gmed.paper.edit_history import edit_history
@@ -282,12 +283,12 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
 def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
     Path("nets.py").write_text("from torch import nn\ndef small(): return nn.Linear(8, 10)\n")
     model = OwnModel.given("nets.py:small")
-    words = json.loads(json.dumps(told([RunSpec.make(model.on("split-mnist"), "er", 0)])))
+    job = json.dumps(encode(Job.of([RunSpec.make(model.on("split-mnist"), "er", 0)], Terms())))
     monkeypatch.setattr("gmed.engine.own_model._GIVEN", {})
-    (spec,) = heard({**words, "model": None})
+    (spec,) = decode(Job, json.loads(job) | {"model": None}).specs()
     with pytest.raises(UsageError, match="is not here"):
         spec.benchmark.make_model()
-    (spec,) = heard(words)
+    (spec,) = decode(Job, json.loads(job)).specs()
     assert spec.benchmark.make_model().in_features == 8
 
 

@@ -5,7 +5,8 @@ from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 from gmed.engine.executor import Evaluated, Event, Failed, Finished, Progress, execute
 from gmed.engine.extensions import load_extension
 from gmed.engine.methods import Method, resolve
-from gmed.engine.run import RunResult, run_one
+from gmed.engine.result import RunResult
+from gmed.engine.run import run_one
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.registry import EDITS, METHODS, register

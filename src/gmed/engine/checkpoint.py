@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, TypedDict
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -17,7 +18,15 @@ from torch import Tensor
 from gmed.engine.spec import RunSpec
 from gmed.errors import GmedWarning, UsageError
 from gmed.io.files import read_bytes, remove_stale_files, write_bytes
+from gmed.io.records import OMITTED, Amount, Count, RecordError, Share, decode, encode
 from gmed.io.state import FORMAT, checksum, read_labels
+
+
+class PassCounts(TypedDict):
+    """Examples that have gone through the model, forward and back."""
+
+    forward: Count
+    backward: Count
 
 
 @dataclass(frozen=True)
@@ -46,36 +55,20 @@ class Checkpoint:
         How many examples of each class were stored at the points of evaluation behind it; not known in older ones.
     """
 
-    seen: int
-    accuracy: list[list[float]]
-    seconds: dict[str, float]
-    resumed_at: list[int]
-    state: dict[str, Tensor]
-    untrained: list[float] | None = None
-    passes: dict[str, int] | None = None
-    right: int | None = None
-    memory: list[list[int]] | None = None
+    seen: Count
+    accuracy: list[list[Share]]
+    seconds: dict[str, Amount]
+    resumed_at: list[Count]
+    state: Annotated[dict[str, Tensor], OMITTED]
+    untrained: list[Share] | None = None
+    passes: PassCounts | None = None
+    right: Count | None = None
+    memory: list[list[Count]] | None = None
 
-    def sound(self) -> bool:
-        """Whether everything is of its kind, as what is read from a file may not be."""
-        kinds = (self.seen, int), (self.accuracy, list), (self.seconds, dict), (self.resumed_at, list)
-        rows = [] if self.untrained is None else [self.untrained]
-        counts = [] if self.right is None else [self.right]
-        if self.passes is not None:
-            if type(self.passes) is not dict or self.passes.keys() != {"forward", "backward"}:
-                return False
-            counts += self.passes.values()
-        if self.memory is not None:
-            if type(self.memory) is not list or len(self.memory) != len(self.accuracy):
-                return False
-            for row in self.memory:
-                counts += row if type(row) is list else [-1]
-        return (
-            all(type(value) is kind for value, kind in kinds)
-            and all(type(count) is int and count >= 0 for count in (self.seen, *self.resumed_at, *counts))
-            and all(type(row) is list and all(type(share) is float for share in row) for row in (*self.accuracy, *rows))
-            and all(type(seconds) in (int, float) for seconds in self.seconds.values())
-        )
+    def validate(self) -> None:
+        """Refuse counts of another number of points of evaluation."""
+        if self.memory is not None and len(self.memory) != len(self.accuracy):
+            raise RecordError("has counts for other points of evaluation", ".memory")
 
 
 FIRST_FORMAT = "gmed-state/1"
@@ -91,6 +84,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, GmedWarning, stacklevel=4)
 
 
+@dataclass(eq=False)
 class Checkpoints:
     """A folder with a file for every run under way.
 
@@ -110,9 +104,11 @@ class Checkpoints:
         Called with what there is to warn of.
     """
 
-    def __init__(self, folder: Path, every: float) -> None:
-        self.folder, self.every = folder, every
-        self._due = time.monotonic() + every
+    folder: Path
+    every: float
+
+    def __post_init__(self) -> None:
+        self._due = time.monotonic() + self.every
         self.warn: Callable[[str], None] = _warn
         self._warned = False
 
@@ -204,13 +200,12 @@ class CheckpointsInMemory(Checkpoints):
 
 
 def _encoded(spec: RunSpec, checkpoint: Checkpoint) -> bytes:
-    progress = {name: value for name, value in vars(checkpoint).items() if name != "state"}
     labels = {
         "format": FORMAT,
         "run": spec.key,
         "benchmark": spec.benchmark.name,
         "method": spec.method.name,
-        "progress": json.dumps(progress),
+        "progress": json.dumps(encode(checkpoint)),
     }
     state = {name: tensor.contiguous() for name, tensor in checkpoint.state.items()}
     return save(state, {**labels, "checksum": checksum(state, labels)})
@@ -229,10 +224,9 @@ def _decoded(spec: RunSpec, content: bytes) -> Checkpoint | None:
             return None
         if written is not None and written != checksum(state, labels):
             return None
-        checkpoint = Checkpoint(**json.loads(labels["progress"]), state=state)
+        return decode(Checkpoint, json.loads(labels["progress"]), state=state)
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError):
         return None  # RecursionError is a RuntimeError
-    return checkpoint if checkpoint.sound() else None
 
 
 def checkpointed(path: Path) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -24,12 +25,15 @@ from gmed.data import Dataset
 from gmed.engine.benchmarks import AT_HAND
 from gmed.engine.checkpoint import CheckpointsInMemory
 from gmed.engine.executor import Event, Events, Failed, Finished, Progress, tied_to_this_process
-from gmed.engine.group import Group, computed_together, heard, told
+from gmed.engine.group import Group, computed_together
+from gmed.engine.job import Job
 from gmed.engine.kept_streams import forget_streams
-from gmed.engine.run import Interrupted, RunResult, environment, explain, run_together
+from gmed.engine.result import RunResult
+from gmed.engine.run import Interrupted, environment, explain, run_together
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import Terms
 from gmed.errors import UsageError
+from gmed.io.records import Amount, decode, encode
 
 if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
@@ -225,12 +229,9 @@ class _Chains:
     def _send(self, group: Group, kept: Mapping[str, bytes]) -> Future:
         checkpoints = self.terms.checkpoints
         job = {
-            **told(group),
+            **encode(Job.of(group, replace(self.terms, device=self.device, data_dir=None, checkpoints=None))),
             "gmed": __version__,
             "source": source_digest(),
-            "device": self.device,
-            "deterministic": self.terms.deterministic,
-            "prequential": self.terms.prequential,
             "seconds": checkpoints.every if checkpoints else A_WHILE,
         }
         resources = {"GPU": 1} if self.device == "cuda" else None
@@ -276,7 +277,7 @@ class _Chains:
         for spec in group:
             if outcome := found["ended"].get(spec.key):
                 if "result" in outcome:
-                    yield Finished(spec, RunResult(**outcome["result"]))
+                    yield Finished(spec, decode(RunResult, outcome["result"]))
                 else:
                     if kept is not None:
                         kept.discard(spec)  # it may be what the run failed at
@@ -285,6 +286,15 @@ class _Chains:
             if kept is not None and spec.key in found["checkpoints"]:
                 kept.keep_file(spec, found["checkpoints"][spec.key])
             yield Progress(spec, found["seen"], found["total"])
+
+
+@dataclass(frozen=True)
+class _Task(Job):
+    """What a task goes on with, for how many seconds, and the gmed that asks for it."""
+
+    gmed: str
+    source: str
+    seconds: Amount
 
 
 def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -> dict[str, Any]:
@@ -296,15 +306,11 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
     with _one_at_a_time:
         torch.set_num_threads(1)
         checkpoints = CheckpointsInMemory(kept)
-        specs = heard(job)
+        asked = decode(_Task, job)
+        specs = asked.specs()
         _have(specs[0].benchmark.data, dataset)
-        terms = Terms(
-            job["device"],
-            checkpoints=checkpoints,
-            deterministic=job["deterministic"],
-            prequential=job["prequential"],
-        )
-        enough = time.monotonic() + job["seconds"]
+        terms = replace(asked.terms, checkpoints=checkpoints)
+        enough = time.monotonic() + asked.seconds
         reached = [0, 0]
 
         def on_progress(seen: int, total: int) -> None:

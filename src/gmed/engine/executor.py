@@ -21,12 +21,16 @@ from threading import Lock, Thread
 
 import torch
 
-from gmed.engine.group import Group, computed_together, told
+from gmed.engine import messages
+from gmed.engine.group import Group, computed_together
+from gmed.engine.job import Job
 from gmed.engine.own_model import OwnModel
-from gmed.engine.run import Outcome, RunResult, explain, run_together
+from gmed.engine.result import RunResult
+from gmed.engine.run import Outcome, explain, run_together
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, pick_device
 from gmed.errors import GmedWarning, UsageError
+from gmed.io.records import encode
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,6 @@ class Failed:
 
 Event = Progress | Finished | Failed
 """What happens to a run: it is under way, has ended well, or has ended in an error."""
-
-
-@dataclass(frozen=True)
-class _Warned:
-    """A worker process has warned of something."""
-
-    text: str
 
 
 Events = Generator[list[Event], None, None]
@@ -111,7 +108,7 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
     waiting: SimpleQueue[Group] = SimpleQueue()
     for group in groups:
         waiting.put(group)
-    events: SimpleQueue[Event | _Warned] = SimpleQueue()
+    events: SimpleQueue[Event | messages.Warned] = SimpleQueue()
     said: set[str] = set()
     crew = [_Worker(waiting, events, terms) for _ in range(min(workers, len(groups)))]
     try:
@@ -136,7 +133,7 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
             _arrived(_waiting(events), said)
 
 
-def _waiting(events: SimpleQueue[Event | _Warned]) -> list[Event | _Warned]:
+def _waiting(events: SimpleQueue[Event | messages.Warned]) -> list[Event | messages.Warned]:
     """What has come in since the last look."""
     found = []
     while not events.empty():
@@ -144,13 +141,13 @@ def _waiting(events: SimpleQueue[Event | _Warned]) -> list[Event | _Warned]:
     return found
 
 
-def _arrived(news: Sequence[Event | _Warned], said: set[str]) -> list[Event]:
+def _arrived(news: Sequence[Event | messages.Warned], said: set[str]) -> list[Event]:
     """The events among the news; warnings are given here, each once however many workers have it."""
-    for text in dict.fromkeys(new.text for new in news if isinstance(new, _Warned)):
+    for text in dict.fromkeys(new.text for new in news if isinstance(new, messages.Warned)):
         if text not in said:
             said.add(text)
             warnings.warn(text, GmedWarning, stacklevel=3)
-    return [new for new in news if not isinstance(new, _Warned)]
+    return [new for new in news if not isinstance(new, messages.Warned)]
 
 
 def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
@@ -193,7 +190,7 @@ def _here(groups: Sequence[Group], terms: Terms) -> Events:
 class _Worker(Thread):
     """A thread that keeps one worker process busy."""
 
-    def __init__(self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | _Warned], terms: Terms) -> None:
+    def __init__(self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | messages.Warned], terms: Terms) -> None:
         super().__init__(daemon=True)
         self.waiting, self.events, self.terms = waiting, events, terms
         self.process: subprocess.Popen[str] | None = None
@@ -252,25 +249,25 @@ class _Worker(Thread):
             if self.process is None or self.process.poll() is not None:
                 self.process = self._launch()
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps({**told(group), "terms": self.terms.to_dict()}) + "\n")
+        self.process.stdin.write(json.dumps(encode(Job.of(group, self.terms))) + "\n")
         self.process.stdin.flush()
         while group:
             line = self.process.stdout.readline()
             if not line:
                 raise EOFError
-            report = json.loads(line)
-            if report["kind"] == "progress":
-                for spec in group:
-                    self.events.put(Progress(spec, report["seen"], report["total"]))
-            elif report["kind"] == "evaluated":
-                (spec,) = (spec for spec in group if spec.key == report["key"])
-                self.events.put(Evaluated(spec, report["seen"], report["total"], report["accuracy"]))
-            elif report["kind"] == "warned":
-                self.events.put(_Warned(report["text"]))
-            elif report["kind"] == "finished":
-                self.events.put(Finished(group.pop(0), RunResult(**report["result"])))
-            else:
-                self.events.put(Failed(group.pop(0), report["error"]))
+            match messages.read_message(line):
+                case messages.Progress(seen, total):
+                    for spec in group:
+                        self.events.put(Progress(spec, seen, total))
+                case messages.Evaluated(key, seen, total, accuracy):
+                    (spec,) = (spec for spec in group if spec.key == key)
+                    self.events.put(Evaluated(spec, seen, total, accuracy))
+                case messages.Warned() as warned:
+                    self.events.put(warned)
+                case messages.Finished(result):
+                    self.events.put(Finished(group.pop(0), result))
+                case messages.Failed(error):
+                    self.events.put(Failed(group.pop(0), error))
 
     def stop(self) -> None:
         with self.lock:

@@ -1,14 +1,10 @@
-"""Runs that are computed together: which they are, and how they are told to another process."""
+"""Runs that are computed together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from gmed.engine.extensions import have_all
-from gmed.engine.own_model import OwnModel
 from gmed.engine.spec import RunSpec
-from gmed.io.user_code import Source
 
 Group = tuple[RunSpec, ...]
 """Runs that are computed together: of one benchmark, and of methods that differ in real numbers at most."""
@@ -34,26 +30,3 @@ def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
         size = MOST_TOGETHER if same[0].is_capturable() else 1
         groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
     return groups
-
-
-def told(group: Sequence[RunSpec]) -> dict[str, Any]:
-    """A group in words that another process can read."""
-    model = group[0].benchmark.model
-    return {
-        "benchmark": group[0].benchmark.name,
-        "runs": [[spec.method.name, spec.seed] for spec in group],
-        "sources": [source.to_dict() for source in group[0].sources()],
-        "model": model.to_dict() if isinstance(model, OwnModel) else None,
-    }
-
-
-def heard(words: Mapping[str, Any]) -> list[RunSpec]:
-    """The group that was told, with what of somebody's own it needs.
-
-    >>> heard(told([RunSpec.make("split-mnist", "er+gmed(alpha=1)", 3)]))[0].method.name
-    'er+gmed(alpha=1.0)'
-    """
-    have_all(tuple(Source(**source) for source in words["sources"]))
-    if words["model"] is not None:
-        OwnModel.from_dict(words["model"])
-    return [RunSpec.named(words["benchmark"], method, seed) for method, seed in words["runs"]]

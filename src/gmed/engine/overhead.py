@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gmed.engine.result import OverheadInUse
 from gmed.learners import Learner
 
 
@@ -42,6 +43,6 @@ class Overhead(NamedTuple):
         ]
         return cls(examples, sum(tensor.nbytes for tensor in kept) + added * like.itemsize)
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> OverheadInUse:
         """As results carry it."""
         return {"examples": round(self.examples, 1), "bytes": self.bytes}

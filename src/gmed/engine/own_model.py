@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -162,23 +162,26 @@ class OwnModel:
             raise UsageError(f"the model {self.reference} ({self.digest}) is not here; give it again: --model")
         return _GIVEN[self]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it to another process, which has it from :meth:`from_dict`."""
-        return {"reference": self.reference, "source": self.source().to_dict()}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> OwnModel:
-        """The model that the process which this one computes for was given."""
-        reference, source = content["reference"], Source(**content["source"])
-        part = parse_part(_where_and_what(reference)[1], reference)
-        factory = _attribute(have(source), part.name)
-        if not callable(factory):
-            raise UsageError(f"{source.file} has nothing called {part.name} that could make a model")
-        return cls._known(reference, source.digest, _Maker(partial(factory, **part.parameters), source))
-
     def config(self) -> dict[str, str]:
         """What of it decides a result."""
         return {"name": self.reference, "digest": self.digest}
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """A model that one process was given, for another that computes for it."""
+
+    reference: str
+    source: Source
+
+    def load(self) -> OwnModel:
+        """Return the model, which can then be made in this process."""
+        part = parse_part(_where_and_what(self.reference)[1], self.reference)
+        factory = _attribute(have(self.source), part.name)
+        if not callable(factory):
+            raise UsageError(f"{self.source.file} has nothing called {part.name} that could make a model")
+        maker = _Maker(partial(factory, **part.parameters), self.source)
+        return OwnModel._known(self.reference, self.source.digest, maker)
 
 
 def _where_and_what(text: str) -> tuple[str, str]:

@@ -6,21 +6,20 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gmed._version import __version__
-from gmed.engine.checkpoint import Checkpoint
+from gmed.engine.checkpoint import Checkpoint, PassCounts
 from gmed.engine.kept_streams import made_stream
 from gmed.engine.overhead import Overhead
+from gmed.engine.result import RunResult
 from gmed.engine.room import free_bytes, learners_that_fit
 from gmed.engine.spec import RunSpec
 from gmed.engine.terms import USUAL, Terms, keep_freed_memory, pick_device
@@ -53,58 +52,6 @@ OnEvaluated = Callable[[RunSpec, int, int, list[list[float]]], None]
 
 def _unheard(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
     """Nobody listens."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What one run found.
-
-    Attributes
-    ----------
-    accuracy
-        ``accuracy[i][j]``: test accuracy on task j at the i-th point of evaluation, in 0 .. 1. All classes
-        compete; no task ids.
-    final_accuracy
-        The mean over tasks of the last row: the number the paper reports.
-    pooled_accuracy
-        The same over all test examples at once.
-    timings
-        Seconds spent on data, training and evaluation; of runs computed together, each one's share.
-    environment
-        The device and the versions of everything that computed it.
-    untrained
-        Test accuracy on each task before the first step.
-    passes
-        How many examples went through the model for every example of the stream, ``forward`` and ``backward``.
-    prequential
-        The share of the stream that the learner's ``predict`` got right before it was learned from, if that was asked.
-    memory
-        ``memory[i][c]``: how many examples of class c were stored at the i-th point of evaluation; ``None`` also where
-        a method stores none.
-    overhead
-        The memory that the method took besides the plain network, in ``examples`` as the paper counts and in ``bytes``
-        (:class:`~gmed.engine.overhead.Overhead`).
-
-    The last five are ``None`` where they were not measured, as in results from before they were.
-    """
-
-    benchmark: str
-    method: str
-    seed: int
-    accuracy: list[list[float]]
-    final_accuracy: float
-    pooled_accuracy: float
-    steps: int
-    timings: dict[str, float]
-    environment: dict[str, str]
-    untrained: list[float] | None = None
-    passes: dict[str, float] | None = None
-    prequential: float | None = None
-    memory: list[list[int]] | None = None
-    overhead: dict[str, float] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 Outcome = RunResult | Exception
@@ -339,15 +286,17 @@ class _Run:
             timings=self._share(),
             environment=conditions,
             untrained=self.untrained[replica],
-            passes={way: count / examples for way, count in passes.items()} if passes else None,
+            passes=None
+            if passes is None
+            else {"forward": passes["forward"] / examples, "backward": passes["backward"] / examples},
             prequential=None if correct is None else correct / examples,
             memory=self.memory[replica],
             overhead=Overhead.of(self.learners[replica], self.streams[replica].x[0].numel()).to_dict(),
         )
 
-    def _passes(self, replica: int) -> dict[str, int] | None:
+    def _passes(self, replica: int) -> PassCounts | None:
         passes = self.counts[replica].passes
-        return None if passes is None else asdict(passes)
+        return None if passes is None else {"forward": passes.forward, "backward": passes.backward}
 
     def _correct(self, replica: int) -> int | None:
         correct = self.counts[replica].correct

@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -37,28 +36,6 @@ class Terms:
     checkpoints: Checkpoints | None = None
     deterministic: bool = False
     prequential: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it to another process."""
-        kept = self.checkpoints
-        return {
-            "device": self.device,
-            "data_dir": str(self.data_dir) if self.data_dir else None,
-            "checkpoints": {"folder": str(kept.folder), "every": kept.every} if kept else None,
-            "deterministic": self.deterministic,
-            "prequential": self.prequential,
-        }
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Terms:
-        kept = content["checkpoints"]
-        return cls(
-            device=content["device"],
-            data_dir=Path(content["data_dir"]) if content["data_dir"] else None,
-            checkpoints=Checkpoints(Path(kept["folder"]), kept["every"]) if kept else None,
-            deterministic=content["deterministic"],
-            prequential=content["prequential"],
-        )
 
 
 USUAL = Terms()

@@ -13,15 +13,16 @@ import signal
 import sys
 import time
 from threading import Event
-from typing import Any
 
 import torch
 
-from gmed.engine.group import heard
-from gmed.engine.run import Interrupted, Outcome, RunResult, explain, run_together
+from gmed.engine.job import Job
+from gmed.engine.messages import Evaluated, Failed, Finished, Message, Progress, Warned, write_message
+from gmed.engine.result import RunResult
+from gmed.engine.run import Interrupted, Outcome, explain, run_together
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import Terms
 from gmed.errors import GmedError, UsageError
+from gmed.io.records import decode
 
 REPORT_EVERY = 0.2  # seconds
 
@@ -33,14 +34,14 @@ def main() -> None:
     told_to_stop = Event()
     signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
 
-    def report(kind: str, **content: Any) -> None:
+    def report(message: Message) -> None:
         try:
-            out.write(json.dumps({"kind": kind, **content}) + "\n")
+            out.write(write_message(message))
         except BrokenPipeError:  # nobody is waiting for it any more
             told_to_stop.set()
 
     for line in sys.stdin:
-        job = json.loads(line)
+        job = decode(Job, json.loads(line))
         outcomes: list[Outcome]
         last = 0.0
 
@@ -48,26 +49,22 @@ def main() -> None:
             nonlocal last
             if time.monotonic() - last > REPORT_EVERY:
                 last = time.monotonic()
-                report("progress", seen=seen, total=total)
+                report(Progress(seen, total))
 
         def on_evaluated(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
-            report("evaluated", key=spec.key, seen=seen, total=total, accuracy=accuracy)
+            report(Evaluated(spec.key, seen, total, accuracy))
 
         try:
-            specs = heard(job)
-            terms = Terms.from_dict(job["terms"])
-            if terms.checkpoints is not None:
-                terms.checkpoints.warn = lambda text: report("warned", text=text)
-            outcomes = run_together(specs, terms, on_progress, told_to_stop.is_set, on_evaluated)
+            specs = job.specs()
+            if job.terms.checkpoints is not None:
+                job.terms.checkpoints.warn = lambda text: report(Warned(text))
+            outcomes = run_together(specs, job.terms, on_progress, told_to_stop.is_set, on_evaluated)
         except Interrupted:
             return
         except UsageError as error:  # what was to be computed could not be understood here
-            outcomes = [error] * len(job["runs"])
+            outcomes = [error] * len(job.runs)
         for outcome in outcomes:
-            if isinstance(outcome, RunResult):
-                report("finished", result=outcome.to_dict())
-            else:
-                report("failed", error=explain(outcome))
+            report(Finished(outcome) if isinstance(outcome, RunResult) else Failed(explain(outcome)))
         unexpected = any(isinstance(o, Exception) and not isinstance(o, GmedError) for o in outcomes)
         if told_to_stop.is_set() or (unexpected and torch.cuda.is_available()):
             return  # after an error on a GPU nothing there can be relied on

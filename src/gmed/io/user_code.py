@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -21,6 +21,7 @@ from typing import Any
 
 from gmed.errors import UsageError
 from gmed.io.files import check_regular
+from gmed.io.records import AnyText
 
 GROUP = "gmed.extensions"
 """The group of entry points by which an installed package names its modules that extend this one."""
@@ -47,9 +48,9 @@ class Source:
     """
 
     module: str
-    file: str
+    file: AnyText
     text: str
-    folder: str | None = None
+    folder: AnyText | None = None
 
     @property
     def name(self) -> str:
@@ -64,10 +65,6 @@ class Source:
     def portable(self) -> bool:
         """Whether another process can have it: not the script that is running, which nobody may import."""
         return self.module != SCRIPT
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it to another process."""
-        return asdict(self)
 
 
 def digest(text: str) -> str:
