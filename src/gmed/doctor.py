@@ -22,8 +22,8 @@ from gmed.engine.executor import usual_workers
 from gmed.errors import DataError, StoreError
 from gmed.experiment import unfinished_runs
 from gmed.results.opening import Opened
-from gmed.results.soundness import row_name, row_problem
 from gmed.results.store import APPLICATION_ID, EVERY_RUN, SCHEMA_VERSION, decode_text
+from gmed.results.stored_runs import row_name, row_problem
 
 SOUND, NOTE, PROBLEM = "ok", "note", "problem"
 

@@ -43,8 +43,8 @@ class Memory(ABC):
     """A fixed number of slots, kept as tensors that can be edited in place.
 
     A subclass decides which examples are stored (:meth:`select_slots`). The first batch allocates the tensors. Whatever
-    else is stored with examples (``insert(x, y, rng, logits=...)``) becomes a column too, an attribute of its name: saved, restored,
-    moved and undone with the others.
+    else is stored with examples (``insert(x, y, rng, logits=...)``) becomes a column too, an attribute of its name:
+    saved, restored, moved and rolled back with the others.
 
     Attributes
     ----------

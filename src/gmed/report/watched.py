@@ -7,9 +7,9 @@ import warnings
 from typing import Any
 
 from gmed.engine import RunSpec
+from gmed.io.records import GREATEST
 from gmed.report.edits import WHAT
 from gmed.results import Store
-from gmed.results.soundness import GREATEST
 from gmed.results.store import DamagedRunWarning
 
 PICTURE = "data:image/png;base64,"

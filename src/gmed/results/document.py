@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from reprlib import repr as short
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from gmed.engine import RunResult
 from gmed.errors import StoreError
+from gmed.io.records import RecordError, decode
 from gmed.results.results import SCHEMA
-from gmed.results.soundness import GREATEST, check_sound
 from gmed.results.store import Store, spec_today
-
-FIELDS = {field.name for field in fields(RunResult)}
-REQUIRED = {field.name for field in fields(RunResult) if field.default is MISSING}
-KINDS = {
-    "benchmark": str,
-    "method": str,
-    "seed": int,
-    "accuracy": list,
-    "steps": int,
-    "timings": dict,
-    "environment": dict,
-    "untrained": list | None,
-    "passes": dict | None,
-    "memory": list | None,
-    "overhead": dict | None,
-}
-"""What the fields of a run are made of, as far as :func:`check_sound` takes it for granted."""
+from gmed.results.stored_runs import run_name
 
 
 @dataclass(frozen=True)
@@ -76,13 +59,11 @@ class Document:
         if not isinstance(content.get("runs"), list):
             raise StoreError(f"{file}: has no list 'runs'")
         runs = []
-        for place, told in enumerate(content["runs"]):
+        for place, run in enumerate(content["runs"]):
             try:
-                runs.append(_run(told))
-            except ValueError as error:
-                raise StoreError(f"{file}: runs[{place}] is broken: {error}") from None
-            except (TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-                raise StoreError(f"{file}: runs[{place}] is not made as docs/json.md says ({error})") from None
+                runs.append(_decode_run(run))
+            except RecordError as error:
+                raise StoreError(f"{file}: runs[{place}]{_name(run)} is broken: {error}") from None
         keys = content.get("keys")
         if keys is not None and not _are_different_texts(keys, len(runs)):
             raise StoreError(f"{file}: 'keys' is not a list of {len(runs)} different keys, one for each run")
@@ -112,20 +93,13 @@ def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 
-def _run(told: Any) -> RunResult:
-    if not isinstance(told, dict):
-        raise ValueError("it is not an object")
-    found = {name: value for name, value in told.items() if name != "metrics"}
-    if lacking := sorted(REQUIRED - found.keys()):
-        raise ValueError(f"it has no {', '.join(map(short, lacking))}")
-    if strange := sorted(found.keys() - FIELDS):
-        raise ValueError(f"nothing is known of {', '.join(map(short, strange[:5]))}; was it written by a newer gmed?")
-    for name, kinds in KINDS.items():
-        if not isinstance(found.get(name), kinds):
-            raise ValueError(f"its {name!r} is {short(found.get(name))}")
-    for name, least in (("seed", 0), ("steps", 1)):
-        if isinstance(found[name], bool) or not least <= found[name] <= GREATEST:
-            raise ValueError(f"its {name!r} is {short(found[name])}, not a whole number of at least {least}")
-    run = RunResult(**found)
-    check_sound(run)
-    return run
+def _name(content: object) -> str:
+    names = [content.get(name) for name in ("benchmark", "method", "seed")] if isinstance(content, dict) else [None]
+    return "" if None in names else f" ({run_name(*names)})"
+
+
+def _decode_run(content: object) -> RunResult:
+    """Return a run of a document, whose metrics are computed anew."""
+    if isinstance(content, dict):
+        content = {name: value for name, value in content.items() if name != "metrics"}
+    return decode(RunResult, content)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gmed.errors import UsageError
 from gmed.io.files import atomic_write, check_output_path, write_csv
+from gmed.io.records import encode
 from gmed.results.metrics import Metrics
-from gmed.results.results import Results, finite
+from gmed.results.results import Results
 
 METRICS = [field.name for field in fields(Metrics) if field.name not in ("final", "pooled")]
 COLUMNS = (
@@ -44,7 +45,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
     finished = [
         {
             **run.to_dict(),
-            **finite(asdict(Metrics.of(run))),
+            **encode(Metrics.of(run)),
             "status": "finished",
             "accuracy": json.dumps(run.accuracy),
             "untrained": None if run.untrained is None else json.dumps(run.untrained),

@@ -14,27 +14,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from gmed.engine import RunResult
+from gmed.io.records import Measure
 
 Matrix = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """All of them for one run."""
+    """All of them for one run, as docs/metrics.md defines them."""
 
-    final: float
-    pooled: float
-    forgetting: float
-    backward_transfer: float
-    forward_transfer: float
-    anytime: float
-    worst_case: float
-    prequential: float
-    forward_passes: float
-    backward_passes: float
-    seconds: float
-    overhead: float
-    overhead_mb: float
+    final: Measure
+    pooled: Measure
+    forgetting: Measure
+    backward_transfer: Measure
+    forward_transfer: Measure
+    anytime: Measure
+    worst_case: Measure
+    prequential: Measure
+    forward_passes: Measure
+    backward_passes: Measure
+    seconds: Measure
+    overhead: Measure = math.nan
+    overhead_mb: Measure = math.nan
 
     @classmethod
     def of(cls, run: RunResult) -> Metrics:

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
 from gmed.engine import RunResult, RunSpec, get_benchmark, resolve
 from gmed.errors import unknown
+from gmed.io.records import GREATEST, Count, Measure, Range, encode, schema
 from gmed.results.metrics import Metrics
 from gmed.results.statistics import Difference, Gain, difference, paired_gain
 from gmed.results.wording import spread
 
-SCHEMA = "gmed-results/1"
+SCHEMA: Final = "gmed-results/1"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Failure:
 
     benchmark: str
     method: str
-    seed: int
+    seed: Count
     error: str
 
 
@@ -35,27 +36,43 @@ class Published:
     std
         Its standard deviation, if it is given.
     n
-        Over how many runs, 0 where that is not given.
+        Number of runs, 0 where it is not given.
     marks
         The paper's marks of significance.
     """
 
     mean: float
     std: float | None
-    n: int
+    n: Count
     table: str
     marks: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one benchmark over its seeds; accuracies in percent."""
+    """One method on one benchmark over its seeds; accuracies in percent.
+
+    Attributes
+    ----------
+    n
+        Number of seeds.
+    std
+        Sample standard deviation; null for one seed.
+    published
+        The paper's number for the same method with the same settings, if it has one.
+    difference
+        How far the mean is from the published one.
+    gain_over
+        The same method without its edit, where it was run too.
+    gain
+        The paired gain over it.
+    """
 
     benchmark: str
     method: str
-    n: int
+    n: Annotated[int, Range(1, GREATEST)]
     mean: float
-    std: float
+    std: Measure
     published: Published | None
     difference: Difference | None
     gain_over: str | None
@@ -65,6 +82,46 @@ class Row:
     def missed(self) -> bool:
         """Whether at least five seeds lie further from the published mean than two standard errors."""
         return self.n >= 5 and self.difference is not None and self.difference.within is False
+
+
+@dataclass(frozen=True)
+class ReportedRun(RunResult):
+    """A run with its metrics.
+
+    Attributes
+    ----------
+    metrics
+        As docs/metrics.md defines them, accuracies in 0 .. 1; null where one is undefined or was not measured.
+    """
+
+    metrics: Metrics | None = None
+
+
+@dataclass(frozen=True)
+class ResultsDocument:
+    """What gmed run --json and gmed table --json print, and gmed export writes. Accuracies of runs are in 0 .. 1; the
+    summary is in percent, as tables are.
+
+    Attributes
+    ----------
+    store
+        The SQLite file that keeps the runs.
+    keys
+        Of every run, in their order: a hash of its configuration, its seed and the version of every part that computed
+        it. Not in documents of older versions.
+    """
+
+    schema: Literal["gmed-results/1"]
+    store: str | None
+    runs: list[ReportedRun]
+    failures: list[Failure]
+    summary: list[Row]
+    keys: list[str] | None = None
+
+
+def document_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a results document, ``results.schema.json`` in this package."""
+    return {"title": SCHEMA, **schema(ResultsDocument)}
 
 
 @dataclass(repr=False)
@@ -100,43 +157,44 @@ class Results:
 
     def accuracies(self, benchmark: str, method: str) -> dict[int, float]:
         """Final accuracy by seed, in 0 .. 1."""
-        found = (r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
-        return {r.seed: r.final_accuracy for r in sorted(found, key=lambda r: r.seed)}
+        return _accuracies(r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
 
     def gain(self, benchmark: str, method: str, over: str) -> Gain | None:
         """The paired gain of one method over another at the seeds both have, in percentage points."""
-        differences = self.differences(benchmark, method, over)
-        if not differences:
-            return None
-        gain = paired_gain(list(differences.values()), [0.0] * len(differences))
-        here, there = self._surroundings(benchmark, method), self._surroundings(benchmark, over)
-        return replace(gain, mixed=sum(here[s] != there[s] for s in differences))
+        ours, base = self._runs_of(benchmark, method, over)
+        return _gain(ours, base)
 
     def differences(self, benchmark: str, method: str, over: str) -> dict[int, float]:
         """Return the differences of two methods by seed, at the seeds both have, in percentage points."""
-        ours, base = self.accuracies(benchmark, method), self.accuracies(benchmark, over)
-        for name, found in ((method, ours), (over, base)):
-            if not found:
-                raise unknown(
-                    f"result on {benchmark}:", name, {r.method for r in self.runs if r.benchmark == benchmark}
-                )
-        return {seed: 100 * ours[seed] - 100 * base[seed] for seed in sorted(ours.keys() & base.keys())}
+        ours, base = self._runs_of(benchmark, method, over)
+        return _differences(ours, base)
 
-    def _surroundings(self, benchmark: str, method: str) -> dict[int, tuple[str | None, str | None]]:
-        """The device and the version of torch that every seed was computed on and with."""
-        found = (r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
-        return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in found}
+    def _runs_of(self, benchmark: str, *methods: str) -> list[list[RunResult]]:
+        """The runs of methods, or the error that names one without results."""
+        groups = self._groups()
+        for name in methods:
+            if (benchmark, name) not in groups:
+                raise unknown(f"result on {benchmark}:", name, {m for b, m in groups if b == benchmark})
+        return [groups[benchmark, name] for name in methods]
 
     def rows(self) -> list[Row]:
         """One row per benchmark and method, in the order they came."""
-        return [self._row(b, m) for b, m in dict.fromkeys((r.benchmark, r.method) for r in self.runs)]
+        groups = self._groups()
+        return [self._row(groups, *names) for names in groups]
 
-    def _row(self, benchmark: str, method: str) -> Row:
-        percent = [100 * a for a in self.accuracies(benchmark, method).values()]
+    def _groups(self) -> dict[tuple[str, str], list[RunResult]]:
+        """The runs of every method on every benchmark."""
+        groups: dict[tuple[str, str], list[RunResult]] = {}
+        for run in self.runs:
+            groups.setdefault((run.benchmark, run.method), []).append(run)
+        return groups
+
+    def _row(self, groups: Mapping[tuple[str, str], list[RunResult]], benchmark: str, method: str) -> Row:
+        percent = [100 * a for a in _accuracies(groups[benchmark, method]).values()]
         published = self.published(benchmark, method)
         apart = difference(percent, published.mean, published.std, published.n) if published else None
-        base = self._compared_with(benchmark, method)
-        gain = self.gain(benchmark, method, base) if base else None
+        base = self._compared_with(groups, benchmark, method)
+        gain = _gain(groups[benchmark, method], groups[benchmark, base]) if base else None
         std = float(np.std(percent, ddof=1)) if len(percent) > 1 else math.nan
         return Row(
             benchmark=benchmark,
@@ -150,27 +208,48 @@ class Results:
             gain=gain,
         )
 
-    def _compared_with(self, benchmark: str, method: str) -> str | None:
+    def _compared_with(self, groups: Container[tuple[str, str]], benchmark: str, method: str) -> str | None:
         """The method whose results a row's gain is over, if there are any."""
         if self.over is not None:
             candidates = [resolve(get_benchmark(benchmark), self.over).name]
         else:
             candidates = [RunSpec.named(benchmark, method, 0).method.base_name or method, method.partition("+")[0]]
-        return next((name for name in candidates if name != method and self.accuracies(benchmark, name)), None)
+        return next((name for name in candidates if name != method and (benchmark, name) in groups), None)
 
     def to_dict(self) -> dict[str, Any]:
         """The documented machine-readable form; undefined numbers are ``None``.
 
         Its keys are those that runs have today, as runs just computed and those of a store have.
         """
-        return {
-            "schema": SCHEMA,
-            "store": self.store,
-            "runs": [{**run.to_dict(), "metrics": finite(asdict(Metrics.of(run)))} for run in self.runs],
-            "failures": [asdict(failure) for failure in self.failures],
-            "summary": [finite(asdict(row)) for row in self.rows()],
-            "keys": [RunSpec.named(run.benchmark, run.method, run.seed).key for run in self.runs],
-        }
+        runs = [ReportedRun(**vars(run), metrics=Metrics.of(run)) for run in self.runs]
+        keys = [RunSpec.named(run.benchmark, run.method, run.seed).key for run in self.runs]
+        return encode(ResultsDocument(SCHEMA, self.store, runs, self.failures, self.rows(), keys))
+
+
+def _accuracies(runs: Iterable[RunResult]) -> dict[int, float]:
+    """Return the final accuracy by seed."""
+    return {run.seed: run.final_accuracy for run in sorted(runs, key=lambda run: run.seed)}
+
+
+def _gain(ours: Sequence[RunResult], base: Sequence[RunResult]) -> Gain | None:
+    """Return the paired gain of runs over others at the seeds that both have, in percentage points."""
+    differences = _differences(ours, base)
+    if not differences:
+        return None
+    gain = paired_gain(list(differences.values()), [0.0] * len(differences))
+    here, there = _surroundings(ours), _surroundings(base)
+    return replace(gain, mixed=sum(here[seed] != there[seed] for seed in differences))
+
+
+def _differences(ours: Iterable[RunResult], base: Iterable[RunResult]) -> dict[int, float]:
+    """Return the differences by seed, at the seeds that both have, in percentage points."""
+    better, worse = _accuracies(ours), _accuracies(base)
+    return {seed: 100 * better[seed] - 100 * worse[seed] for seed in sorted(better.keys() & worse.keys())}
+
+
+def _surroundings(runs: Iterable[RunResult]) -> dict[int, tuple[str | None, str]]:
+    """Return the device and the version of torch that every seed was computed on and with."""
+    return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in runs}
 
 
 def finite(value: Any) -> Any:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from gmed.io.records import Count, Measure
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -32,12 +34,12 @@ class Gain:
     """
 
     mean: float
-    low: float
-    high: float
-    p: float
-    effect_size: float
-    n: int
-    mixed: int = 0
+    low: Measure
+    high: Measure
+    p: Measure
+    effect_size: Measure
+    n: Count
+    mixed: Count = 0
 
 
 def paired_gain(better: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Gain:
@@ -54,8 +56,8 @@ def paired_gain(better: Sequence[float], base: Sequence[float], confidence: floa
         exact = mean if n > 1 else math.nan
         return Gain(mean, exact, exact, math.nan, math.nan, n)
     error = spread / math.sqrt(n)
-    reach = float(scipy.stats.t.ppf((1 + confidence) / 2, n - 1)) * error
-    return Gain(mean, mean - reach, mean + reach, float(scipy.stats.t.sf(mean / error, n - 1)), mean / spread, n)
+    reach = float(scipy.special.stdtrit(n - 1, (1 + confidence) / 2)) * error
+    return Gain(mean, mean - reach, mean + reach, float(scipy.special.stdtr(n - 1, -mean / error)), mean / spread, n)
 
 
 def permutation_p(better: Sequence[float], base: Sequence[float]) -> float:
@@ -113,9 +115,9 @@ class Difference:
     """
 
     mean: float
-    error: float
-    low: float
-    high: float
+    error: Measure
+    low: Measure
+    high: Measure
 
     @property
     def within(self) -> bool | None:
@@ -137,5 +139,5 @@ def difference(ours: Sequence[float], mean: float, std: float | None, n: int) ->
     theirs = std**2 / n if std is not None and n > 1 else 0.0
     error = math.sqrt(own + theirs)
     freedom = own**2 / (len(values) - 1) + (theirs**2 / (n - 1) if theirs else 0.0)
-    reach = float(scipy.stats.t.ppf(0.975, (own + theirs) ** 2 / freedom)) * error if freedom else 0.0
+    reach = float(scipy.special.stdtrit((own + theirs) ** 2 / freedom, 0.975)) * error if freedom else 0.0
     return Difference(apart, error, apart - reach, apart + reach)

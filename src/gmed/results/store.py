@@ -5,7 +5,7 @@ import shlex
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from gmed.engine import BENCHMARKS, RunResult, RunSpec, get_benchmark
 from gmed.errors import GmedError, GmedWarning, StoreError
+from gmed.io.records import GREATEST, RecordError
 from gmed.results.opening import Opened, is_full
 from gmed.results.results import Failure
-from gmed.results.soundness import GREATEST, Fields, checksum, result_of, row_name, row_problem
+from gmed.results.stored_runs import MEASURED, Fields, checksum, decode_row, encode_result, row_name, row_problem
 
 APPLICATION_ID = 0x474D4544  # "GMED": tells a store from other SQLite files
 
@@ -107,9 +108,6 @@ WITH_OBSERVED = 4
 """The schema from which on there is a table of what was observed."""
 
 OBSERVED = "key, what, content, recorded, benchmark, method"
-
-MEASURED = ("untrained", "passes", "prequential", "memory", "overhead")
-"""Columns that may be empty in a finished run, and are missing in stores of older schemas that cannot be written."""
 
 EVERY_RUN = "SELECT * FROM runs ORDER BY rowid"
 
@@ -268,39 +266,43 @@ class Store:
         A damaged row is none: the run is computed again, and replaces it.
         """
         with self.explained("cannot be read"):
-            row = self._row_of(spec)
-            return None if row is None or row["status"] != "finished" else result_of(row)
+            found = self._found(spec)
+            return None if found is None or isinstance(found[0], Failure) else found[0]
 
     def outcome(self, spec: RunSpec, since: float) -> RunResult | str | None:
         """The finished run of this specification, or the error of one that failed after that time."""
         with self.explained("cannot be read"):
-            row = self._row_of(spec)
-            if row is None or row["status"] == "finished":
-                return None if row is None else result_of(row)
-            return str(row["error"]) if datetime.fromisoformat(row["recorded"]).timestamp() >= int(since) else None
+            found = self._found(spec)
+            if found is None:
+                return None
+            outcome, recorded = found
+            if isinstance(outcome, RunResult):
+                return outcome
+            return outcome.error if datetime.fromisoformat(recorded).timestamp() >= int(since) else None
 
-    def _row_of(self, spec: RunSpec) -> sqlite3.Row | None:
-        """Return the row of a run, unless there is none or it is damaged, which is noted."""
+    def _found(self, spec: RunSpec) -> tuple[RunResult | Failure, str] | None:
+        """Return what a run has found or ended in, and when; a row that is damaged is noted, and as good as none."""
         row: sqlite3.Row | None = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
-        return row if row is None or (_is_of(row, spec) and self._is_sound(row)) else None
+        if row is None or not _is_of(row, spec):
+            return None
+        outcomes = self._decoded([row])
+        return (outcomes[0], row["recorded"]) if outcomes else None
 
-    def _is_sound(self, row: sqlite3.Row) -> bool:
-        """Whether a row can be what a run has found; if not, that is noted once."""
-        if (problem := row_problem(row)) is not None:
-            self._note_damaged([f"{row_name(row)} ({problem})"])
-        return problem is None
-
-    def _sound_rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
-        """Return the rows of today's runs, but for those that are damaged, which are noted together."""
-        rows, damaged = [], []
-        for row in self._rows(status, benchmark):
-            if _current(row):
-                if (problem := row_problem(row)) is None:
-                    rows.append(row)
-                else:
-                    damaged.append(f"{row_name(row)} ({problem})")
+    def _decoded(self, rows: Iterable[sqlite3.Row]) -> list[RunResult | Failure]:
+        """Return what the runs of rows have found or ended in, but for those that are damaged, which are noted."""
+        outcomes, damaged = [], []
+        for row in rows:
+            try:
+                outcomes.append(decode_row(row))
+            except RecordError as error:
+                damaged.append(f"{row_name(row)} ({error})")
         self._note_damaged(damaged)
-        return rows
+        return outcomes
+
+    def _current(self, status: str, benchmark: str | None) -> list[RunResult | Failure]:
+        """Return what today's runs have found or ended in."""
+        today = _Today()
+        return self._decoded(row for row in self._rows(status, benchmark) if today.computes(row))
 
     def _note_damaged(self, damaged: Sequence[str]) -> None:
         if damaged:
@@ -356,7 +358,7 @@ class Store:
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Every finished run whose parts still have the versions that computed it, oldest first."""
         with self.explained("cannot be read"):
-            return [result_of(row) for row in self._sound_rows("finished", benchmark)]
+            return [run for run in self._current("finished", benchmark) if isinstance(run, RunResult)]
 
     def benchmarks_named(self, name: str) -> list[str]:
         """The benchmark of this name, or all that are made of the file of this name.
@@ -382,23 +384,21 @@ class Store:
     def outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
         """How many finished runs, of all methods or of these, were computed by other versions of their parts."""
         with self.explained("cannot be read"):
-            rows = self._rows("finished", benchmark)
-            return sum(not _current(row) for row in rows if not methods or row["method"] in methods)
+            today, rows = _Today(), self._rows("finished", benchmark, "key, benchmark, method, seed")
+            return sum(not today.computes(row) for row in rows if not methods or row["method"] in methods)
 
     def extensions_lacking(self) -> list[str]:
         """The files that computed finished runs whose methods are not known here."""
         with self.explained("cannot be read"):
-            lacking = [row for row in self._rows("finished", None) if _spec(row) is None and row_problem(row) is None]
+            today, rows = _Today(), self._rows("finished", None)
+            lacking = [row for row in rows if today.spec(row) is None and row_problem(row) is None]
             return sorted(
                 {name for row in lacking for name, v in json.loads(row["versions"]).items() if type(v) is str}
             )
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
         with self.explained("cannot be read"):
-            return [
-                Failure(row["benchmark"], row["method"], row["seed"], row["error"])
-                for row in self._sound_rows("failed", benchmark)
-            ]
+            return [run for run in self._current("failed", benchmark) if isinstance(run, Failure)]
 
     def observed(self, spec: RunSpec, what: str) -> Any | None:
         """What was observed of a run that was watched, if it was.
@@ -508,8 +508,8 @@ class Store:
         columns = OBSERVED.replace("recorded", "observed.recorded")
         return self.database.execute(f"SELECT {columns} FROM {found}").fetchall()
 
-    def _rows(self, status: str, benchmark: str | None) -> list[sqlite3.Row]:
-        query = "SELECT * FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
+    def _rows(self, status: str, benchmark: str | None, columns: str = "*") -> list[sqlite3.Row]:
+        query = f"SELECT {columns} FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
         with self.explained("cannot be read"):
             return self.database.execute(query, (status, benchmark)).fetchall()
 
@@ -554,20 +554,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
     }
     if isinstance(outcome, str):
         return row | {"status": "failed", "error": outcome.encode("utf-8", "backslashreplace").decode()}
-    return row | {
-        "status": "finished",
-        "steps": outcome.steps,
-        "final_accuracy": outcome.final_accuracy,
-        "pooled_accuracy": outcome.pooled_accuracy,
-        "accuracy": json.dumps(outcome.accuracy),
-        "timings": json.dumps(outcome.timings),
-        "environment": json.dumps(outcome.environment),
-        "untrained": None if outcome.untrained is None else json.dumps(outcome.untrained),
-        "passes": None if outcome.passes is None else json.dumps(outcome.passes),
-        "prequential": outcome.prequential,
-        "memory": None if outcome.memory is None else json.dumps(outcome.memory),
-        "overhead": None if outcome.overhead is None else json.dumps(outcome.overhead),
-    }
+    return row | {"status": "finished"} | encode_result(outcome)
 
 
 def spec_today(benchmark: str, method: str, seed: int) -> RunSpec | None:
@@ -582,14 +569,26 @@ def spec_today(benchmark: str, method: str, seed: int) -> RunSpec | None:
         return None
 
 
-def _spec(row: sqlite3.Row) -> RunSpec | None:
-    names = row["benchmark"], row["method"], row["seed"]
-    return spec_today(*names) if [type(name) for name in names] == [str, str, int] and row["seed"] >= 0 else None
+class _Today:
+    """The runs that today's code would compute. The parts of a method are looked up once for all its seeds."""
 
+    def __init__(self) -> None:
+        self._specs: dict[tuple[str, str], RunSpec | None] = {}
 
-def _current(row: sqlite3.Row) -> bool:
-    spec = _spec(row)
-    return spec is not None and spec.key == row["key"] and _is_of(row, spec)
+    def spec(self, row: sqlite3.Row) -> RunSpec | None:
+        """Return the run that a row names, if its parts are known."""
+        names, seed = (row["benchmark"], row["method"]), row["seed"]
+        if [type(name) for name in (*names, seed)] != [str, str, int] or seed < 0:
+            return None
+        if names not in self._specs:
+            self._specs[names] = spec_today(*names, 0)
+        spec = self._specs[names]
+        return None if spec is None else spec.at_seed(seed)
+
+    def computes(self, row: sqlite3.Row) -> bool:
+        """Return whether the run of a row would be computed the same."""
+        spec = self.spec(row)
+        return spec is not None and spec.key == row["key"] and _is_of(row, spec)
 
 
 def _is_of(row: sqlite3.Row, spec: RunSpec) -> bool:
