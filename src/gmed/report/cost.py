@@ -57,7 +57,7 @@ def _against(runs: Sequence[RunResult], column: str, name: str, title: str, capt
     front = base.transform_filter("datum.label != ''").mark_line(
         interpolate="step-after", color=MUTED, strokeDash=[4, 3], strokeWidth=1
     )
-    points = base.mark_point(occupied=True, size=64, opacity=0.85).encode(
+    points = base.mark_point(filled=True, size=64, opacity=0.85).encode(
         color=alt.condition("datum.edited", alt.value(ACCENT), alt.value(MUTED)),
         shape=alt.condition("datum.edited", alt.value("diamond"), alt.value("circle")),
         tooltip=tooltip([("method:N", "method"), ("cost:Q", axis), ("accuracy:Q", "accuracy, %"), ("n:O", "seeds")]),

@@ -31,7 +31,7 @@ def curves(runs: Sequence[RunResult], place: str) -> Chart | None:
     base = alt.Chart(rows()).encode(across, color=colour)
     band = base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title, scale=down), alt.Y2("high:Q"))
     line = base.mark_line(strokeWidth=2).encode(alt.Y("mean:Q", title=title))
-    points = base.mark_point(occupied=True, size=46, opacity=1).encode(
+    points = base.mark_point(filled=True, size=46, opacity=1).encode(
         alt.Y("mean:Q", title=title),
         shape=alt.Shape("method:N", title=None, scale=alt.Scale(domain=CHOSEN)),
         tooltip=tooltip([("method:N", "method"), ("task:O", "after task"), ("mean:Q", "mean"), ("std:Q", "std")]),

@@ -51,7 +51,7 @@ def _forest(compared: Sequence[Comparison], names: Sequence[str], name: str, tit
     reach = base.mark_rule(strokeWidth=3).encode(
         alt.X("low:Q", title=axis), alt.X2("high:Q"), color=colour, tooltip=about
     )
-    mean = base.mark_point(shape="square", occupied=True, size=52, opacity=1).encode(
+    mean = base.mark_point(shape="square", filled=True, size=52, opacity=1).encode(
         alt.X("mean:Q", title=axis), color=colour, tooltip=about
     )
     stars = base.mark_text(align="left", dx=5, dy=-1, color=INK, fontSize=12).encode(

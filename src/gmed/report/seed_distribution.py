@@ -83,7 +83,7 @@ def _rows_of_seeds(
     )
     layers = dots + mean
     if known:
-        layers += base.mark_point(shape="diamond", occupied=True, size=62, color=SECOND, opacity=1).encode(
+        layers += base.mark_point(shape="diamond", filled=True, size=62, color=SECOND, opacity=1).encode(
             alt.X("published:Q", title=axis), tooltip=tooltip([("method:N", "method"), ("published:Q", "published")])
         )
     return Chart(

@@ -157,7 +157,7 @@ def _panel(records: list[Record]) -> Any:
     spread = base.mark_rule(strokeWidth=1.5).encode(
         alt.Y("low:Q", title=title, scale=alt.Scale(zero=False)), alt.Y2("high:Q")
     )
-    points = base.mark_point(occupied=True, size=45, opacity=1).encode(
+    points = base.mark_point(filled=True, size=45, opacity=1).encode(
         alt.Y("mean:Q", title=title), shape=alt.Shape("method:N", title=None, scale=shapes, legend=below)
     )
     theirs = base.mark_tick(thickness=2, size=13).encode(alt.Y("published:Q", title=title), color=alt.value(INK))

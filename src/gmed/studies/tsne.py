@@ -36,7 +36,7 @@ class TSNE(EditedMemoryFigure):
         bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
         return (
             alt.Chart(data(records))
-            .mark_point(occupied=True, size=40, opacity=0.85)
+            .mark_point(filled=True, size=40, opacity=0.85)
             .encode(
                 alt.X("x:Q", title="t-SNE, first dimension", axis=bare, scale=alt.Scale(zero=False)),
                 alt.Y("y:Q", title="t-SNE, second dimension", axis=bare, scale=alt.Scale(zero=False)),
