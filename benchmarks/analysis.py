@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from gmed.engine import RunSpec
-from gmed.engine.run import environment
-from gmed.paper.analysis import prediction_change, similarity_to_the_optimal_edit
+from gmed.engine.runner import environment
+from gmed.paper.probes import prediction_change, similarity_to_the_optimal_edit
 
 
 def similarity(benchmark: str, seed: int) -> float:

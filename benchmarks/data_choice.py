@@ -22,7 +22,7 @@ import torch
 
 from gmed.engine import RunSpec
 from gmed.engine.benchmarks import STREAMS
-from gmed.engine.run import accuracies_on
+from gmed.engine.runner import accuracies_on
 from gmed.rng import make_rng, seeded_torch
 
 CASES = [("permuted-mnist", "er"), ("split-mnist", "iid-online"), ("split-mnist", "er")]

@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gmed.engine.batched import Together
 from gmed.engine.bench import where_measured
-from gmed.engine.run import make_learner, make_stream
+from gmed.engine.config import pick_device
+from gmed.engine.runner import make_learner, make_stream
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import pick_device
-from gmed.engine.together import Together
 from gmed.models import LookAhead
 from gmed.streams import to_float
 

@@ -23,7 +23,7 @@ import torch
 
 from gmed.engine import RunResult, RunSpec, Terms, run_one
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
-from gmed.engine.run import environment, make_learner
+from gmed.engine.runner import environment, make_learner
 from gmed.results import Store
 
 SHAPES = {"split-mnist": (1, 28, 28), "split-cifar10": (3, 32, 32), "split-mini-imagenet": (3, 84, 84)}

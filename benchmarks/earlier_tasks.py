@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from gmed.engine import RunSpec
-from gmed.engine.run import accuracies_on
+from gmed.engine.runner import accuracies_on
 from gmed.learners import ER
-from gmed.paper import published
+from gmed.paper.published import published
 from gmed.results import difference
 from gmed.rng import seeded_torch
 

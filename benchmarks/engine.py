@@ -15,9 +15,8 @@ from pathlib import Path
 
 import torch
 
-from gmed.engine.bench import Speed, bench, where_measured
-from gmed.engine.stages import REST, STAGES
-from gmed.engine.terms import pick_device
+from gmed.engine.bench import REST, STAGES, Speed, bench, where_measured
+from gmed.engine.config import pick_device
 
 MODELS = {"split-mnist": "MLP", "split-cifar10": "ResNet-18, 32 x 32", "split-mini-imagenet": "ResNet-18, 84 x 84"}
 PLAN = {

@@ -28,12 +28,12 @@ from typing import Any
 from scipy import stats
 
 from gmed.engine import BENCHMARKS, RunResult, get_benchmark, resolve
-from gmed.paper import cells, published, quantities
-from gmed.paper.targets import get_target
-from gmed.reproduce import assemble
+from gmed.paper.catalog import get_target
+from gmed.paper.published import cells, published, quantities
+from gmed.paper.tables import assemble
 from gmed.results import Gain, Results, paired_gain
-from gmed.results.statistics import holm
-from gmed.results.wording import p_value
+from gmed.results.formatting import p_value
+from gmed.results.stats import holm
 from kept import runs_in
 
 HERE = Path(__file__).parent

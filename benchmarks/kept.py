@@ -15,8 +15,8 @@ from pathlib import Path
 import gmed
 from gmed.engine import BENCHMARKS, RunResult
 from gmed.experiment import stored_results
-from gmed.results import Results, Store, markdown
-from gmed.results.document import Document
+from gmed.results import Results, Store
+from gmed.results.results_json import Document
 
 HERE = Path(__file__).parent
 SLOW = {"agem", "gss", "gss+gmed", "bgd", "hal"}  # ten seeds where others have twenty: as many as the paper's

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gmed.engine import RunSpec
-from gmed.engine.run import accuracies_on, make_learner, make_stream
+from gmed.engine.runner import accuracies_on, make_learner, make_stream
 from gmed.learners import Learner
 from gmed.streams import Stream, to_float
 

@@ -14,7 +14,7 @@ from gmed.errors import UsageError
 from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead
-from gmed.paper.analysis import WatchedGMED, prediction_change
+from gmed.paper.probes import WatchedGMED, prediction_change
 
 
 def model():

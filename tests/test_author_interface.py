@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from gmed.editing import GMED
-from gmed.engine.overhead import Overhead
+from gmed.engine.memory_footprint import Overhead
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, ER, GEM, GSS, HAL, MIR, ERAug, FineTune, Replay
 from gmed.memory import GSSGreedy, Reservoir, TaskRing

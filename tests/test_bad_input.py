@@ -26,7 +26,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 import gmed
-from gmed.cli import main
+from gmed.cli.app import main
 from gmed.data.cifar import RecordFile, read_records
 from gmed.data.download import unpack
 from gmed.data.mini_imagenet import read_classes

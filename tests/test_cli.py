@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gmed.cli import main
+from gmed.cli.app import main
 
 SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
 

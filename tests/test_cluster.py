@@ -10,10 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 import gmed
-from gmed.engine import RunSpec, Terms, cluster
-from gmed.engine.cluster import Cluster, OtherGmedError, go_on, other_gmed, versions, warn_of_differences
-from gmed.engine.executor import Failed, Progress
-from gmed.engine.job import Job
+from gmed.engine import RunSpec, Terms
+from gmed.engine.executors import dask
+from gmed.engine.executors.dask import Cluster, OtherGmedError, go_on, other_gmed, versions, warn_of_differences
+from gmed.engine.executors.local import Failed, Progress
+from gmed.engine.executors.protocol import Job
 from gmed.errors import UsageError
 from gmed.io.records import encode
 
@@ -37,14 +38,14 @@ def start_worker(folder, *words, **variables):
 def start_worker_with_another_gmed(folder):
     preload = folder / "another.py"
     preload.write_text(
-        "import gmed.engine.cluster, gmed.engine.run\n"
-        "gmed.engine.cluster.__version__ = gmed.engine.run.__version__ = '0.0.1'\n"
+        "import gmed.engine.executors.dask, gmed.engine.runner\n"
+        "gmed.engine.executors.dask.__version__ = gmed.engine.runner.__version__ = '0.0.1'\n"
     )
     return start_worker(folder, "--preload", str(preload))
 
 
 @contextmanager
-def dask(folder, workers=2):
+def dask_cluster(folder, workers=2):
     """A scheduler and workers in processes of their own; nothing restarts a worker that dies."""
     processes = [start(folder, "dask_scheduler", "--port", "0")]
     try:
@@ -72,7 +73,7 @@ def accuracies(results):
 
 
 def test_a_worker_is_killed_in_the_middle_of_a_sweep(tmp_path, here):
-    with dask(tmp_path) as (client, workers):
+    with dask_cluster(tmp_path) as (client, workers):
         executor = Killing(client, workers[0])
         experiment = gmed.experiment.Experiment(
             "split-mnist", METHODS, 2, store=tmp_path / "r.db", checkpoint_every=0.3
@@ -125,9 +126,9 @@ def test_without_workers_and_without_gpus(tmp_path):
     spec = RunSpec.make("split-mnist", "finetune", 0)
     for name in ("empty", "one"):
         (tmp_path / name).mkdir()
-    with dask(tmp_path / "empty", workers=0) as (client, _), pytest.raises(UsageError, match="no worker"):
+    with dask_cluster(tmp_path / "empty", workers=0) as (client, _), pytest.raises(UsageError, match="no worker"):
         list(Cluster(client, patience=0.2)([spec], Terms("cpu")))
-    with dask(tmp_path / "one", workers=1) as (client, _), pytest.raises(UsageError, match="GPU=1"):
+    with dask_cluster(tmp_path / "one", workers=1) as (client, _), pytest.raises(UsageError, match="GPU=1"):
         list(Cluster(client)([spec], Terms("cuda")))
 
 
@@ -168,7 +169,7 @@ class Joined(Cluster):
 
 def test_a_worker_with_another_gmed_that_joins_late_gets_no_runs(tmp_path):
     joined = []
-    with dask(tmp_path, workers=1) as (client, _):
+    with dask_cluster(tmp_path, workers=1) as (client, _):
         executor = Joined(client, lambda: joined.append(start_worker_with_another_gmed(tmp_path)) or True)
         try:
             with pytest.warns(UserWarning, match=r"has gmed 0\.0\.1, not .*; it gets no runs"):
@@ -183,7 +184,7 @@ def test_a_worker_with_another_gmed_that_joins_late_gets_no_runs(tmp_path):
 
 def test_when_only_workers_with_another_gmed_are_there(tmp_path):
     spec = RunSpec.make("split-mnist", "finetune", 0)
-    with dask(tmp_path, workers=0) as (client, _):
+    with dask_cluster(tmp_path, workers=0) as (client, _):
         worker = start_worker_with_another_gmed(tmp_path)
         try:
             client.wait_for_workers(1, timeout=60)
@@ -209,7 +210,7 @@ def test_the_last_worker_with_the_right_gmed_goes_and_another_comes(tmp_path):
                     others.append(start_worker(tmp_path))
                 yield news
 
-    with dask(tmp_path, workers=1) as (client, workers):
+    with dask_cluster(tmp_path, workers=1) as (client, workers):
         executor = Replaced(client, lambda: others.append(start_worker_with_another_gmed(tmp_path)) or True)
         try:
             with pytest.warns(UserWarning, match="it gets no runs"):
@@ -224,7 +225,7 @@ def test_the_last_worker_with_the_right_gmed_goes_and_another_comes(tmp_path):
 
 def test_a_worker_needs_no_disk(tmp_path, here):
     """A task keeps what it brings back in memory: a full or missing TMPDIR costs nothing."""
-    with dask(tmp_path, workers=0) as (client, _):
+    with dask_cluster(tmp_path, workers=0) as (client, _):
         preload = tmp_path / "full.py"
         preload.write_text(
             "import tempfile\ndef full(*_, **__): raise OSError(28, 'No space left on device')\n"
@@ -247,7 +248,7 @@ def test_a_worker_needs_no_disk(tmp_path, here):
 
 def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
     """The chain of tasks of one run, without a cluster."""
-    monkeypatch.setattr(cluster, "AT_HAND", {})
+    monkeypatch.setattr(dask, "AT_HAND", {})
     spec = RunSpec.make("split-mnist", "er", 0)
     data = spec.benchmark.dataset()
     job = encode(Job.of([spec], Terms("cpu", prequential=True)))
@@ -265,7 +266,7 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
 
 
 def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):
-    with dask(tmp_path, workers=1) as (client, workers):
+    with dask_cluster(tmp_path, workers=1) as (client, workers):
         executor = Killing(client, workers[0])
         executor.patience, executor.enough = 1.0, 1
         with pytest.raises(UsageError, match="the same command goes on"):
@@ -276,7 +277,7 @@ def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):
 
 
 def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_path):
-    with dask(tmp_path, workers=1) as (client, _):
+    with dask_cluster(tmp_path, workers=1) as (client, _):
         specs = [RunSpec.make("split-mnist", f"finetune(lr={lr})", 0) for lr in ("1e20", "0.01")]
         events = [e for news in Cluster(client)(specs, Terms("cpu")) for e in news if not isinstance(e, Progress)]
         assert len(events) == 2
@@ -294,7 +295,7 @@ def test_parts_and_models_of_ones_own_travel_along(tmp_path):
         "def small():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
     )
     path = tmp_path / "mine.py"
-    with dask(tmp_path, workers=1) as (client, _):
+    with dask_cluster(tmp_path, workers=1) as (client, _):
         for said in (text, text.replace("0.9", "0.5")):
             path.write_text(said)
             gmed.load_extension(path)

@@ -13,20 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gmed.cli import main
-from gmed.doctor import PROBLEM, SOUND, examine
+from gmed.cli.app import main
+from gmed.cli.doctor import PROBLEM, SOUND, examine
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
 from gmed.experiment import stored_results
-from gmed.report.chart import inline_json
-from gmed.report.contents import find_contents
-from gmed.report.page import html
+from gmed.report.charts.chart import inline_json
+from gmed.report.data import find_contents
+from gmed.report.html import html
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store, Sweep
-from gmed.results.document import Document
+from gmed.results.claims import GIVEN_UP, alive
 from gmed.results.export import export
+from gmed.results.results_json import Document
 from gmed.results.store import DamagedRunWarning
-from gmed.results.sweep import GIVEN_UP, alive
 
 FILES = Path(__file__).parent / "files"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gmed.cli import main
+from gmed.cli.app import main
 from gmed.data.cifar import CIFAR10, RecordFile
 from gmed.data.mini_imagenet import decoded_folder, verify_images
 from gmed.data.registry import CATALOGUE, _cifar

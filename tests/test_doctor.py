@@ -8,9 +8,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import gmed.doctor
-from gmed.cli import app
-from gmed.doctor import NOTE, PROBLEM, SOUND, examine
+import gmed.cli.doctor
+from gmed.cli.app import app
+from gmed.cli.doctor import NOTE, PROBLEM, SOUND, examine
 from gmed.engine import RunSpec
 from gmed.results.store import SCHEMA_VERSION, Store
 
@@ -58,7 +58,7 @@ def test_a_store_of_an_older_version_stays_as_it_is(tmp_path):
 
 def test_wrong_arithmetic_is_seen(monkeypatch):
     assert states(examine("none.db"), "arithmetic") == [SOUND]
-    monkeypatch.setattr(gmed.doctor, "edit_examples", lambda model, x, *others, **settings: x + 1e-6)
+    monkeypatch.setattr(gmed.cli.doctor, "edit_examples", lambda model, x, *others, **settings: x + 1e-6)
     assert states(examine("none.db"), "arithmetic") == [PROBLEM]
 
 

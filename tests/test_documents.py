@@ -23,7 +23,7 @@ import typer
 from typer.testing import CliRunner
 
 import gmed
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.engine import extensions
 
 ROOT = Path(__file__).parents[1]

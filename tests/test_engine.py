@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import gmed
-from gmed.engine import Evaluated, Failed, Finished, Progress, RunResult, RunSpec, Terms, execute, executor, run_one
-from gmed.engine.run import accuracies_on, make_learner, make_stream
-from gmed.engine.stages import Stages
-from gmed.engine.terms import pick_device
+from gmed.engine import Evaluated, Failed, Finished, Progress, RunResult, RunSpec, Terms, execute, run_one
+from gmed.engine.bench import Stages
+from gmed.engine.config import pick_device
+from gmed.engine.executors import local
+from gmed.engine.runner import accuracies_on, make_learner, make_stream
 from gmed.errors import UsageError
 from gmed.results import Results
 
@@ -40,7 +41,7 @@ def test_a_worker_computes_points_of_a_grid_together():
     specs = [RunSpec.make("split-mnist-tuning", method, seed) for method in methods for seed in (1, 2)]
     waiting, events = SimpleQueue(), SimpleQueue()
     waiting.put(tuple(specs))
-    executor._Worker(waiting, events, CPU).join()
+    local._Worker(waiting, events, CPU).join()
     heard = [events.get() for _ in range(events.qsize())]
     finished = {event.spec: event.result for event in heard if isinstance(event, Finished)}
     assert list(finished) == specs and len({str(result.accuracy) for result in finished.values()}) == 4
@@ -130,8 +131,8 @@ def test_every_point_of_evaluation_is_told(workers):
 
 def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
     launched = []
-    original = executor._Worker._launch
-    monkeypatch.setattr(executor._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
+    original = local._Worker._launch
+    monkeypatch.setattr(local._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(2)]
     outcomes = {}
     for event in chain.from_iterable(execute(specs, CPU, workers=1)):
@@ -147,8 +148,8 @@ def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
 
 def test_stopping_early_stops_the_workers(monkeypatch):
     launched = []
-    original = executor._Worker._launch
-    monkeypatch.setattr(executor._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
+    original = local._Worker._launch
+    monkeypatch.setattr(local._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
     events = execute([RunSpec.make("split-mnist", "er", seed) for seed in range(4)], CPU, workers=1)
     next(events)
     events.close()
@@ -170,8 +171,8 @@ def test_ctrl_c_does_not_reach_workers_on_windows_either(monkeypatch):
         asked.update(how)
         raise OSError("seen enough")
 
-    monkeypatch.setattr(executor.subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
-    monkeypatch.setattr(executor.subprocess, "Popen", launch)
+    monkeypatch.setattr(local.subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
+    monkeypatch.setattr(local.subprocess, "Popen", launch)
     ((event,),) = execute([RunSpec.make("split-mnist", "finetune", 0)], CPU, workers=1)
     assert isinstance(event, Failed) and "seen enough" in event.error
     assert asked["creationflags"] == 0x200 and asked["start_new_session"]

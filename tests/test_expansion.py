@@ -8,8 +8,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, one_hot
 
 from gmed.engine import RunResult, RunSpec, Terms, get_benchmark, run_one
-from gmed.engine.overhead import Overhead
-from gmed.engine.run import accuracies_on
+from gmed.engine.memory_footprint import Overhead
+from gmed.engine.runner import accuracies_on
 from gmed.errors import GmedError, InputError, UsageError
 from gmed.learners import CNDPM, CompCL, ERAdam, ProgNN
 from gmed.learners.adam import Adam
@@ -17,10 +17,10 @@ from gmed.memory import Reservoir
 from gmed.models import MLP, CompositionalNet, ExpertMixture, ProgressiveNet, ResNet18
 from gmed.models.expert_mixture import expanded
 from gmed.paper import quantities
+from gmed.paper.artifacts import Asked, get_study
 from gmed.results import Store
 from gmed.results.metrics import Metrics
 from gmed.streams import Examples
-from gmed.studies import Asked, get_study
 
 
 def small(inputs=16, classes=4):

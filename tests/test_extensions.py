@@ -14,7 +14,7 @@ import gmed
 from gmed import registry
 from gmed.engine import RunSpec, Terms, extensions, get_benchmark, resolve, run_one
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.run import Interrupted, run_together
+from gmed.engine.runner import Interrupted, run_together
 from gmed.errors import UsageError
 from gmed.io.user_code import file_source
 from gmed.testing import CHECKS, check_method

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, GmedError, GmedWarning, UsageError
 from gmed.online import OnlineClassifier, Settings

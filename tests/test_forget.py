@@ -11,7 +11,7 @@ from torch import nn
 
 import gmed
 from gmed.editing import GMED, OptimalEdit
-from gmed.engine.together import Together
+from gmed.engine.batched import Together
 from gmed.errors import InputError, UsageError
 from gmed.learners import ER, MIR, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing

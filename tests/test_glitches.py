@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from gmed.errors import InputError
 from gmed.online import OnlineClassifier, Settings, Standardiser
-from gmed.online.units import EXTREMES, REACH
+from gmed.online.scaling import EXTREMES, REACH
 
 MORE = os.environ.get("GMED_FUZZ")
 QUICK = Settings(memory=200, hidden=32)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmed.engine import RunResult, RunSpec, Terms, run_one
-from gmed.engine.run import make_learner, make_stream
+from gmed.engine.runner import make_learner, make_stream
 from gmed.results.metrics import Metrics, anytime, backward_transfer, forgetting, forward_transfer, worst_case
 
 SQUARES = st.integers(2, 6).flatmap(

@@ -16,24 +16,24 @@ from torch import nn
 from typer.testing import CliRunner
 
 import gmed
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.data.custom import OwnData, read_own
 from gmed.engine import BENCHMARKS, EDITS, METHODS, RunResult, RunSpec, Terms, extensions, get_benchmark, resolve
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.job import Job
-from gmed.engine.own_model import OwnModel
+from gmed.engine.custom_model import OwnModel
+from gmed.engine.executors.protocol import Job
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import Experiment, stored_results
 from gmed.io.records import decode, encode
 from gmed.io.state import write_state
 from gmed.io.user_code import digest
-from gmed.paper.edit_history import edit_history
+from gmed.paper.probes import edit_history
 from gmed.report import find_contents, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results, Store
-from gmed.results.document import Document
+from gmed.results.formatting import as_typed
+from gmed.results.results_json import Document
 from gmed.results.store import spec_today
-from gmed.results.wording import as_typed
 
 MORE = os.environ.get("GMED_FUZZ")
 
@@ -284,7 +284,7 @@ def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
     Path("nets.py").write_text("from torch import nn\ndef small(): return nn.Linear(8, 10)\n")
     model = OwnModel.given("nets.py:small")
     job = json.dumps(encode(Job.of([RunSpec.make(model.on("split-mnist"), "er", 0)], Terms())))
-    monkeypatch.setattr("gmed.engine.own_model._GIVEN", {})
+    monkeypatch.setattr("gmed.engine.custom_model._GIVEN", {})
     (spec,) = decode(Job, json.loads(job) | {"model": None}).specs()
     with pytest.raises(UsageError, match="is not here"):
         spec.benchmark.make_model()

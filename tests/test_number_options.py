@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gmed.cli import main
+from gmed.cli.app import main
 
 NOT_FINITE = ["nan", "inf", "-inf", "1e999"]
 RUN = ["run", "split-mnist", "er", "--device", "cpu"]

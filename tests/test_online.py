@@ -14,7 +14,7 @@ import gmed
 from gmed.errors import DivergedError, InputError, UsageError
 from gmed.io.state import read_state, write_state
 from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
-from gmed.online.units import REACH
+from gmed.online.scaling import REACH
 
 NETWORKS_OF_THEIR_OWN = ["cn-dpm", "prog-nn", "comp-cl", "er-expanded"]
 QUICK = Settings(memory=30, hidden=8, batch_size=10)

@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError, UsageError
 from gmed.experiment import Experiment, stored_results
@@ -73,7 +73,7 @@ ON_STANDARD_ERROR = {"run split-mnist er --seeds 3 --json": "3 runs already in t
 
 EACH = """
 import json, os, sys
-from gmed.cli import main
+from gmed.cli.app import main
 into, found = int(sys.argv[1]), []
 for words in json.loads(sys.argv[2]):
     child = os.fork()
@@ -213,8 +213,8 @@ def test_a_report_that_could_not_be_written_is_not_begun(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "file").touch()
     (folder / "out" / "report.html").mkdir(parents=True)
-    monkeypatch.setattr("gmed.cli_report.watch_edits", lambda *arguments, **how: pytest.fail("began"))
-    monkeypatch.setattr("gmed.cli_report.find_contents", lambda *arguments, **how: pytest.fail("began"))
+    monkeypatch.setattr("gmed.cli.report.watch_edits", lambda *arguments, **how: pytest.fail("began"))
+    monkeypatch.setattr("gmed.cli.report.find_contents", lambda *arguments, **how: pytest.fail("began"))
     for out in ("out", "file"):
         with pytest.raises(UsageError, match="cannot be written"):
             CliRunner().invoke(app, ["report", "--gallery", "-o", out], catch_exceptions=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import gmed
-from gmed.cli import main
+from gmed.cli.app import main
 from gmed.data.custom import OwnData, read_own
 from gmed.engine import RunSpec, get_benchmark
 from gmed.errors import DataError, GmedError, UsageError
@@ -21,7 +21,7 @@ from gmed.models import MLP, ResNet18
 from gmed.report import find_contents
 from gmed.results import Store
 from gmed.results.tuning import GRIDS
-from gmed.tune import tune
+from gmed.tuning import tune
 
 KINDS = ["ash", "birch", "cedar", "elm"]
 

@@ -16,9 +16,8 @@ from torch.nn.functional import dropout
 import gmed
 from gmed.engine import RunSpec, Terms, get_benchmark, run_one
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.fitting import check_fits
-from gmed.engine.own_model import OwnModel
-from gmed.engine.run import Interrupted, run_together
+from gmed.engine.custom_model import OwnModel, check_fits
+from gmed.engine.runner import Interrupted, run_together
 from gmed.errors import InputError, UsageError
 from gmed.experiment import Experiment
 from gmed.models import MLP, ResNet18, export_onnx
@@ -149,7 +148,7 @@ def test_a_name_says_everything_and_a_table_needs_no_file(nets):
 
 
 def test_every_seed_has_weights_of_its_own_and_a_module_is_copied(nets):
-    from gmed.engine.run import make_learner
+    from gmed.engine.runner import make_learner
 
     cpu = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from gmed.data import Dataset
 from gmed.data.registry import CATALOGUE
 from gmed.editing import GMED
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, run_one
-from gmed.engine.kept_streams import forget_streams
+from gmed.engine.stream_cache import forget_streams
 from gmed.learners import ER
 from gmed.memory import Reservoir
 

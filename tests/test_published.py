@@ -9,8 +9,8 @@ import pytest
 
 from gmed.engine import BENCHMARKS, METHODS
 from gmed.engine.methods import parse, resolve
-from gmed.paper import PREVIOUS_BEST, published, quantities
-from gmed.paper.targets import TARGETS
+from gmed.paper.catalog import TARGETS
+from gmed.paper.published import PREVIOUS_BEST, published, quantities
 from gmed.registry import EDITS
 from gmed.results.tuning import GRIDS
 

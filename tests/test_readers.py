@@ -12,8 +12,8 @@ from tempfile import mkdtemp
 import pytest
 from typer.testing import CliRunner
 
-from gmed.cli import app
-from gmed.doctor import PROBLEM, examine
+from gmed.cli.app import app
+from gmed.cli.doctor import PROBLEM, examine
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store, Sweep

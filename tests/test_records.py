@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import gmed
 from gmed.engine import RunResult
 from gmed.engine.checkpoint import Checkpoint
-from gmed.engine.job import Job
-from gmed.engine.messages import KINDS, read_message, write_message
+from gmed.engine.executors.protocol import KINDS, Job, read_message, write_message
 from gmed.io.records import (
     OMITTED,
     Amount,

@@ -20,23 +20,23 @@ from scipy import stats
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.data.custom import OwnData
 from gmed.editing import GMED
 from gmed.engine import RunResult, RunSpec, extensions, load_extension
-from gmed.engine.own_model import OwnModel
-from gmed.engine.run import make_stream
-from gmed.engine.together import Together
+from gmed.engine.batched import Together
+from gmed.engine.custom_model import OwnModel
+from gmed.engine.runner import make_stream
 from gmed.errors import UsageError
 from gmed.experiment import stored_results
 from gmed.models import MLP, LookAhead
-from gmed.paper import edit_history
-from gmed.paper.analysis import editing_learner
+from gmed.paper import probes
+from gmed.paper.probes import editing_learner
 from gmed.report import find_contents
+from gmed.report.charts.edits import WHAT, gallery, histogram, run_to_watch, stored_longest, watch
 from gmed.report.commands import run_commands
 from gmed.report.comparisons import comparisons
-from gmed.report.edits import WHAT, gallery, histogram, run_to_watch, stored_longest, watch
-from gmed.report.page import glance
+from gmed.report.html import glance
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results, Store
 from gmed.results.tuning import candidates
@@ -271,8 +271,8 @@ def test_a_watched_run_is_the_run_unwatched(monkeypatch):
     together = Together([plain], [stream], 10)
     for _ in together.learn(0, 1000):
         pass
-    monkeypatch.setattr(edit_history, "make_stream", lambda *where: _first_task(stream))
-    history = edit_history.edit_history(spec)
+    monkeypatch.setattr(probes, "make_stream", lambda *where: _first_task(stream))
+    history = probes.probes(spec)
     last = history.looks[-1]
     assert last.seen == history.total == 1000
     order = torch.argsort(last.stream_index)
@@ -307,10 +307,8 @@ def synthetic_history():
     for moment, origins in enumerate(([0, 1, 2, -1], [7, 1, 2, 9], [7, 1, 2, 9])):
         x = torch.stack([torch.full((1, 4, 4), 0.1 * (slot + moment)) for slot in range(4)])
         edit_count = torch.tensor([moment, moment, moment, 1])
-        looks.append(
-            edit_history.Look(10 * moment + 10, x, torch.tensor([0, 1, 1, 2]), edit_count, torch.tensor(origins))
-        )
-    return edit_history.EditHistory(looks, [torch.tensor([[0.0, 0.1], [0.2, 0.3]])], torch.zeros(4, 1, 4, 4), 30)
+        looks.append(probes.Look(10 * moment + 10, x, torch.tensor([0, 1, 1, 2]), edit_count, torch.tensor(origins)))
+    return probes.EditHistory(looks, [torch.tensor([[0.0, 0.1], [0.2, 0.3]])], torch.zeros(4, 1, 4, 4), 30)
 
 
 def test_the_gallery_shows_what_was_stored_longest():
@@ -371,7 +369,7 @@ def test_the_latex_table_compiles_whatever_names_hold(tmp_path):
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
 def test_tables_need_no_extra(store, tmp_path, monkeypatch, form):
-    monkeypatch.setattr("gmed.studies.charts.find_spec", lambda name: None)
+    monkeypatch.setattr("gmed.paper.artifacts.charts.find_spec", lambda name: None)
     said = report("--store", store, "-o", tmp_path / "out", "--format", form)
     (file,) = (tmp_path / "out").iterdir()
     assert str(file) in said.replace("\n", "")
@@ -379,7 +377,7 @@ def test_tables_need_no_extra(store, tmp_path, monkeypatch, form):
 
 
 def test_without_the_extra_the_page_says_what_to_install(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("gmed.studies.charts.find_spec", lambda name: None)
+    monkeypatch.setattr("gmed.paper.artifacts.charts.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"reports need .*pip install 'gmed\[report\]'"):
         report("--store", store, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -428,7 +426,7 @@ def test_numbers_that_are_none_leave_no_hole(tmp_path):
 def test_the_gallery_is_computed_once_and_kept(tmp_path, monkeypatch):
     path, calls = fill(tmp_path / "a.db"), []
     history = synthetic_history()
-    monkeypatch.setattr("gmed.report.edits.edit_history", lambda *how: calls.append(how) or history)
+    monkeypatch.setattr("gmed.report.charts.edits.edit_history", lambda *how: calls.append(how) or history)
     report("--store", path, "-o", tmp_path, "--gallery")
     report("--store", path, "-o", tmp_path, "--gallery")
     assert len(calls) == 1
@@ -448,7 +446,7 @@ def test_a_run_that_cannot_be_watched_is_said_and_the_report_is_made(tmp_path):
 
 def test_examples_that_are_no_pictures_have_no_gallery(monkeypatch):
     history = synthetic_history()._replace(originals=torch.zeros(4, 7))
-    monkeypatch.setattr("gmed.report.edits.edit_history", lambda *how: history)
+    monkeypatch.setattr("gmed.report.charts.edits.edit_history", lambda *how: history)
     found = watch(RunSpec.make("split-mnist", "er+gmed", 0))
     assert found["gallery"] is None
     assert found["histogram"]["mean_after"] == pytest.approx(0.25)
@@ -456,7 +454,7 @@ def test_examples_that_are_no_pictures_have_no_gallery(monkeypatch):
 
 def test_recording_changes_no_parameter_of_the_edit():
     editing = GMED(alpha=1.0, beta=0.1, gamma=0.9, steps=2)
-    recording = edit_history.RecordingGMED(**asdict(editing))
+    recording = probes.RecordingGMED(**asdict(editing))
     assert asdict(editing).items() <= asdict(recording).items()
     assert not recording.capturable
 

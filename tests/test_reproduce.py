@@ -9,16 +9,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gmed.cli import app
+from gmed.cli.app import app
+from gmed.cli.console import show_reproduction
 from gmed.engine import BENCHMARKS, RunResult
 from gmed.errors import UsageError
 from gmed.paper import table
-from gmed.paper.targets import TARGETS, get_target
-from gmed.reproduce import assemble, reproduce
+from gmed.paper.catalog import TARGETS, get_target
+from gmed.paper.tables import assemble, reproduce
 from gmed.results import Results, paired_gain
-from gmed.results.statistics import holm, permutation_p
-from gmed.results.wording import describe_gain
-from gmed.terminal import show_reproduction
+from gmed.results.formatting import describe_gain
+from gmed.results.stats import holm, permutation_p
 
 
 def run(benchmark, method, seed, percent):

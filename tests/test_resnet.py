@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.editing import GMED, AdversarialEdit, EditContext, History, OptimalEdit
 from gmed.engine import RunSpec
-from gmed.engine.run import make_learner
+from gmed.engine.runner import make_learner
 from gmed.errors import UsageError
 from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gmed.data import Dataset
 from gmed.data.registry import CATALOGUE
-from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, checkpoint, together
-from gmed.engine import run as engine_run
+from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, batched, checkpoint
+from gmed.engine import runner as engine_run
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
-from gmed.engine.kept_streams import forget_streams
-from gmed.engine.parts import Part
-from gmed.engine.run import Interrupted, _Run, _same_every_time, run_together
+from gmed.engine.grammar import Part
+from gmed.engine.runner import Interrupted, _Run, _same_every_time, run_together
+from gmed.engine.stream_cache import forget_streams
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(compared=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {
@@ -44,10 +44,10 @@ def small_benchmark():
     BENCHMARKS["split-mnist"] = replace(
         benchmark, stream=Part("split", {"per_task": 43}), model=Part("MLP", {"inputs": 16, "hidden": 8})
     )
-    rows, together.ROWS = together.ROWS, 3  # steps in a stretch: a run can be stopped almost anywhere
+    rows, batched.ROWS = batched.ROWS, 3  # steps in a stretch: a run can be stopped almost anywhere
     forget_streams()
     yield
-    CATALOGUE["mnist"], BENCHMARKS["split-mnist"], together.ROWS = entry, benchmark, rows
+    CATALOGUE["mnist"], BENCHMARKS["split-mnist"], batched.ROWS = entry, benchmark, rows
     forget_streams()
 
 

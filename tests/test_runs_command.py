@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 from pyarrow import parquet
 
-from gmed.cli import main
+from gmed.cli.app import main
 from gmed.engine import RunResult, RunSpec, extensions
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.experiment import unfinished_folder
+from gmed.paper.artifacts import get_study
 from gmed.results import Store
-from gmed.results.document import Document
-from gmed.studies import get_study
+from gmed.results.results_json import Document
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 

@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gmed.cli import app
-from gmed.cli_examples import EXAMPLES
-from gmed.terminal import make_console
+from gmed.cli.app import app
+from gmed.cli.console import make_console
+from gmed.cli.epilogs import EXAMPLES
 
 PROGRAM = typer.main.get_command(app)
 COMMANDS = [*PROGRAM.commands, *(f"data {name}" for name in PROGRAM.commands["data"].commands)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gmed.results import difference, paired_gain
-from gmed.results.statistics import holm, permutation_p
+from gmed.results.stats import holm, permutation_p
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=2, max_size=30))

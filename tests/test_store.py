@@ -55,7 +55,7 @@ def test_what_was_measured_besides_is_kept_and_filled_in(tmp_path):
 
 
 def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
-    monkeypatch.setattr("gmed.results.opening.is_writable", lambda path: False)
+    monkeypatch.setattr("gmed.results.connection.is_writable", lambda path: False)
     with Store(FILES / "store-schema-2.db") as store:
         assert [run.seed for run in store.runs()] == [0, 1]
         assert all(run.untrained is run.passes is run.prequential is None for run in store.runs())
@@ -81,7 +81,7 @@ def test_memory_that_a_method_took_moves_out_of_the_environment(tmp_path):
 
 def test_an_older_store_that_cannot_be_written_is_merged(monkeypatch):
     with Store(":memory:") as here:
-        monkeypatch.setattr("gmed.results.opening.is_writable", lambda path: False)
+        monkeypatch.setattr("gmed.results.connection.is_writable", lambda path: False)
         with Store(FILES / "store-schema-3.db") as older:
             assert here.merge(older).added == 3
         with Store(FILES / "store-schema-5.db") as older:

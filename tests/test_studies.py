@@ -14,20 +14,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
-from gmed.engine.run import make_learner
+from gmed.engine.runner import make_learner
 from gmed.errors import StoreError, UsageError
-from gmed.paper.analysis import edited_memory, prediction_change
-from gmed.plan import Planned
+from gmed.paper.artifacts import STUDIES, Asked, charts, edit_measures, get_study, sensitivity, tsne
+from gmed.paper.artifacts import edited_examples as edited_module
+from gmed.paper.artifacts.edited_examples import edited_examples
+from gmed.paper.plan import Planned
+from gmed.paper.probe_runs import watched
+from gmed.paper.probes import edited_memory, prediction_change
+from gmed.paper.status import recorded, survey
 from gmed.results import Store
 from gmed.results.store import Timing
 from gmed.results.tuning import candidates
 from gmed.streams import to_float
-from gmed.studies import STUDIES, Asked, charts, cosine, gallery, get_study, sensitivity, tsne
-from gmed.studies.edited_memory_figure import edited_examples
-from gmed.studies.survey import recorded, survey
-from gmed.studies.watched_runs import watched
 
 SMALL = "er(memory=40)+gmed"
 
@@ -126,23 +127,31 @@ def test_nearest_neighbours_one_by_one():
 
 
 def test_rows_of_the_gallery_are_what_memory_holds(memory):
-    chosen = gallery.drawn(edited_examples(memory, (0, 1, 2, 3)))
-    records = gallery.records_of(chosen)
+    chosen = edited_module.drawn(edited_examples(memory, (0, 1, 2, 3)))
+    records = edited_module.records_of(chosen)
     assert len(records) == 28 * 28 * len(chosen.label)
-    assert chosen.label.tolist() == sorted(chosen.label.tolist()) and max(np.bincount(chosen.label)) <= gallery.OF_EACH
+    assert (
+        chosen.label.tolist() == sorted(chosen.label.tolist())
+        and max(np.bincount(chosen.label)) <= edited_module.OF_EACH
+    )
     for record in records[:: 28 * 28 // 3]:
         place = memory.stream_index.tolist().index(record["origin"])
         assert record["edits"] == memory.edit_count[place] > 0 and record["label"] == memory.label[place] <= 3
         assert record["before"] == float(memory.before[place, 0, record["row"], record["column"]])
         assert record["after"] == float(memory.after[place, 0, record["row"], record["column"]])
     changes = (chosen.after - chosen.before).abs().max()
-    assert gallery.largest_change(records) == pytest.approx(float(changes))
+    assert edited_module.largest_change(records) == pytest.approx(float(changes))
 
 
 def test_colours_of_a_difference():
-    image = gallery.blue_to_red(np.array([[-1.0, 0.0, 1.0, 0.5]]))
+    image = edited_module.blue_to_red(np.array([[-1.0, 0.0, 1.0, 0.5]]))
     assert image.tolist() == [[[33, 102, 172], [255, 255, 255], [178, 24, 43], [216, 140, 149]]]
-    assert gallery.grey(np.array([[-0.2, 0.0, 0.5, 1.3]])).tolist()[0] == [[255] * 3, [255] * 3, [128] * 3, [0] * 3]
+    assert edited_module.grey(np.array([[-0.2, 0.0, 0.5, 1.3]])).tolist()[0] == [
+        [255] * 3,
+        [255] * 3,
+        [128] * 3,
+        [0] * 3,
+    ]
 
 
 @pytest.mark.parametrize("name", ["gallery", "tsne"])
@@ -160,7 +169,9 @@ def test_figures_of_one_memory(name, tmp_path):
 
 def test_the_cosine_figure(tmp_path, monkeypatch):
     curves = {seed: np.sin(np.arange(499) / (30 + seed)).tolist() for seed in range(3)}
-    monkeypatch.setattr(cosine, "similarity_to_the_optimal_edit", lambda spec, device, data_dir: curves[spec.seed])
+    monkeypatch.setattr(
+        edit_measures, "similarity_to_the_optimal_edit", lambda spec, device, data_dir: curves[spec.seed]
+    )
     store = tmp_path / "kept" / "r.db"
     store.parent.mkdir()
     words = ("cosine", "--quick", "--workers", 0, "--device", "cpu", "--out", tmp_path / "out", "--store", store)
@@ -172,7 +183,7 @@ def test_the_cosine_figure(tmp_path, monkeypatch):
     means = [np.mean(curve) for curve in curves.values()]
     assert (number["mean"], number["std"]) == pytest.approx((np.mean(means), np.std(means, ddof=1)))
     rows = read(tmp_path / "out" / "cosine-quick.csv")
-    assert len(rows) == cosine.STRETCHES
+    assert len(rows) == edit_measures.STRETCHES
     first = [np.mean(curve[:10]) for curve in curves.values()]  # 499 steps in 50 stretches: the first has ten
     assert float(rows[0]["mean"]) == pytest.approx(np.mean(first))
     assert float(rows[0]["high"]) == pytest.approx(np.mean(first) + np.std(first, ddof=1))
@@ -302,10 +313,10 @@ def test_of_a_grid_that_is_stored_in_part_nothing_is_shown_where_data_are_not_he
 
 def test_nothing_is_watched_that_could_not_be_kept(tmp_path, monkeypatch):
     Store(tmp_path / "r.db").close()
-    monkeypatch.setattr("gmed.results.opening.is_writable", lambda path: False)
+    monkeypatch.setattr("gmed.results.connection.is_writable", lambda path: False)
     looked_at = []
     monkeypatch.setattr(
-        "gmed.studies.prediction_change.prediction_change", lambda spec, *where: looked_at.append(spec) or 0.0
+        "gmed.paper.artifacts.edit_measures.prediction_change", lambda spec, *where: looked_at.append(spec) or 0.0
     )
     with pytest.raises(StoreError, match="cannot be written"):
         reproduced("prediction-change", "--quick", "--workers", 0, "--store", tmp_path / "r.db")
@@ -355,7 +366,7 @@ def test_prediction_change_in_percent_and_what_is_known_is_not_computed_again(tm
         looked_at.append(spec.seed)
         return 0.1 * spec.seed
 
-    monkeypatch.setattr("gmed.studies.prediction_change.prediction_change", share)
+    monkeypatch.setattr("gmed.paper.artifacts.edit_measures.prediction_change", share)
     words = ("prediction-change", "--quick", "--workers", 0, "--store", tmp_path / "r.db")
     stopped = CliRunner().invoke(app, ["reproduce", *map(str, words)])
     assert stopped.exit_code == 130 and "goes on from there" in stopped.output.replace("\n", " ")
@@ -437,8 +448,8 @@ def test_the_list(tmp_path, monkeypatch):
 def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setattr("gmed.studies.survey._seconds_each", lambda spec, device: (0.01, 1e-5))
-    monkeypatch.setattr("gmed.studies.survey.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("gmed.paper.status._seconds_each", lambda spec, device: (0.01, 1e-5))
+    monkeypatch.setattr("gmed.paper.status.os.cpu_count", lambda: 2)
     (gss,) = (
         one
         for one in json.loads(reproduced("--list", "--store", tmp_path / "none.db", "--device", "cpu", "--json"))
@@ -452,7 +463,7 @@ def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
 
 
 def test_time_left(tmp_path, monkeypatch):
-    monkeypatch.setattr("gmed.studies.survey.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("gmed.paper.status.os.cpu_count", lambda: 2)
     study = get_study("full-mnist")
     store = fill(tmp_path / "r.db", [one._replace(seeds=5) for one in study.plan()], somewhat, lambda spec: 9.5)
     (standing,) = survey([study], store=store, device="cpu")
@@ -470,8 +481,8 @@ def test_speeds_are_measured_when_asked_for(monkeypatch):
 
 
 def test_measuring_ends_when_patience_does(monkeypatch):
-    monkeypatch.setattr("gmed.studies.survey.PATIENCE", 0.0)
-    monkeypatch.setattr("gmed.studies.survey._seconds_each", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
+    monkeypatch.setattr("gmed.paper.status.PATIENCE", 0.0)
+    monkeypatch.setattr("gmed.paper.status._seconds_each", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
     told = []
     (standing,) = survey([get_study("gss")], store="none.db", device="cpu", measure=lambda *what: told.append(what))
     assert told == [("split-mnist", "gss")]
@@ -479,7 +490,7 @@ def test_measuring_ends_when_patience_does(monkeypatch):
 
 
 def test_methods_that_differ_in_memory_alone_are_as_fast(tmp_path, monkeypatch):
-    monkeypatch.setattr("gmed.studies.survey._seconds_each", lambda spec, device: (0.01, 1e-5))
+    monkeypatch.setattr("gmed.paper.status._seconds_each", lambda spec, device: (0.01, 1e-5))
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     told = []

@@ -17,9 +17,9 @@ from gmed import experiment
 from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store, Sweep
+from gmed.results.claims import GIVEN_UP, alive, started, this_host, this_process
+from gmed.results.progress import sweeps_under_way
 from gmed.results.store import SCHEMA_VERSION
-from gmed.results.sweep import GIVEN_UP, alive, started, this_host, this_process
-from gmed.results.under_way import sweeps_under_way
 
 SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
 FILES = Path(__file__).parent / "files"

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gmed.editing import GMED, OptimalEdit, RandomEdit
-from gmed.engine import RunSpec, Terms, run, run_one
-from gmed.engine.group import computed_together
-from gmed.engine.run import run_together
-from gmed.engine.together import Together
+from gmed.engine import RunSpec, Terms, run_one, runner
+from gmed.engine.batched import Together, computed_together
+from gmed.engine.runner import run_together
 from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, UsageError
 from gmed.kernels import conv_bn_relu
@@ -28,7 +27,7 @@ CPU = Terms(device="cpu")
 @pytest.fixture
 def grouped(monkeypatch):
     """Have learners advance together on a CPU too."""
-    monkeypatch.setattr(run, "GROUPED_ON", {"cpu", "cuda"})
+    monkeypatch.setattr(runner, "GROUPED_ON", {"cpu", "cuda"})
 
 
 FORESEEN = {
@@ -309,18 +308,18 @@ def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
     def capture(step):
         raise error
 
-    monkeypatch.setattr("gmed.engine.together.capture", capture)
+    monkeypatch.setattr("gmed.engine.batched.capture", capture)
     group = Together([FORESEEN["er+gmed"](model(0), 0)], [stream(0, 200)], 10)
     with pytest.raises(UsageError, match=f"step of ER cannot be captured as a CUDA graph: {error}") as found:
         group._capture()
-    assert run._out_of_memory(found.value) == isinstance(error, torch.OutOfMemoryError)
+    assert runner._out_of_memory(found.value) == isinstance(error, torch.OutOfMemoryError)
 
 
 @pytest.mark.parametrize("learners", [5, 1])
 def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
     """A device with room for two learners at a time, and one with room for none."""
     room = 2 if learners > 1 else 0
-    real = run._Run.finish
+    real = runner._Run.finish
 
     def finish(self, *how):
         if len(self.specs) > room:
@@ -329,7 +328,7 @@ def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
 
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(learners)]
     expected = [outcome.accuracy for outcome in run_together(specs, CPU)]
-    monkeypatch.setattr(run._Run, "finish", finish)
+    monkeypatch.setattr(runner._Run, "finish", finish)
     outcomes = run_together(specs, CPU)
     if room:
         assert [outcome.accuracy for outcome in outcomes] == expected
@@ -359,7 +358,7 @@ def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
 def test_runs_together_are_the_runs_alone(grouped):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
     both = run_together(specs, CPU)
-    assert [run.accuracy for run in both] == [run_one(spec, CPU).accuracy for spec in specs]
+    assert [runner.accuracy for runner in both] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
 def test_who_is_computed_together():
@@ -387,7 +386,7 @@ def test_a_grid_together_is_each_point_alone(grouped):
     methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0,gamma=0.9)", "er(lr=0.1)+gmed(beta=1.0)"
     specs = [RunSpec.make("split-mnist-tuning", method, 4) for method in methods]
     assert len(computed_together(specs)) == 1
-    assert [run.accuracy for run in run_together(specs, CPU)] == [run_one(spec, CPU).accuracy for spec in specs]
+    assert [runner.accuracy for runner in run_together(specs, CPU)] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
 def test_learners_of_several_methods_together():
@@ -400,10 +399,10 @@ def test_learners_of_several_methods_together():
 
 def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
-    made, original = [], run._Run
-    monkeypatch.setattr(run, "_Run", lambda specs, *others: made.append(len(specs)) or original(specs, *others))
+    made, original = [], runner._Run
+    monkeypatch.setattr(runner, "_Run", lambda specs, *others: made.append(len(specs)) or original(specs, *others))
     everything = [outcome.accuracy for outcome in run_together(specs, CPU)]
-    monkeypatch.setattr(run, "free_bytes", lambda where: 100_000_000)
+    monkeypatch.setattr(runner, "free_bytes", lambda where: 100_000_000)
     assert [outcome.accuracy for outcome in run_together(specs, CPU)] == everything
     assert made == [3, 2, 1]
 

@@ -8,15 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 import gmed
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.data import Dataset
 from gmed.engine import benchmarks, get_benchmark
-from gmed.engine.kept_streams import forget_streams
-from gmed.engine.parts import Part
+from gmed.engine.grammar import Part
+from gmed.engine.stream_cache import forget_streams
 from gmed.errors import UsageError
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, candidates, chosen, scores
-from gmed.tune import tune
+from gmed.tuning import tune
 
 SPLIT_ALL = Part("split", {"per_task": None})
 

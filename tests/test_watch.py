@@ -8,11 +8,11 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from gmed.cli import app
+from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import UsageError
 from gmed.results import Store, Sweep
-from gmed.results.under_way import RunUnderWay, SweepUnderWay, seconds_left, sweeps_under_way
+from gmed.results.progress import RunUnderWay, SweepUnderWay, seconds_left, sweeps_under_way
 
 SPECS = [RunSpec.make("split-mnist", method, seed) for method in ("er", "finetune") for seed in range(2)]
 

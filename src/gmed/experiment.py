@@ -14,6 +14,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple, TypeVar
 
+from gmed.callbacks import Watcher
 from gmed.data.custom import DEFAULT_SPLIT, OwnData, is_own
 from gmed.engine import (
     BENCHMARKS,
@@ -31,15 +32,14 @@ from gmed.engine import (
     resolve,
 )
 from gmed.engine.checkpoint import Checkpoints, checkpointed
-from gmed.engine.cluster import Cluster
-from gmed.engine.executor import Executor, Progress
-from gmed.engine.fitting import check_fits
-from gmed.engine.own_model import Given, OwnModel
-from gmed.engine.run import BY_PREDICT
-from gmed.engine.terms import Terms, check_device, pick_device
+from gmed.engine.config import Terms, check_device, pick_device
+from gmed.engine.custom_model import Given, OwnModel, check_fits
+from gmed.engine.executors.dask import Cluster
+from gmed.engine.executors.local import Executor, Progress
+from gmed.engine.runner import BY_PREDICT
 from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.files import check_regular
-from gmed.paper import published
+from gmed.paper.published import published
 from gmed.results import Failure, Results, Store, Sweep
 from gmed.results.results import in_order
 from gmed.results.tuning import TUNED, chosen
@@ -50,25 +50,6 @@ Ended = TypeVar("Ended", bound=RunResult | str)
 
 LOOK_AGAIN = 0.5
 """Seconds between two looks at what another sweep is computing."""
-
-
-class Watcher:
-    """Told what an experiment does while it does it; does nothing with it."""
-
-    def preparing(self, done: int, total: int | None) -> None:
-        """While data are decoded: how much of how much."""
-
-    def start(self, todo: Sequence[RunSpec], kept: int) -> None:
-        """Before the first run: the runs to compute, and how many were in the store already."""
-
-    def event(self, event: Event) -> None:
-        """Whenever something happened."""
-
-    def watched(self, spec: RunSpec) -> None:
-        """Whenever a run has ended that was made to be watched, and leaves no result."""
-
-    def waiting(self, runs: int) -> None:
-        """While nothing is left to do but wait for runs that another sweep is computing."""
 
 
 class Option(NamedTuple):
@@ -482,7 +463,7 @@ def run(
     rerun
         Compute again what the store has.
     executor
-        Who computes: by default worker processes on this machine, or a :class:`gmed.engine.cluster.Cluster`.
+        Who computes: by default worker processes on this machine, or a :class:`gmed.engine.executors.dask.Cluster`.
     **options
         The options of ``gmed run``: :class:`Experiment` describes each.
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.engine import get_benchmark, resolve
-from gmed.engine.together import Together
+from gmed.engine.batched import Together
 from gmed.errors import DivergedError
 from gmed.learners import Learner
 from gmed.streams import Stream

@@ -2,13 +2,13 @@
 
 from gmed.engine.benchmark_id import BenchmarkId
 from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
-from gmed.engine.executor import Evaluated, Event, Failed, Finished, Progress, execute
+from gmed.engine.config import Terms
+from gmed.engine.executors.local import Evaluated, Event, Failed, Finished, Progress, execute
 from gmed.engine.extensions import load_extension
 from gmed.engine.methods import Method, resolve
 from gmed.engine.result import RunResult
-from gmed.engine.run import run_one
+from gmed.engine.runner import run_one
 from gmed.engine.spec import RunSpec
-from gmed.engine.terms import Terms
 from gmed.registry import EDITS, METHODS, register
 
 __all__ = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gmed.data.custom import MOST_LETTERS, OwnData
-from gmed.engine.own_model import OwnModel
+from gmed.engine.custom_model import OwnModel
 from gmed.errors import UsageError
 
 FUZZY = "-fuzzy"

@@ -17,8 +17,8 @@ from gmed.data.custom import OwnData
 from gmed.data.dataset import Progress, unwatched
 from gmed.data.registry import get_entry
 from gmed.engine.benchmark_id import BenchmarkId
-from gmed.engine.own_model import OwnModel
-from gmed.engine.parts import Part
+from gmed.engine.custom_model import OwnModel
+from gmed.engine.grammar import Part
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.registry import parameter_ids

@@ -20,7 +20,7 @@ from torch import nn
 
 from gmed import registry
 from gmed.engine.benchmarks import Benchmark, get_benchmark
-from gmed.engine.parts import Part, parse_part, written
+from gmed.engine.grammar import Part, parse_part, written
 from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.user_code import Source, read_installed, sources_of
 from gmed.learners import Learner

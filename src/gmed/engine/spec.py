@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from gmed.engine.benchmarks import Benchmark, get_benchmark
+from gmed.engine.custom_model import OwnModel
 from gmed.engine.methods import Method, read_method, resolve
-from gmed.engine.own_model import OwnModel
 from gmed.io.user_code import Source
 
 ENGINE_VERSION = 1

@@ -1,8 +1,8 @@
 """One classifier of rows: a learner, the units of its features and the names of its classes."""
 
 from gmed.online.classifier import OnlineClassifier
+from gmed.online.config import Settings
 from gmed.online.labels import Labels
-from gmed.online.settings import Settings
-from gmed.online.units import AsTheyAre, Standardiser
+from gmed.online.scaling import AsTheyAre, Standardiser
 
 __all__ = ["AsTheyAre", "Labels", "OnlineClassifier", "Settings", "Standardiser"]

@@ -20,9 +20,9 @@ from gmed.io.state import read_state, write_state
 from gmed.learners import Learner
 from gmed.learners._locking import Lock, alone, consistent_read, exclusive
 from gmed.models import MLP
+from gmed.online.config import Model, Settings
 from gmed.online.labels import Labels, plain
-from gmed.online.settings import Model, Settings
-from gmed.online.units import AsTheyAre, Floats, Standardiser, Units
+from gmed.online.scaling import AsTheyAre, Floats, Standardiser, Units
 from gmed.rng import make_rng
 
 KIND = "gmed-classifier/1"

@@ -17,7 +17,7 @@ from gmed.errors import DataError, UsageError, check_float, check_int
 from gmed.io.files import check_output_path, open_regular
 from gmed.io.state import read_labels
 from gmed.online.classifier import OnlineClassifier
-from gmed.online.settings import Settings
+from gmed.online.config import Settings
 
 BLOCK = 1000
 """About how many rows are read at once."""

@@ -1,5 +1,5 @@
 """The paper: its published numbers."""
 
-from gmed.paper.numbers import PREVIOUS_BEST, Cell, Quantity, cells, published, quantities, table
+from gmed.paper.published import PREVIOUS_BEST, Cell, Quantity, cells, published, quantities, table
 
 __all__ = ["PREVIOUS_BEST", "Cell", "Quantity", "cells", "published", "quantities", "table"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from gmed.data.custom import is_own
 from gmed.engine import RunResult, RunSpec
 from gmed.engine.benchmark_id import BenchmarkId
-from gmed.report.runs import by_method
+from gmed.report.grouping import by_method
+from gmed.results.formatting import as_typed
 from gmed.results.tuning import Scores
-from gmed.results.wording import as_typed
 
 
 def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gmed.report.runs import shuffles
+from gmed.report.grouping import shuffles
 from gmed.results import Results, Row
 from gmed.results.comparisons import Comparison, compare
 

@@ -10,10 +10,9 @@ from typing import Any
 from gmed.report.comparisons import LEVELS, best_methods, comparisons, correction_in_words
 from gmed.results import Results, Row, markdown
 from gmed.results.comparisons import Comparison
-from gmed.results.table_formats import as_csv, as_latex
-from gmed.results.table_formats import escape_markdown as plain
-from gmed.results.tables import METHOD, MISSING, Cell, Table, accuracy_cell, numbers, texts
-from gmed.results.wording import p_value
+from gmed.results.formatting import p_value
+from gmed.results.tables import METHOD, MISSING, Cell, Table, accuracy_cell, as_csv, as_latex, numbers, texts
+from gmed.results.tables import escape_markdown as plain
 
 COLUMNS = (
     *("benchmark", "method", "n", "mean", "std", "published_mean", "published_std", "published_n", "published_table"),

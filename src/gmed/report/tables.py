@@ -8,9 +8,10 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from gmed.engine import RunResult
-from gmed.report.runs import by_method
+from gmed.report.grouping import by_method
 from gmed.results import Row
 from gmed.results.comparisons import Comparison
+from gmed.results.formatting import p_value, spread
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
@@ -22,7 +23,6 @@ from gmed.results.tables import (
     difference_cell,
     published_cell,
 )
-from gmed.results.wording import p_value, spread
 
 
 def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str, Comparison], place: str) -> Table:

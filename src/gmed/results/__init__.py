@@ -1,10 +1,10 @@
 """What runs found: the store, statistics and summaries."""
 
-from gmed.results.markdown import markdown
+from gmed.results.claims import Sweep
 from gmed.results.results import Failure, Published, Results, Row
-from gmed.results.statistics import Difference, Gain, difference, paired_gain
+from gmed.results.stats import Difference, Gain, difference, paired_gain
 from gmed.results.store import Store
-from gmed.results.sweep import Sweep
+from gmed.results.tables import markdown
 
 __all__ = [
     "Difference",

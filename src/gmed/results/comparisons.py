@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from gmed.results.results import Results, finite
-from gmed.results.statistics import Gain, holm, permutation_p
+from gmed.results.stats import Gain, holm, permutation_p
 
 SHOWN = (
     *("benchmark", "method", "rival", "gain", "permutation", "corrected", "marks"),

@@ -10,9 +10,9 @@ import numpy as np
 from gmed.engine import RunResult, RunSpec, get_benchmark, resolve
 from gmed.errors import unknown
 from gmed.io.records import GREATEST, Count, Measure, Range, encode, schema
+from gmed.results.formatting import spread
 from gmed.results.metrics import Metrics
-from gmed.results.statistics import Difference, Gain, difference, paired_gain
-from gmed.results.wording import spread
+from gmed.results.stats import Difference, Gain, difference, paired_gain
 
 SCHEMA: Final = "gmed-results/1"
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from gmed.engine import BENCHMARKS, RunResult, RunSpec, get_benchmark
 from gmed.errors import GmedError, GmedWarning, StoreError
 from gmed.io.records import GREATEST, RecordError
-from gmed.results.opening import Opened, is_full
+from gmed.results.connection import Opened, is_full
 from gmed.results.results import Failure
 from gmed.results.stored_runs import MEASURED, Fields, checksum, decode_row, encode_result, row_name, row_problem
 

@@ -12,8 +12,8 @@ from gmed.engine import get_benchmark
 from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.engine.methods import parse, read_method
 from gmed.errors import DivergedError, UsageError
+from gmed.results.formatting import as_typed
 from gmed.results.store import Store
-from gmed.results.wording import as_typed
 
 TUNED = "(tuned)"
 """How a method is written whose hyper-parameters are to be those that were chosen."""

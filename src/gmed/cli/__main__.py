@@ -1,0 +1,5 @@
+"""``python -m gmed.cli`` is ``gmed``."""
+
+from gmed.cli import main
+
+main()

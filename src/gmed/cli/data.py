@@ -1,0 +1,88 @@
+"""The command line of data sets: gmed data ..."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import DownloadColumn, MofNCompleteColumn
+
+from gmed.cli.console import BAD_USAGE, DONE, INTERRUPTED, make_console, progress_bar, render_table
+from gmed.cli.options import DataDir
+from gmed.data.registry import CATALOGUE, get_entry
+from gmed.errors import DataError
+from gmed.results.tables import Table, texts
+
+data_app = typer.Typer(rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="mnist, cifar10, cifar100 or mini-imagenet")]
+
+
+@data_app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """List data sets: where each is, or how to get it."""
+    if context.invoked_subcommand:
+        return
+    shown = Table(texts("name", "images", "disk"))
+    for entry in CATALOGUE.values():
+        shown.add(entry.name, entry.images, entry.disk)
+    console = make_console()
+    console.print(render_table(shown))
+    console.print()
+    for entry in CATALOGUE.values():
+        try:
+            console.print(f"{entry.name} is in {entry.find(None)}", soft_wrap=True)
+        except DataError as missing:
+            console.print(str(missing))
+
+
+@data_app.command("fetch")
+def data_fetch(name: Name) -> None:
+    """Download a data set into the cache; a download that was cut goes on where it was."""
+    try:
+        with progress_bar(name, DownloadColumn()) as progress:
+            folder = get_entry(name).fetch(progress)
+    except KeyboardInterrupt:
+        make_console(stderr=True).print("Stopped. The same command goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None
+    make_console().print(f"{name} is in {folder}", soft_wrap=True)
+
+
+@data_app.command("verify")
+def data_verify(
+    name: Annotated[str | None, typer.Argument(help="The data set [all that are found]")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Read and check every file of a data set."""
+    folder = Path(data_dir) if data_dir else None
+    console, bad = make_console(), False
+    for entry in [get_entry(name)] if name else CATALOGUE.values():
+        try:
+            where = entry.find(folder)
+        except DataError:
+            if name:
+                raise
+            console.print(f"{entry.name}: not found, not checked")
+            continue
+        try:
+            with progress_bar(entry.name, MofNCompleteColumn()) as progress:
+                found = entry.verify(folder, progress)
+        except DataError as error:
+            print(f"gmed: {error}", file=sys.stderr)
+            bad = True
+        else:
+            images = f"{len(found.y_train):,} + {len(found.y_test):,} images, {found.num_classes} classes"
+            console.print(f"{entry.name}: sound, {images}, in {where}", soft_wrap=True)
+    raise typer.Exit(BAD_USAGE if bad else DONE)
+
+
+@data_app.command("remove")
+def data_remove(name: Name) -> None:
+    """Remove what was fetched or decoded into the cache; folders of your own stay."""
+    removed = get_entry(name).remove()
+    for path in removed:
+        make_console().print(f"removed {path}", soft_wrap=True)
+    if not removed:
+        make_console().print(f"There is nothing of {name} in the cache to remove.")

@@ -1,0 +1,180 @@
+"""The command line of one classifier: gmed fit, gmed predict."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, TextIO
+
+import scipy
+import typer
+from rich.progress import DownloadColumn
+
+from gmed.cli.console import DONE, INTERRUPTED, make_console, progress_bar
+from gmed.cli.options import Drop
+from gmed.errors import DataError, UsageError
+from gmed.io.files import atomic_write, check_output_path, csv_cell
+from gmed.online import Settings
+from gmed.online.table_fit import Learned, TableFit, fit_table, predict_table
+
+USUAL = Settings()
+
+
+def add_fit(app: typer.Typer) -> None:
+    """Make them commands of the program."""
+    app.command()(fit)
+    app.command()(predict)
+
+
+def fit(
+    table: Annotated[str, typer.Argument(help="A .csv or .parquet file; rows are learned from in their order")],
+    label: Annotated[str, typer.Option(help="The column that is the label")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The file the model is written to")],
+    drop: Drop = None,
+    start: Annotated[str | None, typer.Option("--from", help="A model to go on from, with its settings")] = None,
+    memory: Annotated[int | None, typer.Option(help=f"Examples stored [{USUAL.memory}]")] = None,
+    alpha: Annotated[float | None, typer.Option(help=f"Stride of the edit, 0 for none [{USUAL.alpha:g}]")] = None,
+    beta: Annotated[float | None, typer.Option(help=f"How the edit holds losses down [{USUAL.beta:g}]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=f"Of plain SGD [{USUAL.learning_rate:g}]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help=f"Rows in a step [{USUAL.batch_size}]")] = None,
+    updates_per_batch: Annotated[int | None, typer.Option(help=f"In a step [{USUAL.updates_per_batch}]")] = None,
+    replay_size: Annotated[int | None, typer.Option(help=f"Replayed with a batch [{USUAL.replay_size}]")] = None,
+    hidden: Annotated[int | None, typer.Option(help=f"Width of the two hidden layers [{USUAL.hidden}]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Every random choice follows from it [0]")] = None,
+    checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints")] = 60.0,
+) -> None:
+    """Learn to tell the classes of a table apart, row by row; a fit that was cut goes on where it was."""
+    given = {
+        "memory": memory,
+        "alpha": alpha,
+        "beta": beta,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "updates_per_batch": updates_per_batch,
+        "replay_size": replay_size,
+        "hidden": hidden,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if start is not None and (chosen or seed is not None):
+        name = next(iter(chosen), "seed").replace("_", "-")
+        raise UsageError(f"--{name} cannot be given with --from: the model goes on with the settings it has")
+    wanted = TableFit(
+        table=_existing(table),
+        label=label,
+        model=Path(out),
+        drop=tuple(drop or ()),
+        settings=Settings(**chosen),  # type: ignore[arg-type]
+        seed=seed or 0,
+        start=None if start is None else Path(start),
+    )
+    check_output_path(wanted.model)
+    console = make_console(stderr=True)
+    with _asked_to_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
+        every, told = checkpoint_every, _Teller()
+        learned = fit_table(wanted, checkpoint_every=every, progress=progress, watch=told, stop=stop)
+    if learned.repeated:
+        console.print(f"{wanted.model.resolve()} was made by this very fit; nothing was learned again", soft_wrap=True)
+    if learned.resumed:
+        console.print(f"went on after row {learned.resumed:,}")
+    if not learned.finished:
+        console.print(f"Stopped after row {learned.rows:,}. The same command goes on from there.")
+        raise typer.Exit(INTERRUPTED)
+    classes = len(learned.classifier.labels.met)
+    console.print(
+        f"{learned.rows:,} rows, {classes} classes; {learned.right / learned.rows:.1%} were right before they were "
+        f"learned from. The model is in {wanted.model.resolve()}",
+        soft_wrap=True,
+    )
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="What gmed fit wrote")],
+    table: Annotated[str, typer.Argument(help="A .csv or .parquet file with the same columns; others are left out")],
+    out: Annotated[str | None, typer.Option("--out", "-o", help="A .csv file [standard output]")] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="The probability of every class too")] = False,
+) -> None:
+    """Predict the class of every row of a table."""
+    path = _existing(table)
+    rows = right = judged = 0
+    begun = False
+    if out is not None:
+        check_output_path(Path(out))
+    with progress_bar("predicting", DownloadColumn()) as progress, _opened(out) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for classifier, scores, labels in predict_table(Path(model), path, progress):
+            classes = classifier.labels.classes
+            if not begun:
+                writer.writerow(["prediction", *(f"p({name})" for name in classes.tolist() if proba)])
+            begun = True
+            found = classes[scores.argmax(1)].tolist()
+            shares = scipy.special.softmax(scores.astype(float), axis=1) if proba else [()] * len(found)
+            writer.writerows(
+                [csv_cell(name), *(f"{share:.6g}" for share in row)] for name, row in zip(found, shares, strict=True)
+            )
+            rows += len(found)
+            judged += len(labels)
+            right += sum(str(name) == label for name, label in zip(found, labels, strict=False))
+        if not rows:
+            raise DataError(f"{path}: there are no rows in it.")
+    if judged:
+        make_console(stderr=True).print(f"{right / judged:.1%} of {judged:,} rows are as the table says")
+    raise typer.Exit(DONE)
+
+
+@contextmanager
+def _opened(out: str | None) -> Iterator[TextIO]:
+    """Where text goes: a file that is there when it is complete, or standard output."""
+    if out is None:
+        yield sys.stdout
+        return
+    with atomic_write(Path(out)) as file:
+        text = TextIOWrapper(file, encoding="utf-8", newline="")
+        yield text
+        text.detach()  # flushes
+
+
+class _Teller:
+    """A line now and then, where nobody is watching live."""
+
+    def __init__(self) -> None:
+        self.console, self.said = make_console(stderr=True), time.monotonic()
+
+    def __call__(self, learned: Learned) -> None:
+        if not self.console.is_terminal and time.monotonic() - self.said > 10:
+            self.said = time.monotonic()
+            self.console.print(f"  {learned.rows:,} rows, {learned.right / learned.rows:.1%} right before learning")
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Inside, Ctrl-C and a request to terminate wait for the end of a step; the second is not waited for."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {kind: signal.signal(kind, ask) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def _existing(table: str) -> Path:
+    path = Path(table)
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise UsageError(f"{table}: a table is a .csv or a .parquet file")
+    if not path.is_file():
+        raise DataError(f"{table}: no such file.")
+    return path

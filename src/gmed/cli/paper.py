@@ -1,0 +1,91 @@
+"""The command line of the paper: gmed reproduce."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gmed.cli.console import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_finding, show_survey
+from gmed.cli.options import with_options
+from gmed.errors import UsageError
+from gmed.experiment import MOST_SEEDS, default_store
+from gmed.paper.artifacts import STUDIES, Asked, get_study
+from gmed.paper.status import survey
+
+
+def add_reproduce(app: typer.Typer) -> None:
+    """Make it a command of the program."""
+    app.command("reproduce")(_reproduce)
+
+
+@with_options("device", "workers", "data_dir", "store")
+def _reproduce(
+    target: Annotated[str | None, typer.Argument(help="A table or figure: main, ablation, cosine, tsne ...")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="What there is, and what it still needs")] = False,
+    estimate: Annotated[
+        bool | None, typer.Option("--estimate/--no-estimate", help="With --list: measure speeds [yes]")
+    ] = None,
+    benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, max=MOST_SEEDS, help="How many [the paper's, 10 or 20]")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
+    out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
+    *,
+    options: dict[str, Any],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
+) -> None:
+    """Compute a table or figure of the paper anew and set ours beside the published numbers."""
+    if show_list or target is None:
+        _list(options, estimate is not False, as_json)
+        return
+    if estimate is not None:
+        raise UsageError("--estimate and --no-estimate go with --list")
+    how = {"store": default_store(), **options}
+    columns = [name.strip() for name in (benchmarks or "").split(",") if name.strip()]
+    if quick and seeds:
+        raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
+    study = get_study(target)
+    console, opened = make_console(stderr=True), list[LiveProgress]()
+
+    def watch() -> LiveProgress:
+        _close(opened)
+        opened.append(LiveProgress(console))
+        return opened[-1]
+
+    try:
+        found = study.carry_out(Asked(columns, seeds, quick, Path(out), watch, how))
+    except KeyboardInterrupt:
+        _close(opened)
+        kept = f"What is finished is kept in {how['store']}; the same command goes on from there."
+        console.print(f"Stopped. {kept if study.stored else 'Nothing of it is kept.'}")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        _close(opened)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        show_finding(make_console(), found)
+    raise typer.Exit(RUN_FAILED if found.failures else DONE)
+
+
+def _close(opened: list[LiveProgress]) -> None:
+    for progress in opened:
+        progress.__exit__(None, None, None)
+    opened.clear()
+
+
+def _list(options: dict[str, Any], estimate: bool, as_json: bool) -> None:
+    console = make_console(stderr=True)
+
+    def tell(benchmark: str, method: str) -> None:
+        console.print(f"measuring {benchmark} {method}")
+
+    measure = tell if estimate else None
+    known = {name: options[name] for name in ("store", "data_dir", "device") if name in options}
+    standings = survey(STUDIES.values(), measure=measure, **known)
+    if as_json:
+        print(json.dumps([standing.to_dict() for standing in standings], indent=2))
+    else:
+        show_survey(make_console(), standings)

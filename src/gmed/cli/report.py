@@ -1,0 +1,111 @@
+"""The command line of reports: gmed report."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import MofNCompleteColumn
+
+from gmed.cli.console import make_console, progress_bar
+from gmed.cli.options import DataDir, Extension, StoreFile
+from gmed.data.dataset import Progress
+from gmed.engine.config import pick_device
+from gmed.engine.custom_model import OwnModel
+from gmed.errors import UsageError
+from gmed.experiment import default_store, left_out, stored_results
+from gmed.io.files import check_output_path, write_bytes
+from gmed.paper.artifacts.charts import require_folder, require_libraries
+from gmed.report import find_contents, html, watch_edits
+from gmed.report.grouping import without_tuning
+from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.results import Results
+
+
+class Format(StrEnum):
+    html = "html"
+    markdown = "markdown"
+    latex = "latex"
+    csv = "csv"
+
+
+TABLES: dict[Format, tuple[str, Callable[[Results], str]]] = {
+    Format.markdown: ("report.md", markdown_tables),
+    Format.latex: ("report.tex", latex_table),
+    Format.csv: ("report.csv", csv_table),
+}
+
+
+def add_report(app: typer.Typer) -> None:
+    """Make it a command of the program."""
+    app.command("report")(_report)
+
+
+def _report(
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder that it is written into")] = "report",
+    form: Annotated[Format, typer.Option("--format", help="A page, or tables for a paper")] = Format.html,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser")] = False,
+    gallery: Annotated[
+        bool, typer.Option("--gallery", help="Watch one run of each benchmark for edited examples and losses; kept")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Where a watched run is computed: auto, cpu or cuda")] = "auto",
+    data_dir: DataDir = None,
+    store: StoreFile = None,
+    extension: Extension = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model of your own that --gallery may make: net.py:small; may be given again"),
+    ] = None,
+) -> None:
+    """Make one HTML file of a store, to be sent around; or tables for a paper."""
+    path, folder, console = store or default_store(), Path(out), make_console()
+    if form is Format.html:
+        require_libraries("reports")
+    results, outdated = stored_results(path, benchmark, methods or [])
+    note = left_out(path, outdated)
+    if not results.runs and not results.failures:
+        raise UsageError(f"{path}: nothing to report; {note or 'gmed run makes results'}")
+    if note:
+        make_console(stderr=True).print(note, soft_wrap=True)
+    if gallery and form is not Format.html:
+        raise UsageError("--gallery is for the page; leave out --format or --gallery")
+    name = "report.html" if form is Format.html else TABLES[form][0]
+    file = folder / name
+    require_folder(folder)
+    check_output_path(file)
+    if form is Format.html:
+        for named in model or []:
+            OwnModel.given(named)
+        if gallery:
+            _watch(results, path, device, Path(data_dir) if data_dir else None)
+        contents = find_contents(
+            results, outdated, path, benchmark, methods or [], data_dir=Path(data_dir) if data_dir else None
+        )
+        text = html(contents)
+    else:
+        text = TABLES[form][1](without_tuning(results))
+    write_bytes(file, text.encode())
+    console.print(f"wrote {file.resolve()} ({len(text.encode()) / 1000:,.0f} kB)", soft_wrap=True)
+    if show and not webbrowser.open(file.resolve().as_uri()):
+        console.print("no browser could be opened here; open the file by hand")
+
+
+def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> None:
+    console = make_console(stderr=True)
+
+    @contextmanager
+    def shown(what: str) -> Iterator[Progress]:
+        console.print(f"watching {what}", soft_wrap=True)
+        with progress_bar("examples seen", MofNCompleteColumn()) as progress:
+            yield progress
+
+    failed = watch_edits(results, store, device=pick_device(device).type, data_dir=data_dir, shown=shown)
+    for spec, error in failed.items():
+        console.print(f"not watched: {spec}: {error}")

@@ -1,0 +1,123 @@
+"""The command line of stored runs: gmed runs, rm, export, merge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gmed.cli.console import DONE, RUN_FAILED, make_console, render_table
+from gmed.cli.options import Extension, StoreFile
+from gmed.engine import get_benchmark, resolve
+from gmed.errors import UsageError
+from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
+from gmed.results import Store
+from gmed.results.export import check_exportable
+from gmed.results.export import export as write_export
+from gmed.results.formatting import first_line
+from gmed.results.results_json import Document
+from gmed.results.tables import MISSING, Table, numbers, texts
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Make them commands of the program."""
+    for command in (runs, rm, export, merge):
+        app.command()(command)
+
+
+def runs(
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Each failed run with the reason")] = False,
+    extension: Extension = None,
+    store: StoreFile = None,
+) -> None:
+    """List stored runs: how many of each method are finished, failed or half-finished."""
+    path = store or default_store()
+    results, outdated = stored_results(path, benchmark)
+    console = make_console()
+    if failed:
+        for failure in results.failures:
+            console.print(f"{failure.benchmark} {failure.method} seed {failure.seed}:")
+            console.print(f"  {first_line(failure.error)}")
+        console.print(f"{len(results.failures)} failed")
+        return
+    half = unfinished_runs(path)
+    counts = {
+        "finished": Counter((run.benchmark, run.method) for run in results.runs),
+        "failed": Counter((failure.benchmark, failure.method) for failure in results.failures),
+        "half-finished": Counter(name for name in half if benchmark in (None, name[0])),
+    }
+    shown = Table([*texts("benchmark", "method"), *numbers(*counts)])
+    for name in dict.fromkeys(name for found in counts.values() for name in found):
+        shown.add(*name, *(found[name] or MISSING for found in counts.values()))
+    console.print(render_table(shown))
+    if outdated:
+        lacking = extensions_to_load(path)
+        said = f", or by parts to be loaded: {lacking}" if lacking else ""
+        console.print(f"{outdated} more were computed by other versions of their parts{said}")
+
+
+def rm(
+    benchmark: Annotated[str, typer.Argument(help="The benchmark whose runs are removed")],
+    methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed runs")] = False,
+    extension: Extension = None,
+    store: StoreFile = None,
+) -> None:
+    """Remove runs from the store; they are computed again when they are asked for."""
+    with Store(_existing(store)) as opened:
+        benchmark, *others = opened.benchmarks_named(benchmark)
+        if others:
+            raise UsageError(f"which of these? {', '.join(map(repr, (benchmark, *others)))}")
+        names = [resolve(get_benchmark(benchmark), method).name for method in methods or []]
+        removed = opened.remove(benchmark, names, failed=failed)
+    make_console().print(f"removed {removed} run{'' if removed == 1 else 's'}")
+
+
+def export(
+    file: Annotated[str, typer.Argument(help="Where to: a name ending in .csv, .json or .parquet")],
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    extension: Extension = None,
+    store: StoreFile = None,
+) -> None:
+    """Write stored runs to a file, one row each."""
+    check_exportable(Path(file))
+    results, _ = stored_results(store or default_store(), benchmark)
+    written = write_export(results, Path(file))
+    make_console().print(f"{written} runs in {Path(file).resolve()}", soft_wrap=True)
+
+
+def merge(
+    other: Annotated[str, typer.Argument(help="Another store, or a results document: .json")],
+    extension: Extension = None,
+    store: StoreFile = None,
+) -> None:
+    """Take in the runs of another store or of a results document; what is here with another result stays."""
+    file = Path(other)
+    if not file.exists():
+        raise UsageError(f"{other}: no such file")
+    if not file.is_file():
+        raise UsageError(f"{other}: cannot be read (not a file)")
+    document = Document.read(file) if file.suffix == ".json" else None
+    with document.as_store() if document else Store(other) as source, Store(store or default_store()) as target:
+        left_out = len(document.runs) - len(source.keys()) if document else 0
+        merged = target.merge(source)
+    console = make_console()
+    watched = f", and {merged.observed} of what was observed of runs" if merged.observed else ""
+    console.print(f"{merged.added} added, {merged.known} already here{watched}")
+    if left_out:
+        console.print(f"{left_out} left out: a part that computed them has changed or is not known here")
+    for conflict in merged.conflicts:
+        console.print(f"another result is here and was kept: {conflict}")
+    if merged.damaged:
+        console.print(f"{len(merged.damaged)} damaged, left out: {'; '.join(merged.damaged)}", soft_wrap=True)
+    raise typer.Exit(RUN_FAILED if merged.conflicts or merged.damaged else DONE)
+
+
+def _existing(store: str | None) -> str:
+    path = store or default_store()
+    if not Path(path).exists():
+        raise UsageError(f"{path}: no results there yet; gmed run makes some")
+    return path

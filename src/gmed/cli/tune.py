@@ -1,0 +1,48 @@
+"""The command line of tuning: gmed tune."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from gmed.cli.console import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
+from gmed.cli.options import with_options
+from gmed.experiment import default_store
+from gmed.tuning import tune
+
+
+def add_tune(app: typer.Typer) -> None:
+    """Make it a command of the program."""
+    app.command("tune")(_tune)
+
+
+@with_options("device", "workers", "cluster", "data_dir", "label", "split", "drop", "extensions", "store")
+def _tune(
+    benchmark: Annotated[str, typer.Argument(help="A benchmark, or data of your own: .csv, .parquet, .npz, folder")],
+    method: Annotated[str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many each candidate is tried at")] = 5,
+    *,
+    options: dict[str, Any],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
+) -> None:
+    """Choose an edit's hyper-parameters on held-out examples of the first three tasks, as the paper does."""
+    path = options.pop("store", None) or default_store()
+    progress = LiveProgress(make_console(stderr=True))
+    try:
+        with progress:
+            found = tune(benchmark, method, seeds=seeds, store=path, watcher=progress, **options)
+    except KeyboardInterrupt:
+        progress.console.print(f"Stopped. What was tried is kept in {path}; the same command goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        tried = [{**dict(zip(found.parameters, p, strict=True)), "score": s} for p, s in found.scores.items()]
+        print(
+            json.dumps(
+                {"benchmark": found.benchmark, "method": method, "chosen": found.chosen, "tried": tried}, indent=2
+            )
+        )
+    else:
+        show_tuned(make_console(), found)
+    raise typer.Exit(RUN_FAILED if found.failures else DONE)

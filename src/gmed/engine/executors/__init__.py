@@ -1,0 +1,1 @@
+"""Where runs are computed: worker processes on this machine, or a Dask cluster."""

@@ -1,0 +1,378 @@
+"""Many runs on many machines: a Dask cluster that is already there.
+
+A run is a chain of tasks. Each goes on from a checkpoint for a while and returns the next one, or the result; the
+client keeps what comes back and sends it out again. So a worker that is lost costs no more than the task it was at,
+which Dask gives to another, and a client that is lost goes on from the checkpoints it had kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gmed._version import __version__
+from gmed.data import Dataset
+from gmed.engine.batched import Group, computed_together
+from gmed.engine.benchmarks import AT_HAND
+from gmed.engine.checkpoint import CheckpointsInMemory
+from gmed.engine.config import Terms
+from gmed.engine.executors.local import Event, Events, Failed, Finished, Progress, tied_to_this_process
+from gmed.engine.executors.protocol import Job
+from gmed.engine.result import RunResult
+from gmed.engine.runner import Interrupted, environment, explain, run_together
+from gmed.engine.spec import RunSpec
+from gmed.engine.stream_cache import forget_streams
+from gmed.errors import UsageError
+from gmed.io.records import Amount, decode, encode
+
+if TYPE_CHECKING:
+    from distributed import Client, Future, as_completed
+
+A_WHILE = 60.0
+"""Seconds that a task goes on for, where no checkpoints are kept that would say how often."""
+
+LOOK_EVERY = 2.0
+"""Seconds between two looks at which workers there are, while nothing comes back."""
+
+SETS_OUT_AGAIN = 3
+"""How often a run is sent out again after the cluster lost what it was computed from."""
+
+_one_at_a_time = Lock()
+
+
+class Cluster:
+    """Computes runs on the workers of a Dask cluster: ``gmed.run(..., executor=Cluster("tcp://10.0.0.1:8786"))``.
+
+    Workers need this package, one thread each, and where they have a GPU the resource ``GPU=1``: then runs of one
+    method advance together there. Data sets travel from here, once to each worker.
+
+    Parameters
+    ----------
+    where
+        The address of the scheduler, or a ``distributed.Client``.
+    patience
+        Seconds to wait for the scheduler and for a first worker.
+    """
+
+    def __init__(self, where: str | Client, *, patience: float = 30.0) -> None:
+        self.where, self.patience = where, patience
+
+    def __call__(self, specs: Sequence[RunSpec], terms: Terms) -> Events:
+        if not specs:
+            return
+        if tied := tied_to_this_process(specs):
+            raise UsageError(tied)
+        with self._client() as client:
+            crew = _Crew(client, self.patience)
+            crew.wait()
+            device = self._device(client, terms.device, crew)
+            yield from _Chains(client, specs, terms, device, crew).events()
+
+    @contextmanager
+    def _client(self) -> Iterator[Client]:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise UsageError("computing on a cluster needs Dask: pip install 'gmed[cluster]'") from None
+        if not isinstance(self.where, str):
+            yield self.where
+            return
+        try:
+            client = Client(self.where, timeout=self.patience, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"no Dask scheduler answers at {self.where} ({error}); is it running?") from None
+        with client:
+            yield client
+
+    def _device(self, client: Client, wanted: str, crew: _Crew) -> str:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        gpus = any("GPU" in worker["resources"] for name, worker in workers.items() if name in crew.right)
+        if wanted == "cuda" and not gpus:
+            raise UsageError(
+                "device cuda: no worker of the cluster has a GPU; start those that do with --resources GPU=1"
+            )
+        return "cuda" if gpus and wanted != "cpu" else "cpu"
+
+
+class _Crew:
+    """The workers of a cluster: those that have the gmed that is here, and those that have another and get no run.
+
+    Workers come and go; :meth:`look` finds out how things stand.
+
+    Attributes
+    ----------
+    right
+        The addresses of those that have the same gmed.
+    wrong
+        What the others have, by their addresses.
+    """
+
+    def __init__(self, client: Client, patience: float) -> None:
+        self.client, self.patience = client, patience
+        self.right: set[str] = set()
+        self.wrong: dict[str, str] = {}
+
+    def look(self, *, anew: bool = False) -> None:
+        """Ask workers that are new, or all, what they have; forget those that are gone."""
+        if anew:
+            self.right, self.wrong = set(), {}
+        there = set(self.client.scheduler_info(n_workers=-1)["workers"])
+        self.right &= there
+        self.wrong = {worker: what for worker, what in self.wrong.items() if worker in there}
+        new = there - self.right - self.wrong.keys()
+        if not new:
+            return
+        found = self.client.run(versions, workers=sorted(new), on_error="return")
+        for worker, theirs in found.items():
+            if isinstance(theirs, OSError):
+                continue  # it is gone again, or does not answer now
+            if other := other_gmed(theirs):
+                self.wrong[worker] = other
+                warnings.warn(
+                    f"the worker {worker} {other}; it gets no runs. Install the same gmed there, and start it again.",
+                    stacklevel=2,
+                )
+            else:
+                self.right.add(worker)
+                warn_of_differences(worker, theirs)
+
+    def wait(self) -> None:
+        """Wait for a worker with the same gmed, as long as there is patience."""
+        deadline = time.monotonic() + self.patience
+        self.look()
+        while not self.right:
+            if time.monotonic() > deadline:
+                raise UsageError(self._none())
+            time.sleep(min(0.1, self.patience))
+            self.look()
+
+    def _none(self) -> str:
+        kept = "What is finished is kept; start workers{}, and the same command goes on from there."
+        if not self.wrong:
+            return f"the cluster has had no worker for {self.patience:g} s. " + kept.format("")
+        worker, what = next(iter(self.wrong.items()))
+        return (
+            f"no worker of the cluster has the gmed that is here ({__version__}, source {source_digest()}): "
+            f"{worker} {what}. " + kept.format(" with the same gmed")
+        )
+
+    def allowed(self) -> list[str] | None:
+        """Who may compute: anybody, also those still to come, or where some have another gmed the others."""
+        return sorted(self.right) if self.wrong else None
+
+
+class _Chains:
+    """Runs under way on a cluster."""
+
+    def __init__(
+        self,
+        client: Client,
+        specs: Sequence[RunSpec],
+        terms: Terms,
+        device: str,
+        crew: _Crew,
+    ) -> None:
+        self.client, self.terms, self.device, self.crew = client, terms, device, crew
+        self.groups = computed_together(specs) if device == "cuda" else [(spec,) for spec in specs]
+        self.data: dict[str, Future] = {}
+        self.sent_out: dict[Group, int] = {}
+        self.sent_to: dict[Future, list[str] | None] = {}
+
+    def events(self) -> Events:
+        from distributed import as_completed
+
+        under_way = {self._send(group, self._kept(group)): group for group in self.groups}
+        finished = as_completed(under_way, loop=self.client.loop)
+        while under_way:
+            self._wait_for_one(finished)
+            future = next(finished)
+            group, allowed = under_way.pop(future), self.sent_to.pop(future)
+            try:
+                found = future.result()
+            except Exception as error:  # of the cluster, not of a run: those are part of what was found
+                if (again := self._send_again(group, allowed, error)) is not None:
+                    under_way[again] = group
+                    finished.add(again)
+                else:
+                    yield [Failed(spec, f"the cluster lost it: {explain(error)}") for spec in group]
+                continue
+            future.release()
+            self.sent_out.pop(group, None)
+            yield list(self._news(group, found))
+            if rest := tuple(spec for spec in group if spec.key not in found["ended"]):
+                following = self._send(rest, found["checkpoints"])
+                under_way[following] = rest
+                finished.add(following)
+
+    def _wait_for_one(self, finished: as_completed) -> None:
+        """Wait until something comes back; what was sent to workers that are all gone comes back cancelled."""
+        look = time.monotonic() + LOOK_EVERY
+        while not finished.has_ready():
+            time.sleep(0.01)
+            if time.monotonic() > look:
+                self.crew.look()
+                for future, allowed in self.sent_to.items():
+                    if allowed is not None and not self.crew.right.intersection(allowed):
+                        future.cancel()
+                look = time.monotonic() + LOOK_EVERY
+
+    def _send(self, group: Group, kept: Mapping[str, bytes]) -> Future:
+        checkpoints = self.terms.checkpoints
+        job = {
+            **encode(Job.of(group, replace(self.terms, device=self.device, data_dir=None, checkpoints=None))),
+            "gmed": __version__,
+            "source": source_digest(),
+            "seconds": checkpoints.every if checkpoints else A_WHILE,
+        }
+        resources = {"GPU": 1} if self.device == "cuda" else None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")  # a checkpoint is
+            allowed = self.crew.allowed()
+            data = self._data(group[0], allowed)
+            future = self.client.submit(go_on, job, data, kept, pure=False, resources=resources, workers=allowed)
+        self.sent_to[future] = allowed
+        return future
+
+    def _send_again(self, group: Group, allowed: list[str] | None, error: Exception) -> Future | None:
+        """Once more from what is kept here, with the data too: workers that had them may be gone.
+
+        What may have come to a worker with another gmed is moved to others, and does not count.
+        """
+        other = isinstance(error, OtherGmedError)
+        self.crew.look(anew=other)
+        if not other and (allowed is not None or not self.crew.wrong):
+            self.sent_out[group] = self.sent_out.get(group, 0) + 1
+            if self.sent_out[group] > SETS_OUT_AGAIN or isinstance(error, UsageError):
+                return None
+        self.crew.wait()
+        self.data.pop(group[0].benchmark.data, None)
+        return self._send(group, self._kept(group))
+
+    def _data(self, spec: RunSpec, allowed: list[str] | None) -> Future:
+        """The data set on the cluster, by its content: there once, however often it is asked for."""
+        name = spec.benchmark.data
+        if name not in self.data:
+            dataset = spec.benchmark.dataset(self.terms.data_dir)
+            self.data[name] = self.client.scatter(dataset, workers=allowed, broadcast=True, hash=True)
+        return self.data[name]
+
+    def _kept(self, group: Group) -> dict[str, bytes]:
+        if self.terms.checkpoints is None:
+            return {}
+        files = {spec.key: self.terms.checkpoints.file(spec) for spec in group}
+        return {key: content for key, content in files.items() if content is not None}
+
+    def _news(self, group: Group, found: Mapping[str, Any]) -> Iterator[Event]:
+        kept = self.terms.checkpoints
+        for spec in group:
+            if outcome := found["ended"].get(spec.key):
+                if "result" in outcome:
+                    yield Finished(spec, decode(RunResult, outcome["result"]))
+                else:
+                    if kept is not None:
+                        kept.discard(spec)  # it may be what the run failed at
+                    yield Failed(spec, outcome["error"])
+                continue
+            if kept is not None and spec.key in found["checkpoints"]:
+                kept.keep_file(spec, found["checkpoints"][spec.key])
+            yield Progress(spec, found["seen"], found["total"])
+
+
+@dataclass(frozen=True)
+class _Task(Job):
+    """What a task goes on with, for how many seconds, and the gmed that asks for it."""
+
+    gmed: str
+    source: str
+    seconds: Amount
+
+
+def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -> dict[str, Any]:
+    """On a worker: compute runs from their checkpoints on, for a while. What became of those that ended, and
+    checkpoints of the others.
+    """
+    if (job["gmed"], job["source"]) != (__version__, source_digest()):
+        raise OtherGmedError(f"this worker has gmed {__version__}, the client {job['gmed']}; install the same")
+    with _one_at_a_time:
+        torch.set_num_threads(1)
+        checkpoints = CheckpointsInMemory(kept)
+        asked = decode(_Task, job)
+        specs = asked.specs()
+        _have(specs[0].benchmark.data, dataset)
+        terms = replace(asked.terms, checkpoints=checkpoints)
+        enough = time.monotonic() + asked.seconds
+        reached = [0, 0]
+
+        def on_progress(seen: int, total: int) -> None:
+            reached[:] = seen, total
+
+        try:
+            outcomes = run_together(specs, terms, on_progress, lambda: time.monotonic() > enough)
+            ended = {spec.key: outcome for spec, outcome in zip(specs, outcomes, strict=True)}
+        except Interrupted as stopped:
+            ended = stopped.ended
+        files = {spec.key: checkpoints.file(spec) for spec in specs if spec.key not in ended}
+    return {
+        "ended": {
+            key: {"result": outcome.to_dict()} if isinstance(outcome, RunResult) else {"error": explain(outcome)}
+            for key, outcome in ended.items()
+        },
+        "checkpoints": {key: content for key, content in files.items() if content},
+        "seen": reached[0],
+        "total": reached[1],
+    }
+
+
+def _have(name: str, dataset: Dataset) -> None:
+    if AT_HAND.get(name) is not dataset:
+        AT_HAND.clear()  # a worker may live long
+        AT_HAND[name] = dataset
+        forget_streams()
+
+
+class OtherGmedError(UsageError):
+    """A task has come to a worker with another gmed than the client's."""
+
+
+def versions() -> dict[str, str]:
+    """What results may depend on here."""
+    return {**environment(torch.device("cpu")), "source": source_digest()}
+
+
+@cache
+def source_digest() -> str:
+    """A digest of the text of this package: two checkouts may have one version and differ."""
+    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}".encode())
+    return digest.hexdigest()[:12]
+
+
+def other_gmed(theirs: Mapping[str, str] | BaseException) -> str:
+    """What a worker has instead of the gmed that is here; nothing if it has the same."""
+    if isinstance(theirs, BaseException):
+        return f"cannot be asked which gmed it has ({type(theirs).__name__}: {theirs})"
+    ours = versions()
+    if theirs["gmed"] != ours["gmed"]:
+        return f"has gmed {theirs['gmed']}, not {ours['gmed']}"
+    if theirs.get("source") != ours["source"]:
+        return f"has gmed {ours['gmed']} with another source ({theirs.get('source')}, here {ours['source']})"
+    return ""
+
+
+def warn_of_differences(worker: str, theirs: Mapping[str, str]) -> None:
+    """Warn of what else differs there and can change the last bits of results."""
+    ours = versions()
+    apart = [f"{name} {theirs.get(name)} (here {ours[name]})" for name in ours if theirs.get(name) != ours[name]]
+    if apart:
+        warnings.warn(f"worker {worker} has {', '.join(apart)}: results may differ in the last bits", stacklevel=3)

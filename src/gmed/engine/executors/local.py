@@ -1,0 +1,284 @@
+"""Many runs on this machine: worker processes, one torch thread each, fed over pipes.
+
+A worker is a plain subprocess rather than a member of a process pool: it does not import the caller's script
+(so no ``if __name__ == "__main__"`` is needed), and one that dies takes down its own run alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+
+import torch
+
+from gmed.engine.batched import Group, computed_together
+from gmed.engine.config import USUAL, Terms, pick_device
+from gmed.engine.custom_model import OwnModel
+from gmed.engine.executors import protocol
+from gmed.engine.executors.protocol import Job
+from gmed.engine.result import RunResult
+from gmed.engine.runner import Outcome, explain, run_together
+from gmed.engine.spec import RunSpec
+from gmed.errors import GmedWarning, UsageError
+from gmed.io.records import encode
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run is under way."""
+
+    spec: RunSpec
+    seen: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Evaluated(Progress):
+    """A run has come to a point of evaluation: its accuracies there and at all points before, by task."""
+
+    accuracy: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run ended well."""
+
+    spec: RunSpec
+    result: RunResult
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run ended in an error; the others go on."""
+
+    spec: RunSpec
+    error: str
+
+
+Event = Progress | Finished | Failed
+"""What happens to a run: it is under way, has ended well, or has ended in an error."""
+
+
+Events = Generator[list[Event], None, None]
+"""What has happened to runs since the last look, again and again; closing it stops them."""
+
+Executor = Callable[[Sequence[RunSpec], Terms], Events]
+"""Who computes runs, and tells what happens."""
+
+PATIENCE = 60.0
+"""Seconds that workers have for their checkpoints when they are told to stop, unless they are told twice."""
+
+
+def usual_workers(on_gpu: bool) -> int:
+    """One per usable core, at most eight for a GPU."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 8) if on_gpu else cores
+
+
+def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Events:
+    """Compute runs, in any order, and tell what happens as it happens.
+
+    Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given a moment to
+    write checkpoints.
+
+    Parameters
+    ----------
+    workers
+        Worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
+    """
+    on_gpu = pick_device(terms.device).type == "cuda"
+    groups = computed_together(specs) if on_gpu else [(spec,) for spec in specs]
+    tied = tied_to_this_process(specs)
+    if tied and workers:
+        raise UsageError(f"{tied}; or compute with workers=0")
+    workers = 0 if tied else usual_workers(on_gpu) if workers is None else workers
+    if workers == 0:
+        yield from _here(groups, terms)
+        return
+    waiting: SimpleQueue[Group] = SimpleQueue()
+    for group in groups:
+        waiting.put(group)
+    events: SimpleQueue[Event | protocol.Warned] = SimpleQueue()
+    said: set[str] = set()
+    crew = [_Worker(waiting, events, terms) for _ in range(min(workers, len(groups)))]
+    try:
+        left = len(specs)
+        while left:
+            news = _arrived([events.get(), *_waiting(events)], said)
+            left -= sum(not isinstance(event, Progress) for event in news)
+            if news:
+                yield news
+    finally:
+        for worker in crew:
+            worker.stop()
+        deadline = time.monotonic() + PATIENCE
+        try:
+            for worker in crew:
+                worker.wait_until(deadline)
+        finally:  # told to stop again while waiting
+            for worker in crew:
+                worker.wait_until(0.0)
+            for worker in crew:
+                worker.join(1.0)  # it passes on what its process said at the end
+            _arrived(_waiting(events), said)
+
+
+def _waiting(events: SimpleQueue[Event | protocol.Warned]) -> list[Event | protocol.Warned]:
+    """What has come in since the last look."""
+    found = []
+    while not events.empty():
+        found.append(events.get())
+    return found
+
+
+def _arrived(news: Sequence[Event | protocol.Warned], said: set[str]) -> list[Event]:
+    """The events among the news; warnings are given here, each once however many workers have it."""
+    for text in dict.fromkeys(new.text for new in news if isinstance(new, protocol.Warned)):
+        if text not in said:
+            said.add(text)
+            warnings.warn(text, GmedWarning, stacklevel=3)
+    return [new for new in news if not isinstance(new, protocol.Warned)]
+
+
+def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
+    """Why runs cannot be computed by another process, if they cannot."""
+    for spec in specs:
+        if isinstance(spec.benchmark.model, OwnModel) and spec.benchmark.model.is_object:
+            return (
+                "the model is an object, which no other process has: "
+                "give what makes it, a function at the top level of a file or 'net.py:small'"
+            )
+        for source in spec.sources():
+            if not source.portable:
+                return (
+                    f"{spec.method.name} on {spec.benchmark.name} is partly defined in the script that runs "
+                    f"({source.file}), which no other process imports: put that into a file of its own and load it"
+                )
+    return None
+
+
+def _here(groups: Sequence[Group], terms: Terms) -> Events:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
+    try:
+        for group in groups:
+            evaluated: list[Event] = []
+            outcomes: Sequence[Outcome] = run_together(
+                group, terms, on_evaluated=lambda *found, told=evaluated: told.append(Evaluated(*found))
+            )
+            yield [
+                *evaluated,
+                *(
+                    Finished(spec, outcome) if isinstance(outcome, RunResult) else Failed(spec, explain(outcome))
+                    for spec, outcome in zip(group, outcomes, strict=True)
+                ),
+            ]
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Worker(Thread):
+    """A thread that keeps one worker process busy."""
+
+    def __init__(self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | protocol.Warned], terms: Terms) -> None:
+        super().__init__(daemon=True)
+        self.waiting, self.events, self.terms = waiting, events, terms
+        self.process: subprocess.Popen[str] | None = None
+        self.lock = Lock()  # a process is launched and stopped under it
+        self.stopped = False
+        self.start()
+
+    def run(self) -> None:
+        while not self.stopped:
+            try:
+                group = list(self.waiting.get_nowait())
+            except Empty:
+                break
+            try:
+                self._compute(group)
+            except Exception as error:  # whatever happened, every run is accounted for
+                reason = self._post_mortem(error)
+                for spec in group:
+                    self.events.put(Failed(spec, reason))
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+    def _post_mortem(self, error: Exception) -> str:
+        if self.process is None:
+            return f"no worker process could be started: {error}"
+        self.process.kill()
+        code = self.process.wait()
+        self.process = None
+        self.complaints.seek(0)
+        last_words = self.complaints.read().decode(errors="replace").strip()[-2000:]
+        reason = "" if isinstance(error, (EOFError, OSError)) else f": {explain(error).splitlines()[0]}"
+        return f"the worker process died (exit code {code}){reason}\n{last_words}".strip()
+
+    def _launch(self) -> subprocess.Popen[str]:
+        """A fresh interpreter that finds this package and imports nothing from the current folder."""
+        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115
+        package = str(Path(__file__).parents[2])
+        start = f"import sys; sys.path.append({package!r}); from gmed.engine.executors.worker import main; main()"
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", start],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.complaints,
+            encoding="utf-8",
+            bufsize=1,
+            start_new_session=True,  # Ctrl-C is ours to handle
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # likewise on Windows, which alone has it
+        )
+
+    def _compute(self, group: list[RunSpec]) -> None:
+        """Have a group computed; whoever has been accounted for is taken out of it."""
+        with self.lock:
+            if self.stopped:
+                return
+            if self.process is None or self.process.poll() is not None:
+                self.process = self._launch()
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(encode(Job.of(group, self.terms))) + "\n")
+        self.process.stdin.flush()
+        while group:
+            line = self.process.stdout.readline()
+            if not line:
+                raise EOFError
+            match protocol.read_message(line):
+                case protocol.Progress(seen, total):
+                    for spec in group:
+                        self.events.put(Progress(spec, seen, total))
+                case protocol.Evaluated(key, seen, total, accuracy):
+                    (spec,) = (spec for spec in group if spec.key == key)
+                    self.events.put(Evaluated(spec, seen, total, accuracy))
+                case protocol.Warned() as warned:
+                    self.events.put(warned)
+                case protocol.Finished(result):
+                    self.events.put(Finished(group.pop(0), result))
+                case protocol.Failed(error):
+                    self.events.put(Failed(group.pop(0), error))
+
+    def stop(self) -> None:
+        with self.lock:
+            self.stopped = True
+            if self.process is not None and self.process.poll() is None:
+                self.process.terminate()
+
+    def wait_until(self, deadline: float) -> None:
+        process = self.process
+        if process is not None:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,121 @@
+"""What a worker process is sent and what it reports: records, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from gmed.engine.config import Terms
+from gmed.engine.custom_model import GivenModel, OwnModel
+from gmed.engine.extensions import have_all
+from gmed.engine.result import RunResult
+from gmed.engine.spec import RunSpec
+from gmed.io.records import AnyText, Count, Share, decode, encode
+from gmed.io.user_code import Source
+
+
+@dataclass(frozen=True)
+class MethodAndSeed:
+    """One run of a job."""
+
+    method: str
+    seed: Count
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs on one benchmark to compute together, with the user's own code that they need.
+
+    >>> spec = RunSpec.make("split-mnist", "er+gmed(alpha=1)", 3)
+    >>> Job.of([spec], Terms()).specs() == [spec]
+    True
+    """
+
+    benchmark: str
+    runs: list[MethodAndSeed]
+    sources: list[Source]
+    model: GivenModel | None
+    terms: Terms
+
+    @classmethod
+    def of(cls, group: Sequence[RunSpec], terms: Terms) -> Job:
+        """Return the job of computing these runs."""
+        model = group[0].benchmark.model
+        return cls(
+            benchmark=group[0].benchmark.name,
+            runs=[MethodAndSeed(spec.method.name, spec.seed) for spec in group],
+            sources=list(group[0].sources()),
+            model=GivenModel(model.reference, model.source()) if isinstance(model, OwnModel) else None,
+            terms=terms,
+        )
+
+    def specs(self) -> list[RunSpec]:
+        """Load the code that the job carries into this process, and return its runs."""
+        have_all(tuple(self.sources))
+        if self.model is not None:
+            self.model.load()
+        return [RunSpec.named(self.benchmark, run.method, run.seed) for run in self.runs]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The runs of the job have come so far."""
+
+    seen: Count
+    total: Count
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A run has come to a point of evaluation."""
+
+    key: str
+    seen: Count
+    total: Count
+    accuracy: list[list[Share]]
+
+
+@dataclass(frozen=True)
+class Warned:
+    """The worker has warned of something."""
+
+    text: AnyText
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The next run of the job has ended well."""
+
+    result: RunResult
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The next run of the job has ended in an error."""
+
+    error: AnyText
+
+
+Message = Progress | Evaluated | Warned | Finished | Failed
+KINDS: dict[str, type[Message]] = {kind.__name__.lower(): kind for kind in get_args(Message)}
+
+
+def write_message(message: Message) -> str:
+    """Return a message as a line.
+
+    >>> write_message(Progress(10, 500))
+    '{"kind": "progress", "seen": 10, "total": 500}\\n'
+    """
+    return json.dumps({"kind": type(message).__name__.lower(), **encode(message)}) + "\n"
+
+
+def read_message(line: str) -> Message:
+    """Return the message of a line.
+
+    >>> read_message(write_message(Warned("no room")))
+    Warned(text='no room')
+    """
+    content = json.loads(line)
+    return decode(KINDS[content.pop("kind")], content)

@@ -1,0 +1,106 @@
+"""Curves for TensorBoard, while runs are under way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gmed.callbacks import Watcher
+from gmed.engine import Evaluated, Event, Finished, RunResult, RunSpec
+from gmed.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class TensorBoardCurves(Watcher):
+    """Writes the accuracies of every run as they are found, a folder for each: benchmark/method/seed.
+
+    Tells another watcher everything as well.
+
+    Parameters
+    ----------
+    folder
+        What ``tensorboard --logdir`` is given.
+    other
+        Who else is told.
+    """
+
+    def __init__(self, folder: Path, other: Watcher) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UsageError("--tensorboard needs TensorBoard: pip install 'gmed[tensorboard]'") from None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be written ({error.strerror}); choose another --tensorboard") from None
+        self.folder, self.other, self.make = folder, other, SummaryWriter
+        self.writers: dict[str, SummaryWriter] = {}
+        self.points: dict[str, int] = {}
+
+    def preparing(self, done: int, total: int | None) -> None:
+        self.other.preparing(done, total)
+
+    def start(self, todo: Sequence[RunSpec], kept: int) -> None:
+        self.other.start(todo, kept)
+
+    def waiting(self, runs: int) -> None:
+        self.other.waiting(runs)
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, Evaluated):
+            self._write(event.spec, event.seen, event.accuracy)
+        elif isinstance(event, Finished):
+            self._finish(event.spec, event.result)
+        self.other.event(event)
+
+    def _finish(self, spec: RunSpec, result: RunResult) -> None:
+        """What was not told on the way, as of a run on a cluster, and what is known at the end."""
+        examples = result.steps * spec.benchmark.batch_size
+        self._write(spec, examples, result.accuracy)
+        writer = self._writer(spec)
+        writer.add_scalar("final accuracy", result.final_accuracy, examples)
+        writer.close()
+        del self.writers[spec.key]
+
+    def _write(self, spec: RunSpec, seen: int, accuracy: Sequence[Sequence[float]]) -> None:
+        """The points that were not written yet; those that nobody told of are taken to lie evenly."""
+        writer, points = self._writer(spec), len(accuracy)
+        for point in range(self.points.get(spec.key, 0), points):
+            at, met = seen * (point + 1) // points, accuracy[point][: point + 1]
+            writer.add_scalar("accuracy on tasks met so far", sum(met) / len(met), at)
+            for task, share in enumerate(accuracy[point]):
+                writer.add_scalar(f"accuracy on each task/{task + 1}", share, at)
+        self.points[spec.key] = points
+        writer.flush()
+
+    def _writer(self, spec: RunSpec) -> SummaryWriter:
+        if spec.key not in self.writers:
+            parts = (spec.benchmark.name, spec.method.name, f"seed {spec.seed}")
+            self.writers[spec.key] = self.make(str(self.folder.joinpath(*map(plain, parts))))
+        return self.writers[spec.key]
+
+    def __enter__(self) -> TensorBoardCurves:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self.writers.values():
+            writer.close()
+
+
+def plain(name: str) -> str:
+    """A name that can be that of a folder everywhere.
+
+    >>> plain("er+gmed(alpha=1.0)"), plain("a/b:c")
+    ('er+gmed(alpha=1.0)', 'a_b_c')
+    """
+    return re.sub(r'[/\\:*?"<>|]', "_", name)

@@ -1,0 +1,42 @@
+"""Tables and figures of the paper, each to be reproduced by its name."""
+
+from gmed.errors import unknown
+from gmed.paper.artifacts.accuracy_tables import AccuracyTable, EqualMemory
+from gmed.paper.artifacts.base import Asked, Finding, Number, Study
+from gmed.paper.artifacts.edit_measures import Cosine, PredictionChange
+from gmed.paper.artifacts.edited_examples import Gallery
+from gmed.paper.artifacts.memory_sizes import MemoryFigure
+from gmed.paper.artifacts.sensitivity import Sensitivity
+from gmed.paper.artifacts.training_time import TrainingTime
+from gmed.paper.artifacts.tsne import TSNE
+from gmed.paper.artifacts.tuned import Tuned
+from gmed.paper.catalog import TARGETS
+
+_ACCURACIES = {name: AccuracyTable(target) for name, target in TARGETS.items()}
+_ACCURACIES["equal-memory"] = EqualMemory(TARGETS["equal-memory"])
+_TABLES: tuple[Study, ...] = (*_ACCURACIES.values(), Tuned(), PredictionChange(), TrainingTime())
+_FIGURES: tuple[Study, ...] = (MemoryFigure(), Cosine(), Gallery(), Sensitivity(), TSNE())
+
+STUDIES = {study.name: study for study in (*_TABLES, *_FIGURES)}
+
+
+def get_study(name: str) -> Study:
+    """The table or figure of this name, or that the paper calls so.
+
+    >>> get_study("cosine").where, get_study("gamma").where, get_study("Table 1").name, get_study("figure-3").name
+    ('Figure 3', 'Table 7', 'main', 'cosine')
+    """
+    if name in STUDIES:
+        return STUDIES[name]
+    numbered = {study.where: study for study in STUDIES.values() if study.where.startswith(("Table", "Figure"))}
+    for where, study in numbered.items():
+        if _plain(where) == _plain(name):
+            return study
+    raise unknown("target", name, [*STUDIES, *(where.lower().replace(" ", "-") for where in numbered)])
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+__all__ = ["STUDIES", "Asked", "Finding", "Number", "Study", "get_study"]

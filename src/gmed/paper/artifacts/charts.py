@@ -1,0 +1,195 @@
+"""How charts look, and how they become files: SVG, PNG, PDF and the data as CSV, without a network or a browser.
+
+What draws is an extra of the package, imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gmed.errors import UsageError
+from gmed.io.files import atomic_write, write_csv
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from gmed.results.comparisons import Comparison
+
+LIBRARIES = {
+    "altair": "altair",
+    "vl_convert": "vl-convert-python",
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "jinja2": "jinja2",
+}
+"""What draws, by the names it is imported and installed under."""
+
+COLOURS = {
+    "er": "#56b4e9",
+    "er+gmed": "#0072b2",
+    "mir": "#e69f00",
+    "mir+gmed": "#d55e00",
+}
+"""Of methods, a base light and its edited form dark; Okabe and Ito's colours, which the colour-blind tell apart."""
+
+CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+"""Of anything else, from the same set."""
+
+SHAPES = ("circle", "square", "triangle-up", "diamond")
+"""What has a colour has a shape as well."""
+
+INK, GREY = "#222222", "#8c8c8c"
+
+PIXELS_PER_INCH = 200
+
+Record = dict[str, Any]
+
+
+def gain_columns(found: Comparison | None) -> Record:
+    """A comparison as columns of a CSV file, empty where there is none."""
+    gain = found.gain if found else None
+    return {
+        "gain": gain.mean if gain else None,
+        "gain_low": gain.low if gain else None,
+        "gain_high": gain.high if gain else None,
+        "gain_p": gain.p if gain else None,
+        "gain_p_permutation": found.permutation if found else None,
+        "gain_p_corrected": found.corrected if found else None,
+    }
+
+
+def require_libraries(what: str = "figures") -> None:
+    """Refuse to begin what could not be drawn in the end."""
+    if lacking := [installed for imported, installed in LIBRARIES.items() if find_spec(imported) is None]:
+        raise UsageError(f"{what} need {', '.join(lacking)}: pip install 'gmed[report]'")
+
+
+def data(records: Iterable[Record]) -> alt.InlineData:
+    """Records as a chart holds them."""
+    import altair as alt
+
+    return alt.InlineData(values=list(records))
+
+
+def panel_title(text: str) -> alt.TitleParams:
+    """The title of one of several panels."""
+    import altair as alt
+
+    return alt.TitleParams(text, fontSize=12, fontWeight="normal", anchor="middle", offset=6)
+
+
+def dressed(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
+    """A whole figure with its title, what a reader must know below it, and the look that all of them share."""
+    import altair as alt
+
+    heading = alt.TitleParams(title, subtitle=list(subtitle), anchor="start", offset=14)
+    return (
+        chart.properties(title=heading, background="white", padding=12)
+        .configure_title(color=INK, fontSize=14, subtitleColor="#555555", subtitleFontSize=11, subtitlePadding=4)
+        .configure_axis(
+            labelColor=INK,
+            titleColor=INK,
+            titleFontWeight="normal",
+            titleFontSize=11,
+            gridColor="#ececec",
+            labelFontSize=10,
+        )
+        .configure_legend(labelColor=INK, titleColor=INK, titleFontWeight="normal", labelFontSize=11)
+        .configure_view(stroke=None)
+    )
+
+
+def require_folder(folder: Path) -> None:
+    """The error that says so, unless files can be written there: before hours are spent on what goes there."""
+    probe = folder / ".gmed"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"{folder}: cannot be written ({error.strerror}); choose another --out")
+
+
+def write(chart: Any, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
+    """The chart as SVG, PNG and PDF and its data as CSV; each file appears whole or not at all."""
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for ending in ("svg", "png", "pdf", "csv"):
+            path = folder / f"{name}.{ending}"
+            with atomic_write(path) as file:
+                if ending == "csv":
+                    write_csv(file, list(records[0]), records)
+                else:
+                    drawn = StringIO() if ending == "svg" else BytesIO()
+                    chart.save(drawn, format=ending, **({"ppi": PIXELS_PER_INCH} if ending == "png" else {}))
+                    content = drawn.getvalue()
+                    file.write(content.encode() if isinstance(content, str) else content)
+            written.append(path)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return written
+
+
+if TYPE_CHECKING:
+    import altair as alt
+
+RING = 620, "#d55e00"
+"""The area and the color of the mark around a cell's number."""
+
+
+def heat_map(
+    data: alt.NamedData | alt.InlineData,
+    across: tuple[str, str],
+    down: tuple[str, str],
+    value: tuple[str, str],
+    scale: alt.Scale,
+    *,
+    number: str = "",
+    white: str = "false",
+    rings: Mapping[str, str] | None = None,
+    gap: str = "white",
+    tooltip: Sequence[alt.Tooltip] = (),
+) -> Any:
+    """Return cells that are shaded by a value, with a legend where the value has a title.
+
+    Parameters
+    ----------
+    across, down, value
+        A column of the data and its title, each.
+    scale
+        From values to shades.
+    number, white
+        The format of the number in each cell, if it has one, and the condition under which it is white.
+    rings
+        Columns that say which cells are marked, each with the shape of its mark.
+    gap
+        The color between cells.
+    tooltip
+        What is shown of a cell that is pointed at.
+    """
+    import altair as alt
+
+    axis = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False, labelOverlap=True)
+    base = alt.Chart(data).encode(
+        alt.X(f"{across[0]}:O", title=across[1], axis=axis), alt.Y(f"{down[0]}:O", title=down[1], axis=axis)
+    )
+    legend = alt.Legend(title=value[1], gradientLength=140) if value[1] else None
+    shade = alt.Color(f"{value[0]}:Q", scale=scale, legend=legend)
+    layers = [base.mark_rect(stroke=gap, strokeWidth=0.5).encode(shade, tooltip=list(tooltip))]
+    if number:
+        ink = alt.condition(white, alt.value("white"), alt.value(INK))
+        layers.append(base.mark_text(fontSize=10).encode(alt.Text(f"{value[0]}:Q", format=number), color=ink))
+    size, color = RING
+    for column, shape in (rings or {}).items():
+        marked = base.transform_filter(f"datum.{column}")
+        layers.append(marked.mark_point(shape=shape, size=size, color=color, strokeWidth=2, opacity=1))
+    return alt.layer(*layers)

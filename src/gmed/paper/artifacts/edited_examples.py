@@ -1,0 +1,186 @@
+"""Pictures of edited examples."""
+
+from __future__ import annotations
+
+import base64
+import io
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gmed.errors import UsageError
+from gmed.paper.artifacts.base import Asked, Figure, Finding, Number
+from gmed.paper.artifacts.charts import Record, data
+from gmed.paper.plan import Planned
+from gmed.paper.probe_runs import watched
+from gmed.paper.probes import EditedMemory, edited_memory
+from gmed.rng import make_rng
+
+LABELS = (0, 1, 2, 3)
+"""The classes of the first two tasks of Split MNIST."""
+
+
+class EditedMemoryFigure(Figure):
+    """A figure of what ER+GMED has in memory after one run, of the first two tasks; there is no smaller version."""
+
+    stored: ClassVar[bool] = False
+
+    def plan(self) -> list[Planned]:
+        return [Planned("split-mnist", "er+gmed", seeds=1)]
+
+    def carry_out(self, asked: Asked) -> Finding:
+        if asked.seeds not in (None, 1):
+            raise UsageError(f"{self.where} shows the memory of one run; leave out --seeds")
+        return super().carry_out(replace(asked, seeds=1, quick=False))
+
+    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+        (one,) = self.chosen(asked).planned
+        (memory,) = watched(edited_memory, one, asked)
+        return self.look_into(edited_examples(memory, LABELS))
+
+    @abstractmethod
+    def look_into(self, memory: EditedMemory) -> tuple[Finding, list[Record]]:
+        """What is found in these examples, and all that is drawn of it."""
+
+
+def edited_examples(memory: EditedMemory, labels: tuple[int, ...]) -> EditedMemory:
+    """The examples with these labels that were edited at least once.
+
+    >>> label, edit_count = torch.tensor([0, 7, 1, 0]), torch.tensor([1, 5, 2, 0])
+    >>> memory = EditedMemory(torch.zeros(4, 1), torch.ones(4, 1), label, edit_count, torch.arange(4))
+    >>> edited_examples(memory, (0, 1)).stream_index
+    tensor([0, 2])
+    """
+    wanted = torch.isin(memory.label, torch.tensor(labels)) & (memory.edit_count > 0)
+    return EditedMemory(*(column[wanted] for column in memory))
+
+
+OF_EACH = 3
+"""Examples of each digit."""
+
+ROWS = ("before", "after", "difference")
+LOWERED, RAISED = (33, 102, 172), (178, 24, 43)
+"""Blue and red of a difference; both fade into white, which is none."""
+
+
+class Gallery(EditedMemoryFigure):
+    """Stored examples before and after their edits, and what changed."""
+
+    name = "gallery"
+    title = "edited examples in memory"
+    where = "Figure 4"
+
+    def look_into(self, memory: EditedMemory) -> tuple[Finding, list[Record]]:
+        found = Finding(self)
+        moved = (memory.after - memory.before).flatten(1)
+        for quantity, values in (
+            ("mean change of a pixel", moved.abs().mean(dim=1)),
+            ("largest change of a pixel", moved.abs().amax(dim=1)),
+            ("edits of an example", memory.edit_count.double()),
+        ):
+            found.numbers.append(Number.of("split-mnist", quantity, values.tolist()))
+        found.notes.append("Over the edited examples of the first two tasks in one memory; the paper gives no number.")
+        return found, records_of(drawn(memory))
+
+    def draw(self, records: list[Record]) -> Any:
+        import altair as alt
+
+        limit = largest_change(records)
+        pictures, captions = [], []
+        for number, to_float in enumerate(_examples(records), start=1):
+            before, after = (_square(to_float, name) for name in ("before", "after"))
+            for row, image in zip(
+                ROWS, (grey(before), grey(after), blue_to_red((after - before) / limit)), strict=True
+            ):
+                pictures.append({"example": number, "row": row, "image": _address(image)})
+            captions.append({"example": number, "row": "edits", "edits": to_float[0]["edits"]})
+        numbers = alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
+        bare = alt.Axis(ticks=False, domain=False, grid=False)
+        images = (
+            alt.Chart(data(pictures))
+            .mark_image(width=52, height=52)
+            .encode(
+                alt.X("example:O", title=None, axis=numbers),
+                alt.Y("row:N", title=None, sort=ROWS, axis=bare),
+                url="image:N",
+            )
+            .properties(width=alt.Step(56), height=alt.Step(56))
+        )
+        edits = (
+            alt.Chart(data(captions))
+            .mark_text(fontSize=11)
+            .encode(alt.X("example:O", axis=None), alt.Y("row:N", title=None, axis=bare), text="edits:Q")
+            .properties(width=alt.Step(56), height=14)
+        )
+        return alt.vconcat(images, edits, spacing=2)
+
+    def legend(self, records: list[Record]) -> list[str]:
+        return [
+            f"{OF_EACH} of each digit of the first two tasks, drawn at random from the memory after training",
+            f"Split MNIST, ER+GMED, one run (seed 0); difference: red raised, blue lowered, "
+            f"full colour at ±{largest_change(records):.2f}",
+        ]
+
+
+def drawn(memory: EditedMemory) -> EditedMemory:
+    """So many examples of each digit, drawn at random."""
+    chance, slots = make_rng(0, "gallery"), []
+    for label in LABELS:
+        own = np.flatnonzero(memory.label.numpy() == label)
+        slots += sorted(chance.permutation(own)[:OF_EACH].tolist())
+    return EditedMemory(*(column[torch.tensor(slots, dtype=torch.int64)] for column in memory))
+
+
+def records_of(memory: EditedMemory) -> list[Record]:
+    """What is drawn, a record for each pixel of each example."""
+    records = []
+    for number, (before, after, label, edit_count, stream_index) in enumerate(zip(*memory, strict=True), start=1):
+        about = {"example": number, "origin": int(stream_index), "label": int(label), "edits": int(edit_count)}
+        for row, column in np.ndindex(*before.shape[-2:]):
+            pair = {"before": float(before[0, row, column]), "after": float(after[0, row, column])}
+            records.append({**about, "row": row, "column": column, **pair})
+    return records
+
+
+def largest_change(records: list[Record]) -> float:
+    """The most that any pixel was moved."""
+    return max(abs(float(record["after"] - record["before"])) for record in records)
+
+
+def _examples(records: list[Record]) -> list[list[Record]]:
+    found: dict[int, list[Record]] = {}
+    for record in records:
+        found.setdefault(record["example"], []).append(record)
+    return list(found.values())
+
+
+def _square(to_float: list[Record], name: str) -> NDArray[np.float64]:
+    image = np.zeros((to_float[-1]["row"] + 1, to_float[-1]["column"] + 1))
+    for pixel in to_float:
+        image[pixel["row"], pixel["column"]] = pixel[name]
+    return image
+
+
+def grey(image: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Ink on paper: 0 white, 1 black; what lies outside is shown as the nearer of the two."""
+    shade = (255 * (1 - np.clip(image, 0, 1))).round().astype(np.uint8)
+    return np.repeat(shade[..., None], 3, axis=2)
+
+
+def blue_to_red(change: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """White where nothing changed, full colour at -1 and 1."""
+    full = np.where(change[..., None] < 0, LOWERED, RAISED)
+    return np.asarray((255 + (full - 255) * np.abs(change)[..., None]).round().astype(np.uint8))
+
+
+def _address(image: NDArray[np.uint8]) -> str:
+    """A picture as an address that holds it; enlarged, as viewers would blur its pixels."""
+    from PIL import Image
+
+    picture, file = Image.fromarray(image), io.BytesIO()
+    picture.resize((4 * picture.width, 4 * picture.height), Image.Resampling.NEAREST).save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,101 @@
+"""Edited examples and their originals in two dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gmed.paper.artifacts.base import Finding, Number
+from gmed.paper.artifacts.charts import CATEGORIES, SHAPES, Record, data
+from gmed.paper.artifacts.edited_examples import EditedMemoryFigure
+from gmed.paper.probes import EditedMemory
+
+PERPLEXITY = 30.0
+
+
+class TSNE(EditedMemoryFigure):
+    """The edits of stored examples, each as a point, near to each other where the edits are alike."""
+
+    name = "tsne"
+    title = "t-SNE of the edits of stored examples"
+    where = "Figure 6"
+
+    def look_into(self, memory: EditedMemory) -> tuple[Finding, list[Record]]:
+        vectors, labels = edit_vectors(memory), memory.label.numpy()
+        found = Finding(self)
+        same, chance = 100 * neighbours_alike(vectors, labels), 100 * alike_by_chance(labels)
+        found.numbers.append(Number.of("split-mnist", "nearest edits with the same label, %", [same]))
+        found.numbers.append(Number.of("split-mnist", "the same if labels were shuffled, %", [chance]))
+        found.notes.append("The nearest edit of each example is by distance before t-SNE; the paper gives no number.")
+        return found, records_of(memory, embedded(vectors))
+
+    def draw(self, records: list[Record]) -> Any:
+        import altair as alt
+
+        labels = sorted({record["label"] for record in records})
+        bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
+        return (
+            alt.Chart(data(records))
+            .mark_point(filled=True, size=40, opacity=0.85)
+            .encode(
+                alt.X("x:Q", title="t-SNE, first dimension", axis=bare, scale=alt.Scale(zero=False)),
+                alt.Y("y:Q", title="t-SNE, second dimension", axis=bare, scale=alt.Scale(zero=False)),
+                color=alt.Color(
+                    "label:N", title="digit", scale=alt.Scale(domain=labels, range=CATEGORIES[: len(labels)])
+                ),
+                shape=alt.Shape("label:N", title="digit", scale=alt.Scale(domain=labels, range=SHAPES[: len(labels)])),
+            )
+            .properties(width=400, height=340)
+        )
+
+    def legend(self, records: list[Record]) -> list[str]:
+        return [
+            f"the {len(records)} edited examples of the first two tasks in memory after training;",
+            f"Split MNIST, ER+GMED, one run (seed 0); perplexity {PERPLEXITY:g}",
+        ]
+
+
+def edit_vectors(memory: EditedMemory) -> NDArray[np.float32]:
+    """What the edits of each example add up to: after minus before, a row for each."""
+    return np.asarray((memory.after - memory.before).flatten(1).numpy(), dtype=np.float32)
+
+
+def embedded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Their places in the plane (van der Maaten and Hinton 2008), always the same for the same vectors."""
+    from sklearn import manifold
+
+    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
+    return np.asarray(manifold.TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(vectors))
+
+
+def neighbours_alike(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """The share of vectors whose nearest other one has the same label.
+
+    >>> neighbours_alike(np.array([[0.0], [1.0], [5.0]], np.float32), np.array([3, 3, 4]))
+    0.6666666666666666
+    """
+    apart = np.square(vectors[:, None].astype(float) - vectors[None]).sum(axis=2)
+    np.fill_diagonal(apart, np.inf)
+    return float(np.mean(labels[apart.argmin(axis=1)] == labels))
+
+
+def alike_by_chance(labels: NDArray[np.int64]) -> float:
+    """The share of pairs of different examples that have the same label.
+
+    >>> alike_by_chance(np.array([3, 3, 4]))
+    0.3333333333333333
+    """
+    counts = np.unique(labels, return_counts=True)[1]
+    return float((counts * (counts - 1)).sum() / (len(labels) * (len(labels) - 1)))
+
+
+def records_of(memory: EditedMemory, places: NDArray[np.float32]) -> list[Record]:
+    """What is drawn, a record for each example."""
+    columns = zip(
+        memory.stream_index.tolist(), memory.label.tolist(), memory.edit_count.tolist(), places.tolist(), strict=True
+    )
+    return [
+        {"origin": o, "label": label, "edits": edit_count, "x": x, "y": y} for o, label, edit_count, (x, y) in columns
+    ]

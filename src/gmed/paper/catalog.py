@@ -1,0 +1,128 @@
+"""What of the paper can be reproduced by name: its tables of accuracies, and what each compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gmed.engine import get_benchmark, resolve
+from gmed.errors import unknown
+from gmed.paper.published import PREVIOUS_BEST, Cell, table
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table of the paper.
+
+    Attributes
+    ----------
+    name, title
+        What it is called here, and what it shows.
+    table
+        What it is called there.
+    levels
+        The p-values below which the paper marks an improvement, the weakest first.
+    against
+        The edit that GMED is compared with; by default every edit is compared with none.
+    best
+        Whether the best edited method is compared with the best that is not edited.
+    pairs
+        Rows of the paper, by their names there, the first of which is compared with the second besides.
+    """
+
+    name: str
+    title: str
+    table: str
+    levels: tuple[float, ...] = (0.05,)
+    against: str | None = None
+    best: bool = False
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def cells(self) -> list[Cell]:
+        """Its cells that a method here can fill, methods under the names that results have."""
+        found = []
+        for cell in table(self.table):
+            if cell.method != PREVIOUS_BEST:
+                name = resolve(get_benchmark(cell.benchmark), cell.method).name
+                found.append(Cell(cell.row, cell.benchmark, name, cell.published))
+        return found
+
+    def rival(self, benchmark: str, method: str) -> str | None:
+        """The method that this one is compared with, if it is."""
+        made = resolve(get_benchmark(benchmark), method)
+        if made.edit is None or (self.against is not None and made.edit.name != "gmed"):
+            return None
+        return made.base_name if self.against is None else f"{made.base_name}+{self.against}"
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("main", "final accuracy of every method on six data sets", "Table 1", (0.1, 0.05), best=True),
+        Target(
+            "equal-memory",
+            "networks that grow, and replay with as much memory",
+            "Table 2",
+            pairs=tuple(("ER+GMED", rival) for rival in ("CN-DPM", "Prog. NN", "CompCL")),
+        ),
+        Target("fuzzy-short", "fuzzy task boundaries, three data sets", "Table 3"),
+        Target(
+            "ablation",
+            "other edits, and more replay",
+            "Table 4",
+            against="adv-edit",
+            pairs=(
+                ("ER + GMED", "ER + Random Edit"),
+                ("MIR + GMED", "MIR + Random Edit"),
+                ("MIR+Extra 1 batch", "MIR"),
+                ("MIR+Extra 2 batches", "MIR"),
+                ("MIR + GMED", "MIR+Extra 1 batch"),
+            ),
+        ),
+        Target(
+            "steps",
+            "several steps of editing",
+            "Table 5",
+            pairs=(("3-step Edit", "1-step Edit"), ("5-step Edit", "1-step Edit")),
+        ),
+        Target(
+            "gamma",
+            "decay of the stride",
+            "Table 7",
+            pairs=tuple(
+                (f"{base} + GMED_γ=1.0", f"{base} + GMED_γ={gamma}") for base in ("ER", "MIR") for gamma in (0.9, 0.99)
+            ),
+        ),
+        Target("er-t", "GMED on ER with tricks", "Table 8"),
+        Target("fuzzy", "fuzzy task boundaries, six data sets", "Table 9"),
+        Target("task-aware", "methods that know the task", "Table 10"),
+        Target(
+            "write-back",
+            "edits that are not written back",
+            "Table 11",
+            pairs=(("ER + GMED", "ER + GMED w/o writeback"),),
+        ),
+        Target("full-mnist", "Split MNIST with all examples", "Table 12", (0.1, 0.01)),
+        Target("memory", "sizes of memory", "Table 13"),
+        Target("optimal", "edits that see the past", "Table 14", pairs=(("ER+Optimal Editing", "ER+GMED"),)),
+        Target(
+            "extra",
+            "further examples edited",
+            "Table 15",
+            pairs=tuple((f"+ {extra} examples", "ER+GMED (10 examples)") for extra in (3, 5, 10, 50)),
+        ),
+        Target("gss", "GMED on another memory", "Table 17"),
+    )
+}
+
+
+def get_target(name: str) -> Target:
+    """The target of this name.
+
+    >>> get_target("gamma").rival("split-mnist", "mir+gmed(gamma=0.9)"), get_target("gamma").rival("split-mnist", "er")
+    ('mir', None)
+    >>> get_target("ablation").rival("rotated-mnist", "er+gmed")
+    'er+adv-edit'
+    """
+    if name not in TARGETS:
+        raise unknown("target", name, TARGETS)
+    return TARGETS[name]

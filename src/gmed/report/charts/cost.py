@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from gmed.engine import RunResult
+from gmed.paper.artifacts.charts import Record
+from gmed.report.charts.chart import ACCENT, INK, MUTED, Chart, rows, tooltip
+from gmed.report.grouping import by_method, edits_with_gmed, shuffles
+from gmed.results.metrics import Metrics
+
+
+def seconds(runs: Sequence[RunResult], place: str) -> Chart | None:
+    """Accuracy against seconds of training."""
+    devices = sorted({run.environment.get("device", "?") for run in runs})
+    where = f"on {devices[0]}" if len(devices) == 1 else f"on {', '.join(devices)}: compare within one device alone"
+    return _against(
+        runs,
+        "seconds",
+        f"{place}-seconds",
+        "Accuracy against time",
+        f"Means over seeds; seconds of training of one run, {where}. Runs that shared a busy machine took longer.",
+        "seconds of training",
+    )
+
+
+def passes(runs: Sequence[RunResult], place: str) -> Chart | None:
+    """Accuracy against passes through the model."""
+    return _against(
+        runs,
+        "passes",
+        f"{place}-passes",
+        "Accuracy against passes",
+        "Means over seeds; examples sent through the model, forward and backward together, for every example of the "
+        "stream. Passes depend on no machine.",
+        "passes per example of the stream",
+    )
+
+
+def _against(runs: Sequence[RunResult], column: str, name: str, title: str, caption: str, axis: str) -> Chart | None:
+    records = records_of(runs, column)
+    if not records:
+        return None
+    import altair as alt
+
+    scale = alt.Scale(type="log", nice=False, padding=24)
+    across = alt.X(
+        "cost:Q",
+        title=f"{axis} (log)",
+        scale=scale,
+        axis=alt.Axis(tickCount=5, format="~r", grid=False, labelFlush=True),
+    )
+    down = alt.Y("accuracy:Q", title="final accuracy, %", scale=alt.Scale(zero=False, nice=True))
+    base = alt.Chart(rows()).encode(across, down)
+    front = base.transform_filter("datum.label != ''").mark_line(
+        interpolate="step-after", color=MUTED, strokeDash=[4, 3], strokeWidth=1
+    )
+    points = base.mark_point(filled=True, size=64, opacity=0.85).encode(
+        color=alt.condition("datum.edited", alt.value(ACCENT), alt.value(MUTED)),
+        shape=alt.condition("datum.edited", alt.value("diamond"), alt.value("circle")),
+        tooltip=tooltip([("method:N", "method"), ("cost:Q", axis), ("accuracy:Q", "accuracy, %"), ("n:O", "seeds")]),
+    )
+    names = base.mark_text(align="left", dx=6, dy=-8, fontSize=11, color=INK).encode(text="label:N")
+    drawn: Any = (front + points + names).properties(width="container", height=320)
+    said = (
+        "Diamonds edit with GMED; the line and the names: methods that no other beats at that cost, "
+        "those aside that shuffle the stream."
+    )
+    return Chart(name, title, f"{caption} {said}", drawn, records)
+
+
+def records_of(runs: Sequence[RunResult], column: str) -> list[Record]:
+    """A record for each method of which the cost is known; those that no other beats carry their name.
+
+    >>> run = RunResult("b", "er", 0, [[0.8]], 0.8, 0.8, 1, {"train": 2.0}, {})
+    >>> [(record["method"], record["cost"], record["accuracy"]) for record in records_of([run], "seconds")]
+    [('er', 2.0, 80.0)]
+    """
+    found: list[Record] = []
+    for method, own in by_method(runs).items():
+        metrics = [Metrics.of(run) for run in own]
+        cost = fmean(m.seconds if column == "seconds" else m.forward_passes + m.backward_passes for m in metrics)
+        if not math.isnan(cost) and cost > 0:
+            accuracy = 100 * fmean(m.final for m in metrics)
+            edited = edits_with_gmed(method)
+            about = {"method": method, "label": "", "edited": edited, "cost": cost, "accuracy": accuracy}
+            found.append({**about, "n": len(own)})
+    for record in unbeaten([record for record in found if not shuffles(record["method"])]):
+        record["label"] = record["method"]
+    return found
+
+
+def unbeaten(records: list[Record]) -> list[Record]:
+    """Those that no other matches at the same or a lower cost, cheapest first.
+
+    >>> made = [{"cost": c, "accuracy": a} for c, a in ((1, 50), (2, 40), (3, 70), (3, 60))]
+    >>> [record["accuracy"] for record in unbeaten(made)]
+    [50, 70]
+    """
+    found: list[Record] = []
+    for record in sorted(records, key=lambda record: (record["cost"], -record["accuracy"])):
+        if not found or record["accuracy"] > found[-1]["accuracy"]:
+            found.append(record)
+    return found

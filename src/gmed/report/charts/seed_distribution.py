@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from gmed.engine import RunResult
+from gmed.paper.artifacts.charts import Record
+from gmed.report.charts.chart import ACCENT, INK, ROW, SECOND, Chart, rows, tooltip
+from gmed.report.grouping import by_method
+from gmed.results import Published
+from gmed.results.metrics import backward_transfer, forgetting
+
+Measure = Callable[[RunResult], float]
+
+
+def final_accuracies(
+    runs: Sequence[RunResult], published: Callable[[str, str], Published | None], place: str
+) -> Chart | None:
+    """Every seed's final accuracy, a row for each method, beside the published mean."""
+    known = {
+        method: theirs.mean
+        for method in by_method(runs)
+        if (theirs := published(runs[0].benchmark, method)) is not None
+    }
+    return _rows_of_seeds(
+        runs,
+        lambda run: run.final_accuracy,
+        f"{place}-seeds",
+        "Every seed",
+        "Final accuracy of each run (dots) and the mean (bar)" + ("; diamonds: published." if known else "."),
+        "final accuracy, %",
+        known,
+    )
+
+
+def forgettings(runs: Sequence[RunResult], place: str) -> Chart | None:
+    """How far accuracy on earlier tasks has fallen from its best."""
+    return _rows_of_seeds(
+        runs,
+        lambda run: forgetting(run.accuracy),
+        f"{place}-forgetting",
+        "Forgetting",
+        "How far accuracy on earlier tasks has fallen from the best it had been, on average; lower is better.",
+        "forgetting, points",
+    )
+
+
+def backward_transfers(runs: Sequence[RunResult], place: str) -> Chart | None:
+    """How accuracy on earlier tasks has changed since they were learned."""
+    return _rows_of_seeds(
+        runs,
+        lambda run: backward_transfer(run.accuracy),
+        f"{place}-backward-transfer",
+        "Backward transfer",
+        "How accuracy on earlier tasks has changed since each was learned, on average; higher is better.",
+        "backward transfer, points",
+    )
+
+
+def _rows_of_seeds(
+    runs: Sequence[RunResult],
+    measure: Measure,
+    name: str,
+    title: str,
+    caption: str,
+    axis: str,
+    known: dict[str, float] | None = None,
+) -> Chart | None:
+    records = records_of(runs, measure, known or {})
+    if not records:
+        return None
+    import altair as alt
+
+    down = alt.Y("method:N", title=None, sort=None, axis=alt.Axis(grid=True, ticks=False, domain=False))
+    scale = alt.Scale(zero=False, nice=True)
+    base = alt.Chart(rows()).encode(down)
+    dots = base.mark_circle(size=30, opacity=0.5, color=ACCENT).encode(
+        alt.X("value:Q", title=axis, scale=scale),
+        tooltip=tooltip([("method:N", "method"), ("seed:O", "seed"), ("value:Q", axis)]),
+    )
+    mean = base.mark_tick(thickness=2.5, size=14, color=INK).encode(
+        alt.X("mean:Q", title=axis), tooltip=tooltip([("method:N", "method"), ("mean:Q", "mean"), ("n:O", "seeds")])
+    )
+    layers = dots + mean
+    if known:
+        layers += base.mark_point(shape="diamond", filled=True, size=62, color=SECOND, opacity=1).encode(
+            alt.X("published:Q", title=axis), tooltip=tooltip([("method:N", "method"), ("published:Q", "published")])
+        )
+    return Chart(
+        name,
+        title,
+        caption,
+        layers.properties(width="container", height=ROW * len(by_method(runs))),
+        records,
+        wide=known is not None,
+    )
+
+
+def records_of(runs: Sequence[RunResult], measure: Measure, known: dict[str, float]) -> list[Record]:
+    """A record for each seed; the mean, the number of seeds and what was published stand with the first of a method.
+
+    >>> run = lambda seed, share: RunResult("b", "er", seed, [[share]], share, share, 1, {}, {})
+    >>> first, second = records_of([run(0, 0.8), run(1, 0.9)], lambda run: run.final_accuracy, {"er": 81.07})
+    >>> round(first["mean"], 4), first["published"], second["value"], second["mean"]
+    (85.0, 81.07, 90.0, None)
+    """
+    found: list[Record] = []
+    for method, own in by_method(runs).items():
+        values = {run.seed: 100 * measure(run) for run in own}
+        values = {seed: value for seed, value in values.items() if value == value}
+        for number, (seed, value) in enumerate(values.items()):
+            first = number == 0
+            found.append(
+                {
+                    "method": method,
+                    "seed": seed,
+                    "value": value,
+                    "mean": fmean(values.values()) if first else None,
+                    "n": len(values) if first else None,
+                    "published": known.get(method) if first else None,
+                }
+            )
+    return found

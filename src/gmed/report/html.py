@@ -1,0 +1,176 @@
+"""The report as one HTML file that holds everything it needs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gmed._version import __version__
+from gmed.report.charts.chart import inline_json
+from gmed.report.comparisons import LEVELS, correction_in_words
+from gmed.report.data import Contents, Section
+from gmed.results.comparisons import levels_in_words
+from gmed.results.formatting import first_line
+from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
+
+TITLE = "GMED report"
+
+GAINS = "methods with a significant gain over the same without the part named last, of all compared"
+"""What is counted of the parts of a benchmark."""
+
+VEGA = "window.vegaEmbed = vegaEmbed;"
+"""What the page takes of the bundle of Vega, Vega-Lite and Vega-Embed."""
+
+
+def html(contents: Contents) -> str:
+    """The page.
+
+    Whatever comes from a store or a file name is escaped by the template, and a policy in the page itself forbids
+    scripts other than its own two, and every connection.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gmed.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"breakable": breakable, "first_line": first_line}
+    script = (files("gmed.report") / "templates" / "report.js").read_text(encoding="utf-8")
+    style = (files("gmed.report") / "templates" / "report.css").read_text(encoding="utf-8")
+    vega = vega_bundle()
+    charts = [*([contents.gains] if contents.gains else []), *(c for s in contents.sections for c in s.charts)]
+    results = contents.results
+    return environment.get_template("report.html").render(
+        title=TITLE,
+        version=__version__,
+        made=datetime.now(UTC).strftime("%-d %B %Y"),
+        store=contents.store,
+        runs=f"{len(results.runs):,}",
+        methods=len({run.method for run in results.runs}),
+        left_out=contents.left_out,
+        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words(LEVELS)})."
+        if contents.compared
+        else "",
+        glance=glance(contents),
+        gains=contents.gains,
+        sections=[_for_page(section) for section in contents.sections],
+        failures=results.failures,
+        environments=environment_table(contents),
+        commands=contents.commands,
+        charts=_safe(inline_json([chart.to_dict() for chart in charts])),
+        policy=policy(vega, script),
+        style=_safe(style),
+        vega=_safe(vega),
+        script=_safe(script),
+    )
+
+
+@cache
+def vega_bundle() -> str:
+    """What draws, as one script that can stand in a page."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(VEGA).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def policy(*scripts: str) -> str:
+    """What the page may do: run these scripts, show what it holds, and connect to nothing.
+
+    >>> policy("1")
+    "default-src 'none'; script-src 'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s=' 'unsafe-eval'; ..."
+    """
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
+    )
+    return (
+        f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def breakable(name: str) -> Any:
+    """A name that may be broken where its parts end, escaped.
+
+    >>> print(breakable("er+gmed(alpha=1.0,<b>)"))
+    er<wbr>+gmed(<wbr>alpha=1.0,<wbr>&lt;b&gt;)
+    """
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[(,/_])|(?=[+\[])", name)
+    return Markup("<wbr>").join(escape(part) for part in parts)
+
+
+def glance(contents: Contents) -> Table:
+    """A row for each benchmark."""
+    table = Table(
+        [
+            Column("benchmark"),
+            Column("runs", True, "finished"),
+            *numbers("methods"),
+            Column("best method", note="of those that meet the stream as it comes; several if they tie"),
+            Column("accuracy, %", True, "its mean over seeds"),
+            Column("parts that help", True, GAINS),
+        ],
+        name="glance-table",
+    )
+    for section in contents.sections:
+        if not section.rows:
+            continue
+        best = [row for row in section.rows if row.method in section.best]
+        won = sum(bool(comparison.marks) for comparison in section.compared)
+        table.add(
+            Cell(section.title, section.title, note=section.benchmark),
+            len(section.runs),
+            len(section.rows),
+            ", ".join(section.best) or MISSING,
+            Cell(f"{best[0].mean:.2f}", best[0].mean) if best else MISSING,
+            Cell(f"{won} of {len(section.compared)}", won) if section.compared else MISSING,
+        )
+    return table
+
+
+def environment_table(contents: Contents) -> Table:
+    """A row for each combination of versions and devices."""
+    names = list(dict.fromkeys(name for found, _ in contents.environments for name in found))
+    table = Table([*texts(*names), *numbers("runs")], name="environments")
+    for found, count in contents.environments:
+        table.add(*(found.get(name, MISSING) for name in names), count)
+    return table
+
+
+def _for_page(section: Section) -> dict[str, Any]:
+    shown = dict(vars(section))
+    shown["gallery"] = _gallery(section)
+    return shown
+
+
+def _gallery(section: Section) -> dict[str, Any] | None:
+    if section.watched is None or not section.watched[1]["gallery"] or not section.watched[1]["gallery"]["label"]:
+        return None
+    spec, found = section.watched[0], section.watched[1]["gallery"]
+    return {
+        **found,
+        "method": spec.method.name,
+        "seed": spec.seed,
+        "columns": len(found["seen"]) + 1,
+        "rows": len(found["label"]),
+        "examples": [
+            {"label": section.classes[label] if label < len(section.classes) else label, "edits": edits}
+            for label, edits in zip(found["label"], found["edits"], strict=True)
+        ],
+        "seen_json": _safe(inline_json(found["seen"])),
+    }
+
+
+def _safe(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)

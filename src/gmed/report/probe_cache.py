@@ -1,0 +1,76 @@
+"""What a store keeps of a watched run, if a report can show it: it may come from anywhere."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from gmed.engine import RunSpec
+from gmed.io.records import GREATEST
+from gmed.report.charts.edits import WHAT
+from gmed.results import Store
+from gmed.results.store import DamagedRunWarning
+
+PICTURE = "data:image/png;base64,"
+
+
+def find_watched(store: Store, spec: RunSpec) -> dict[str, Any] | None:
+    """Return what was seen of a run; nothing where it was not watched, or where that is damaged, which is noted.
+
+    >>> with Store(":memory:") as store:
+    ...     find_watched(store, RunSpec.make("split-mnist", "er+gmed", 0)) is None
+    True
+    """
+    seen = store.observed(spec, WHAT)
+    if seen is None:
+        return None
+    try:
+        _check(seen)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        warnings.warn(
+            f"{store.path}: what was observed of {spec} is damaged and left out ({error}); "
+            "gmed report --gallery watches it again",
+            DamagedRunWarning,
+            stacklevel=2,
+        )
+        return None
+    return dict(seen)
+
+
+def _check(seen: dict[str, Any]) -> None:
+    found, gallery = seen["histogram"], seen["gallery"]
+    _check_numbers(seen["total"], *found["edges"])
+    parts = [*found["before"], *found["after"]]
+    if len(found["before"]) != len(found["after"]) or not found["before"]:
+        raise ValueError("its parts before and after edits differ in number")
+    for counts in parts:
+        if len(counts) != len(found["edges"]) - 1:
+            raise ValueError("it has another number of bars than edges")
+        _check_counts(*counts)
+    if found["mean_before"] is not None:
+        _check_numbers(found["mean_before"], found["mean_after"])
+    if gallery is None:
+        return
+    _check_counts(gallery["slots"], *gallery["seen"], *gallery["label"], *gallery["since"], *gallery["size"])
+    _check_numbers(gallery["largest_change"])
+    if not gallery["seen"] or len(gallery["label"]) != len(gallery["edits"]):
+        raise ValueError("its gallery has examples without edits")
+    for edits in gallery["edits"]:
+        if len(edits) != len(gallery["seen"]):
+            raise ValueError("its gallery has another number of edits than moments")
+        _check_counts(*(count + 1 for count in edits))  # -1 where the example was not there
+    for picture in (gallery["pictures"], gallery["changes"]):
+        encoded = picture.removeprefix(PICTURE)
+        if picture and (encoded == picture or not all(c.isalnum() or c in "+/=" for c in encoded)):
+            raise ValueError("a picture of its gallery is none")
+
+
+def _check_numbers(*numbers: object) -> None:
+    if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):  # type: ignore[arg-type]
+        raise ValueError("it has something else where there should be a number")
+
+
+def _check_counts(*counts: object) -> None:
+    if not all(type(count) is int and 0 <= count <= GREATEST for count in counts):
+        raise ValueError("it has something else where there should be a count")

@@ -1,0 +1,115 @@
+"""How numbers are written, in the terminal and in Markdown alike, and what is to be typed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gmed.data.custom import DEFAULT_SPLIT
+from gmed.engine import BenchmarkId
+from gmed.results.stats import Difference, Gain
+
+
+def spread(mean: float, std: float | None) -> str:
+    """A mean and its standard deviation, if there is one.
+
+    >>> spread(81.068, 2.5), spread(81.068, None)
+    ('81.07 ± 2.5', '81.07')
+    """
+    return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.1f}"
+
+
+def beside(mean: float, std: float | None) -> str:
+    """A number of any size and its standard deviation, each if there is one.
+
+    >>> beside(0.42607, 0.0183), beside(5.0, None), beside(81.938, 4.01), beside(math.nan, None)
+    ('0.4261 ± 0.018', '5', '81.94 ± 4.0', '-')
+    >>> beside(21_288.7, 362.0)
+    '21289 ± 362'
+    """
+    if math.isnan(mean):
+        return "-"
+    center = f"{mean:.4g}" if abs(mean) < 1e4 else f"{mean:.0f}"
+    if std is None or math.isnan(std):
+        return center
+    return f"{center} ± " + (f"{std:#.2g}".rstrip(".") if std < 100 else f"{std:.0f}")
+
+
+def duration(seconds: float) -> str:
+    """About how long, in the unit that suits it.
+
+    >>> duration(3.4), duration(200), duration(9000), duration(400_000)
+    ('3 s', '3 min', '2.5 h', '4.6 days')
+    """
+    for unit, length, limit in (("s", 1, 100), ("min", 60, 6000), ("h", 3600, 172_800)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}" if length < 3600 else f"{seconds / length:.1f} {unit}"
+    return f"{seconds / 86_400:.1f} days"
+
+
+def apart(difference: Difference | None) -> str:
+    """Ours minus the published mean, and its standard error.
+
+    >>> apart(Difference(-1.7, 1.31, -4.3, 0.9)), apart(Difference(-1.7, math.nan, math.nan, math.nan)), apart(None)
+    ('-1.70 ± 1.31', '-1.70', '-')
+    """
+    if difference is None:
+        return "-"
+    return f"{difference.mean:+.2f}" + ("" if math.isnan(difference.error) else f" ± {difference.error:.2f}")
+
+
+def p_value(p: float) -> str:
+    """A p-value with its relation.
+
+    >>> p_value(0.03), p_value(1e-6)
+    ('= 0.0300', '< 0.0001')
+    """
+    return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
+
+
+def first_line(error: str) -> str:
+    """Return what of an error text fits where there is little room, without what a terminal would take as a command.
+
+    >>> first_line("DivergedError: too large\\nin step 3"), first_line("")
+    ('DivergedError: too large', 'no reason was given')
+    """
+    first = next((line for line in error.splitlines() if line.strip()), "no reason was given")
+    return "".join(character if character.isprintable() else " " for character in first)
+
+
+def as_typed(benchmark: str, *methods: str) -> list[str]:
+    """A benchmark as the command line takes it, and methods: what is one's own is named by its file.
+
+    >>> as_typed("iris.csv[label=kind,drop=id,by-time,10 tasks,4->3,0123456789ab]-fuzzy", "er")
+    ['iris.csv', 'er', '--label', 'kind', '--split', 'by-time', '--drop', 'id', '--fuzzy']
+    >>> as_typed("split-mnist-fuzzy[model=net.py:small(width=64),0123456789ab]", "er")
+    ['split-mnist-fuzzy', 'er', '--model', 'net.py:small(width=64)']
+    """
+    named = BenchmarkId.parse(benchmark)
+    own = named.own_data
+    asked = ["--model", named.model.reference] if named.model else []
+    if own is None:
+        return [str(replace(named, model=None)), *methods, *asked]
+    label = ["--label", own.label] if own.label is not None else []
+    split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
+    dropped = [word for column in own.drop for word in ("--drop", column)]
+    fuzzy = ["--fuzzy"] if named.fuzzy else []
+    file = f"./{own.file}" if own.file.startswith("-") else own.file  # it is no option
+    return [file, *methods, *label, *split, *dropped, *fuzzy, *asked]
+
+
+def describe_gain(gain: Gain, marks: str = "") -> str:
+    r"""A paired gain in words, for lines of 80 columns.
+
+    >>> print(describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20), "**"))
+    +1.60** points,
+      95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
+    """
+    if math.isnan(gain.p):
+        why = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
+        return f"{gain.mean:+.2f} points ({why}: no test)"
+    across = f"\n  (at {gain.mixed} of them on different devices or versions of torch)" if gain.mixed else ""
+    return (
+        f"{gain.mean:+.2f}{marks} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
+        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{across}"
+    )
