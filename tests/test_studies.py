@@ -22,7 +22,7 @@ from gmed.paper.artifacts import STUDIES, Asked, charts, edit_measures, get_stud
 from gmed.paper.artifacts import edited_examples as edited_module
 from gmed.paper.artifacts.edited_examples import edited_examples
 from gmed.paper.plan import Planned
-from gmed.paper.probe_runs import watched
+from gmed.paper.artifacts.probe_runs import watched
 from gmed.paper.probes import edited_memory, prediction_change
 from gmed.paper.status import recorded, survey
 from gmed.results import Store

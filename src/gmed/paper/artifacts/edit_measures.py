@@ -9,7 +9,7 @@ import numpy as np
 from gmed.paper.artifacts.base import Asked, Figure, Finding, Number, Study
 from gmed.paper.artifacts.charts import CATEGORIES, GREY, Record, data
 from gmed.paper.plan import Planned
-from gmed.paper.probe_runs import watched
+from gmed.paper.artifacts.probe_runs import watched
 from gmed.paper.probes import prediction_change, similarity_to_the_optimal_edit
 
 BENCHMARKS = ("split-mnist", "rotated-mnist")

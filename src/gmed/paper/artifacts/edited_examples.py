@@ -16,7 +16,7 @@ from gmed.errors import UsageError
 from gmed.paper.artifacts.base import Asked, Figure, Finding, Number
 from gmed.paper.artifacts.charts import Record, data
 from gmed.paper.plan import Planned
-from gmed.paper.probe_runs import watched
+from gmed.paper.artifacts.probe_runs import watched
 from gmed.paper.probes import EditedMemory, edited_memory
 from gmed.rng import make_rng
 

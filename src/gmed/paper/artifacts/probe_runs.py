@@ -10,9 +10,7 @@ from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Protocol, TypeVar
-
 import torch
-
 from gmed.engine import RunSpec
 from gmed.engine.config import pick_device
 from gmed.engine.executors.local import usual_workers
@@ -21,6 +19,7 @@ from gmed.experiment import default_store
 from gmed.paper.artifacts.base import Asked
 from gmed.paper.plan import Planned
 from gmed.results import Store
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
