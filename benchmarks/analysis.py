@@ -23,13 +23,13 @@ import numpy as np
 import torch
 
 from gmed.engine import RunSpec
-from gmed.engine.runner import environment
-from gmed.paper.probes import prediction_change, similarity_to_the_optimal_edit
+from gmed.engine.runner import collect_environment
+from gmed.paper.probes import prediction_change, similarity_to_optimal_edit
 
 
 def similarity(benchmark: str, seed: int) -> float:
     torch.set_num_threads(1)
-    return float(np.mean(similarity_to_the_optimal_edit(RunSpec.make(benchmark, "er+gmed", seed))))
+    return float(np.mean(similarity_to_optimal_edit(RunSpec.make(benchmark, "er+gmed", seed))))
 
 
 def change(benchmark: str, seed: int) -> float:
@@ -49,7 +49,7 @@ def main() -> None:
     chosen = options.parse_args()
     out = Path(__file__).parent / "results" / "analysis.json"
     content = json.loads(out.read_text()) if out.exists() else {}
-    content["environment"] = environment(torch.device("cpu"))
+    content["environment"] = collect_environment(torch.device("cpu"))
     with ProcessPoolExecutor(chosen.workers, mp_context=get_context("spawn")) as pool:
         for part, benchmark in product(chosen.parts, chosen.benchmarks):
             kept = content.setdefault(part, {}).setdefault(benchmark, {"by seed": []})

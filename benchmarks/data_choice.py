@@ -22,7 +22,7 @@ import torch
 
 from gmed.engine import RunSpec
 from gmed.engine.benchmarks import STREAMS
-from gmed.engine.runner import accuracies_on
+from gmed.engine.runner import evaluate_tasks
 from gmed.rng import make_rng, seeded_torch
 
 CASES = [("permuted-mnist", "er"), ("split-mnist", "iid-online"), ("split-mnist", "er")]
@@ -42,7 +42,7 @@ def final_accuracy(job: tuple[str, str, int, int]) -> float:
     for stretch in stream.task_batches(spec.benchmark.batch_size):
         for x, y in stretch:
             learner.observe(x, y)
-    return 100 * float(np.mean(accuracies_on(learner, stream.tests)))
+    return 100 * float(np.mean(evaluate_tasks(learner, stream.tests)))
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gmed.engine.batched import Together
-from gmed.engine.bench import where_measured
-from gmed.engine.config import pick_device
+from gmed.engine.batched import BatchedTrainer
+from gmed.engine.bench import environment_of
+from gmed.engine.config import resolve_device
 from gmed.engine.runner import make_learner, make_stream
 from gmed.engine.spec import RunSpec
 from gmed.models import LookAhead
@@ -54,7 +54,7 @@ def direction(learner, x, y, slots, dtype):
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--device", default=pick_device("auto").type)
+    options.add_argument("--device", default=resolve_device("auto").type)
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--benchmark", default="split-cifar10")
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -64,7 +64,7 @@ def main() -> None:
     streams = [make_stream(spec, where) for spec in specs]
     learners = [make_learner(spec, where) for spec in specs]
     size = specs[0].benchmark.batch_size
-    group = Together(learners, streams, size)
+    group = BatchedTrainer(learners, streams, size)
     kinds = {"float32": (torch.float32, False)} | ({"TF32": (torch.float32, True)} if where.type == "cuda" else {})
     found = {kind: {"cosine": [], "length": []} for kind in kinds}
     start = 0
@@ -92,7 +92,7 @@ def main() -> None:
         | {"examples": len(measured["cosine"])}
         for kind, measured in found.items()
     }
-    content = {"benchmark": chosen.benchmark, "seeds": chosen.seeds, "environment": where_measured(chosen.device)}
+    content = {"benchmark": chosen.benchmark, "seeds": chosen.seeds, "environment": environment_of(chosen.device)}
     chosen.out.mkdir(parents=True, exist_ok=True)
     path = chosen.out / f"directions-{chosen.device}.json"
     path.write_text(json.dumps(content | {"percentiles": summary}, indent=1) + "\n")

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from gmed.engine import RunResult, RunSpec, Terms, run_one
+from gmed.engine import ExecutionConfig, RunResult, RunSpec, run_one
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
-from gmed.engine.runner import environment, make_learner
+from gmed.engine.runner import collect_environment, make_learner
 from gmed.results import Store
 
 SHAPES = {"split-mnist": (1, 28, 28), "split-cifar10": (3, 32, 32), "split-mini-imagenet": (3, 84, 84)}
@@ -45,7 +45,7 @@ def checkpoints(folder: Path) -> dict[str, Any]:
         found[f"one of {benchmark}"] = {"bytes": size, "median seconds": sorted(times)[2]}
     for method in ("er", "er+gmed"):
         kept = Checkpoints(folder / method, every=0.1)
-        result = run_one(RunSpec.make("rotated-mnist", method, 0), Terms("cpu", checkpoints=kept))
+        result = run_one(RunSpec.make("rotated-mnist", method, 0), ExecutionConfig("cpu", checkpoints=kept))
         seconds = sum(result.timings.values())
         found[f"share of rotated-mnist {method}"] = result.timings.get("checkpoints", 0.0) / seconds
     return found
@@ -101,7 +101,7 @@ def main() -> None:
     torch.set_num_threads(1)
     out = Path(__file__).parent / "results" / "durability.json"
     content = json.loads(out.read_text()) if out.exists() else {}
-    content["environment"] = environment(torch.device("cpu"))
+    content["environment"] = collect_environment(torch.device("cpu"))
     for part in chosen.parts:
         with TemporaryDirectory(dir=Path(__file__).parent) as folder:
             content[part] = PARTS[part](Path(folder))

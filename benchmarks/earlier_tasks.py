@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gmed.engine import RunSpec
-from gmed.engine.runner import accuracies_on
+from gmed.engine.runner import evaluate_tasks
 from gmed.learners import ER
 from gmed.paper.published import published
 from gmed.results import difference
@@ -54,7 +54,7 @@ def final_accuracy(job: tuple[str, bool, int]) -> float:
     for stretch in stream.task_batches(spec.benchmark.batch_size):
         for x, y in stretch:
             learner.observe(x, y)
-    return 100 * float(np.mean(accuracies_on(learner, stream.tests)))
+    return 100 * float(np.mean(evaluate_tasks(learner, stream.tests)))
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from gmed.engine.bench import REST, STAGES, Speed, bench, where_measured
-from gmed.engine.config import pick_device
+from gmed.engine.bench import OTHER, STAGES, Speed, bench, environment_of
+from gmed.engine.config import resolve_device
 
 MODELS = {"split-mnist": "MLP", "split-cifar10": "ResNet-18, 32 x 32", "split-mini-imagenet": "ResNet-18, 84 x 84"}
 PLAN = {
@@ -37,7 +37,7 @@ QUICK = (20,)
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--device", default=pick_device("auto").type, choices=list(PLAN))
+    options.add_argument("--device", default=resolve_device("auto").type, choices=list(PLAN))
     options.add_argument("--benchmarks", nargs="+", choices=list(MODELS))
     options.add_argument("--methods", nargs="+")
     options.add_argument("--steps", type=int, default=200)
@@ -54,14 +54,14 @@ def main() -> None:
                 found = bench(benchmark, method, replicas=counts, steps=chosen.steps, device=chosen.device)
                 print(*map(line, found), sep="\n", flush=True)
                 speeds += found
-    environment = where_measured(chosen.device)
+    environment = environment_of(chosen.device)
     chosen.out.mkdir(parents=True, exist_ok=True)
     content = {"environment": environment, "speeds": [speed.to_dict() for speed in speeds]}
     (chosen.out / f"engine-{chosen.device}.json").write_text(json.dumps(content, indent=1) + "\n")
     head = "| model | method | together | ms per seed-step | seed-steps/s | times the plain loop | peak MB |"
     text = [f"{', '.join(f'{k} {v}' for k, v in environment.items())}; {chosen.steps} steps", "", head]
     text += ["|---" * 7 + "|", *map(line, speeds), "", "Milliseconds by stage of a step, in the plain loop:", ""]
-    text += [f"| model | method | {' | '.join(STAGES)} | {REST} |", "|---" * (len(STAGES) + 3) + "|"]
+    text += [f"| model | method | {' | '.join(STAGES)} | {OTHER} |", "|---" * (len(STAGES) + 3) + "|"]
     text += [by_stage(speed) for speed in speeds if speed.stages]
     (chosen.out / f"engine-{chosen.device}.md").write_text("\n".join([*text, ""]))
 
@@ -79,7 +79,7 @@ def line(speed: Speed) -> str:
 def by_stage(speed: Speed) -> str:
     """A row of the other table."""
     found = speed.stages or {}
-    shares = (f"{found[stage]:.3f}" if stage in found else "-" for stage in (*STAGES, REST))
+    shares = (f"{found[stage]:.3f}" if stage in found else "-" for stage in (*STAGES, OTHER))
     return f"| {MODELS[speed.benchmark]} | {speed.method} | {' | '.join(shares)} |"
 
 

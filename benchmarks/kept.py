@@ -15,7 +15,7 @@ from pathlib import Path
 import gmed
 from gmed.engine import BENCHMARKS, RunResult
 from gmed.experiment import stored_results
-from gmed.results import Results, Store
+from gmed.results import Results, Store, markdown
 from gmed.results.results_json import Document
 
 HERE = Path(__file__).parent
@@ -74,5 +74,5 @@ def take_in(store: Path, file: Path) -> None:
     """Put the runs of a file of results into a store, as far as today's code would compute the same."""
     with Store(store) as new:
         if file.exists():
-            with Document.read(file).as_store() as kept:
+            with Document.read(file).load_results() as kept:
                 new.merge(kept)

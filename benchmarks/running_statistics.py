@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gmed.engine import RunSpec
-from gmed.engine.runner import accuracies_on, make_learner, make_stream
+from gmed.engine.runner import evaluate_tasks, make_learner, make_stream
 from gmed.learners import Learner
 from gmed.streams import Stream, to_float
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def accuracy(learner: Learner, stream: Stream) -> float:
-    return 100 * float(np.mean(accuracies_on(learner, stream.tests)))
+    return 100 * float(np.mean(evaluate_tasks(learner, stream.tests)))
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from gmed.engine.benchmark_id import tuning_name
 from gmed.results.tuning import GRIDS
 
 ALPHAS, BETAS = GRIDS["gmed"]["alpha"], GRIDS["gmed"]["beta"]
-FEW = tuple(product((0.05, 0.1, 0.5, 1.0, 5.0, 10.0), (0.0, 0.01)))
+CHOICES = tuple(product((0.05, 0.1, 0.5, 1.0, 5.0, 10.0), (0.0, 0.01)))
 FAMILIES = {
     "er-aug": [
         f"er-aug(rotation={r},scaling={s},crop={c})"
@@ -44,8 +44,8 @@ FAMILIES = {
         f"comp-cl(told=true,structure_steps={n},structure_lr={lr},keep_old={keep})"
         for n, lr, keep in product((5, 20, 50), (0.001, 0.01, 0.1, 1.0), ("true", "false"))
     ],
-    "er-t+gmed": [f"er-t+gmed(alpha={a},beta={b})" for a, b in FEW],
-    "gss+gmed": [f"gss+gmed(alpha={a},beta={b})" for a, b in FEW],
+    "er-t+gmed": [f"er-t+gmed(alpha={a},beta={b})" for a, b in CHOICES],
+    "gss+gmed": [f"gss+gmed(alpha={a},beta={b})" for a, b in CHOICES],
 }
 
 

@@ -14,7 +14,7 @@ from gmed.errors import UsageError
 from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead
-from gmed.paper.probes import WatchedGMED, prediction_change
+from gmed.paper.probes import InstrumentedGMED, prediction_change
 
 
 def model():
@@ -45,7 +45,7 @@ def test_the_optimal_direction_by_finite_differences():
         down[place] -= step
         optimal[place] = -(loss_of_the_past(up) - loss_of_the_past(down)) / (2 * step)
 
-    watched = WatchedGMED(alpha=1.0, beta=0.1)
+    watched = InstrumentedGMED(alpha=1.0, beta=0.1)
     context = EditContext(LookAhead(net, x, y, lr=0.5), 10, history=earlier)
     edited = watched.edit(x_m, y_m, torch.zeros(3), context)
     moved = edited - x_m
@@ -57,7 +57,7 @@ def test_the_optimal_direction_by_finite_differences():
 
 def test_watching_changes_nothing():
     states = []
-    for edit in (GMED(alpha=1.0, beta=0.1), WatchedGMED(alpha=1.0, beta=0.1)):
+    for edit in (GMED(alpha=1.0, beta=0.1), InstrumentedGMED(alpha=1.0, beta=0.1)):
         learner = ER(model(), lr=0.1, memory=Reservoir(8), editing=edit, seed=3)
         for step in range(12):
             learner.observe(*batch(4, step))

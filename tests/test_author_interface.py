@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from gmed.editing import GMED
-from gmed.engine.memory_footprint import Overhead
+from gmed.engine.memory_footprint import MemoryFootprint
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, ER, GEM, GSS, HAL, MIR, ERAug, FineTune, Replay
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
@@ -319,7 +319,7 @@ def test_extras_and_optimizers_count_as_memory():
     observe(plain, 0, 2)
     observe(learner, 0, 2)
     network_bytes = sum(p.nbytes for p in network().parameters())
-    added = Overhead.of(learner, 6).bytes - Overhead.of(plain, 6).bytes
+    added = MemoryFootprint.of(learner, 6).bytes - MemoryFootprint.of(plain, 6).bytes
     assert added == network_bytes + 8 + 2 * network_bytes + 4 * 4  # average, count, moments, Adam's counts of steps
 
 

@@ -33,9 +33,9 @@ from gmed.data.mini_imagenet import read_classes
 from gmed.data.mnist import read_idx
 from gmed.editing import GMED, AdversarialEdit, OptimalEdit, RandomEdit
 from gmed.engine import RunSpec, get_benchmark, resolve
-from gmed.engine.checkpoint import Checkpoint, Checkpoints, checkpointed
+from gmed.engine.checkpoint import Checkpoint, Checkpoints, read_run_name
 from gmed.errors import DataError, DivergedError, GmedError, InputError, StoreError, UsageError
-from gmed.experiment import Experiment, seed_list
+from gmed.experiment import Experiment, parse_seeds
 from gmed.io.records import decode, encode
 from gmed.io.state import read_state, write_state
 from gmed.learners import BGD, ER, FineTune
@@ -360,7 +360,7 @@ def test_large_seeds_work_and_larger_ones_are_refused(tmp_path):
             FineTune(net(), lr=0.1, seed=seed)
         with pytest.raises(UsageError, match="seeds must be"):
             gmed.run("split-mnist", "er", seeds=[seed], store=None)
-    assert seed_list(f"{2**32 + 5},{2**63 - 1}") == [2**32 + 5, 2**63 - 1]
+    assert parse_seeds(f"{2**32 + 5},{2**63 - 1}") == [2**32 + 5, 2**63 - 1]
 
 
 def test_large_seeds_on_the_command_line(tmp_path, monkeypatch, capsys):
@@ -628,7 +628,7 @@ def test_whatever_is_in_a_checkpoint(tmp_path_factory, data):
     if found is not None:
         assert decode(Checkpoint, encode(found), state=found.state) is not None
         assert all(isinstance(t, torch.Tensor) for t in found.state.values())
-    assert checkpointed(path) is None or all(isinstance(name, str) for name in checkpointed(path))
+    assert read_run_name(path) is None or all(isinstance(name, str) for name in read_run_name(path))
     assert path.read_bytes() == raw
 
 

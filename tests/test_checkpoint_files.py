@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import gmed
 from gmed.engine import RunSpec
 from gmed.engine.checkpoint import Checkpoint, Checkpoints, CheckpointsInMemory
-from gmed.experiment import Experiment, unfinished_folder
+from gmed.experiment import Experiment, checkpoint_dir
 from gmed.io import files
 
 MANY = int(os.environ.get("GMED_FUZZ", "100"))
@@ -59,20 +59,20 @@ def accuracies(results):
 def test_a_full_disk_costs_the_checkpoints_and_not_the_run(tmp_path, monkeypatch):
     expected = accuracies(gmed.run("split-mnist", "finetune", seeds=2, device="cpu", store=None, workers=0))
     experiment = Experiment("split-mnist", ["finetune"], 2, store=tmp_path / "r.db", workers=0, checkpoint_every=1e-9)
-    monkeypatch.setattr("gmed.engine.checkpoint.LEAST_BETWEEN", 0.0)
-    tried = []
+    monkeypatch.setattr("gmed.engine.checkpoint.MIN_INTERVAL_RATIO", 0.0)
+    tuning_scores = []
 
     def full(handle):
-        tried.append(handle)
+        tuning_scores.append(handle)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.warns(match="cannot be written") as warned:
         assert accuracies(experiment.run()) == expected
-    assert len(tried) > 2  # later ones are tried again
+    assert len(tuning_scores) > 2  # later ones are tried again
     (text,) = {str(warning.message) for warning in warned}
     assert len(warned) == 1
-    assert str(unfinished_folder(tmp_path / "r.db")) in text
+    assert str(checkpoint_dir(tmp_path / "r.db")) in text
     assert "No space left on device" in text
     assert [path.name for path in tmp_path.iterdir()] == ["r.db"]
 
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 def test_what_killed_writers_left_goes_at_the_next_start(tmp_path):
     store = tmp_path / "r.db"
-    folder = unfinished_folder(store)
+    folder = checkpoint_dir(store)
     another = RunSpec.make("split-mnist", "er", 7)
     for spec in (SPEC, another):
         killed_while_writing(Checkpoints(folder, 1)._path(spec))
@@ -115,7 +115,7 @@ def test_what_killed_writers_left_goes_at_the_next_start(tmp_path):
 def test_what_was_left_of_runs_that_are_in_the_store_goes_too(tmp_path):
     """A process may be killed after a result is stored and before its checkpoint is removed."""
     store = tmp_path / "r.db"
-    folder = unfinished_folder(store)
+    folder = checkpoint_dir(store)
     gmed.run("split-mnist", "finetune", seeds=1, device="cpu", store=store, workers=0)
     Checkpoints(folder, 1).save(SPEC, a_checkpoint())
     killed_while_writing(Checkpoints(folder, 1)._path(SPEC))
@@ -167,7 +167,7 @@ def test_what_is_no_file_is_as_good_as_none(tmp_path, kind):
     path = checkpoints._path(SPEC)
     {"pipe": os.mkfifo, "folder": os.mkdir, "dangling link": lambda p: p.symlink_to(tmp_path / "nothing")}[kind](path)
     assert checkpoints.load(SPEC) is None
-    assert checkpoints.file(SPEC) is None
+    assert checkpoints.read_file(SPEC) is None
 
 
 def test_in_memory_they_are_the_same(tmp_path):
@@ -197,7 +197,7 @@ def relabeled(content, change):
 def test_a_checksum_cannot_be_left_out_but_in_files_of_the_first_versions():
     kept = CheckpointsInMemory({})
     kept.save(SPEC, a_checkpoint())
-    content = kept.file(SPEC)
+    content = kept.read_file(SPEC)
 
     def misspelt(labels):
         labels["checksun"] = labels.pop("checksum")
@@ -216,7 +216,7 @@ def test_whatever_a_checkpoint_holds(data):
     """Bytes that were cut, changed or put in: the checkpoint that was written, or none."""
     kept = CheckpointsInMemory({})
     kept.save(SPEC, Checkpoint(10, [[0.5]], {"train": 1.5}, [], {"steps": torch.tensor(10), "w": torch.ones(7)}))
-    content = bytearray(kept.file(SPEC))
+    content = bytearray(kept.read_file(SPEC))
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(content)))
         inserted = data.draw(

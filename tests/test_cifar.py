@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gmed.data import cifar as module
 from gmed.data import load_cifar10, load_cifar100
 from gmed.data.cifar import CIFAR10, CIFAR100, RecordFile, read_records, record_bytes
-from gmed.data.paths import cache_folder
+from gmed.data.paths import cache_dir
 from gmed.errors import DataError
 
 
@@ -70,7 +70,7 @@ def test_the_folder_itself_its_parent_the_environment_and_the_cache_serve(tmp_pa
     monkeypatch.setenv("GMED_DATA", str(tmp_path / "here"))
     assert cifar.load() is expected
     monkeypatch.setenv("GMED_DATA", str(tmp_path / "has none"))
-    small(CIFAR10, cache_folder())
+    small(CIFAR10, cache_dir())
     assert np.array_equal(cifar.load().x_test, expected.x_test)
 
 
@@ -86,7 +86,7 @@ def test_the_folder_itself_its_parent_the_environment_and_the_cache_serve(tmp_pa
 def test_the_cache_folder(monkeypatch, variables, folder):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert str(cache_folder()) == folder
+    assert str(cache_dir()) == folder
 
 
 def test_what_changed_is_not_served_from_memory(tmp_path, monkeypatch):

@@ -10,9 +10,16 @@ from contextlib import contextmanager
 import pytest
 
 import gmed
-from gmed.engine import RunSpec, Terms
+from gmed.engine import ExecutionConfig, RunSpec
 from gmed.engine.executors import dask
-from gmed.engine.executors.dask import Cluster, OtherGmedError, go_on, other_gmed, versions, warn_of_differences
+from gmed.engine.executors.dask import (
+    Cluster,
+    VersionMismatchError,
+    run_slice,
+    version_problem,
+    versions,
+    warn_of_differences,
+)
 from gmed.engine.executors.local import Failed, Progress
 from gmed.engine.executors.protocol import Job
 from gmed.errors import UsageError
@@ -118,8 +125,8 @@ def no_executor(specs, terms):
 
 def test_without_a_cluster():
     with pytest.raises(UsageError, match="no Dask scheduler answers at tcp://127"):
-        list(Cluster("tcp://127.0.0.1:9", patience=0.5)([RunSpec.make("split-mnist", "er", 0)], Terms("cpu")))
-    assert list(Cluster("tcp://127.0.0.1:9")([], Terms("cpu"))) == []
+        list(Cluster("tcp://127.0.0.1:9", patience=0.5)([RunSpec.make("split-mnist", "er", 0)], ExecutionConfig("cpu")))
+    assert list(Cluster("tcp://127.0.0.1:9")([], ExecutionConfig("cpu"))) == []
 
 
 def test_without_workers_and_without_gpus(tmp_path):
@@ -127,27 +134,27 @@ def test_without_workers_and_without_gpus(tmp_path):
     for name in ("empty", "one"):
         (tmp_path / name).mkdir()
     with dask_cluster(tmp_path / "empty", workers=0) as (client, _), pytest.raises(UsageError, match="no worker"):
-        list(Cluster(client, patience=0.2)([spec], Terms("cpu")))
+        list(Cluster(client, patience=0.2)([spec], ExecutionConfig("cpu")))
     with dask_cluster(tmp_path / "one", workers=1) as (client, _), pytest.raises(UsageError, match="GPU=1"):
-        list(Cluster(client)([spec], Terms("cuda")))
+        list(Cluster(client)([spec], ExecutionConfig("cuda")))
 
 
 def test_versions_are_compared():
     ours = versions()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert other_gmed(ours) == ""
+        assert version_problem(ours) == ""
         warn_of_differences("tcp://a", ours)
     with pytest.warns(UserWarning, match="tcp://a has torch 0.1"):
         warn_of_differences("tcp://a", {**ours, "torch": "0.1"})
-    assert "has gmed 99, not" in other_gmed({**ours, "gmed": "99"})
-    assert "with another source (0123, here" in other_gmed({**ours, "source": "0123"})
+    assert "has gmed 99, not" in version_problem({**ours, "gmed": "99"})
+    assert "with another source (0123, here" in version_problem({**ours, "source": "0123"})
     earlier = {name: value for name, value in ours.items() if name != "source"}
-    assert "with another source (None, here" in other_gmed(earlier)
-    assert "No module named 'gmed'" in other_gmed(ModuleNotFoundError("No module named 'gmed'"))
+    assert "with another source (None, here" in version_problem(earlier)
+    assert "No module named 'gmed'" in version_problem(ModuleNotFoundError("No module named 'gmed'"))
     for other in ({"gmed": "99", "source": ours["source"]}, {"gmed": ours["gmed"], "source": "0123"}):
-        with pytest.raises(OtherGmedError, match="install the same"):
-            go_on(other, None, {})
+        with pytest.raises(VersionMismatchError, match="install the same"):
+            run_slice(other, None, {})
 
 
 class Joined(Cluster):
@@ -192,7 +199,7 @@ def test_when_only_workers_with_another_gmed_are_there(tmp_path):
                 pytest.warns(match="gets no runs"),
                 pytest.raises(UsageError, match="start workers with the same gmed"),
             ):
-                list(Cluster(client, patience=0.5)([spec], Terms("cpu")))
+                list(Cluster(client, patience=0.5)([spec], ExecutionConfig("cpu")))
         finally:
             worker.kill()
             worker.wait()
@@ -248,19 +255,19 @@ def test_a_worker_needs_no_disk(tmp_path, here):
 
 def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
     """The chain of tasks of one run, without a cluster."""
-    monkeypatch.setattr(dask, "AT_HAND", {})
+    monkeypatch.setattr(dask, "PRELOADED", {})
     spec = RunSpec.make("split-mnist", "er", 0)
     data = spec.benchmark.dataset()
-    job = encode(Job.of([spec], Terms("cpu", prequential=True)))
+    job = encode(Job.of([spec], ExecutionConfig("cpu", prequential=True)))
     job |= {"gmed": gmed.__version__, "source": versions()["source"], "seconds": 0.0}
     kept, seen = {}, []
     for _ in range(3):
-        found = go_on(job, data, kept)
+        found = run_slice(job, data, kept)
         kept = found["checkpoints"]
         seen.append(found["seen"])
     assert 0 < seen[0] < seen[1] < seen[2] < found["total"]
-    ended = go_on({**job, "seconds": 1e9}, data, kept)
-    alone = gmed.engine.run_one(spec, Terms("cpu", prequential=True)).to_dict()
+    ended = run_slice({**job, "seconds": 1e9}, data, kept)
+    alone = gmed.engine.run_one(spec, ExecutionConfig("cpu", prequential=True)).to_dict()
     for figure in ("accuracy", "untrained", "passes", "prequential"):
         assert ended["ended"][spec.key]["result"][figure] == alone[figure]
 
@@ -279,7 +286,9 @@ def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):
 def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_path):
     with dask_cluster(tmp_path, workers=1) as (client, _):
         specs = [RunSpec.make("split-mnist", f"finetune(lr={lr})", 0) for lr in ("1e20", "0.01")]
-        events = [e for news in Cluster(client)(specs, Terms("cpu")) for e in news if not isinstance(e, Progress)]
+        events = [
+            e for news in Cluster(client)(specs, ExecutionConfig("cpu")) for e in news if not isinstance(e, Progress)
+        ]
         assert len(events) == 2
         failed = next(e for e in events if isinstance(e, Failed))
         assert failed.spec == specs[0]

@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gmed.cli.app import main
-from gmed.cli.doctor import PROBLEM, SOUND, examine
+from gmed.cli.doctor import PROBLEM, SOUND, run_checks
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
 from gmed.experiment import stored_results
 from gmed.report.charts.chart import inline_json
-from gmed.report.data import find_contents
+from gmed.report.data import collect
 from gmed.report.html import html
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
-from gmed.results import Store, Sweep
-from gmed.results.claims import GIVEN_UP, alive
+from gmed.results import Store, SweepClaims
+from gmed.results.claims import STALE_SECONDS, alive
 from gmed.results.export import export
 from gmed.results.results_json import Document
 from gmed.results.store import DamagedRunWarning
@@ -81,7 +81,7 @@ def gmed(tmp_path, monkeypatch, capsys):
 
 
 def of_store(path):
-    return [(sign.state, sign.text) for sign in examine(path) if sign.about == "store"]
+    return [(sign.state, sign.text) for sign in run_checks(path) if sign.about == "store"]
 
 
 # ---------------------------------------------------------------------- damaged rows
@@ -236,7 +236,7 @@ def test_merge_replaces_a_damaged_run_of_ones_own(tmp_path):
 def test_merge_leaves_out_what_cannot_have_been_observed(tmp_path, content):
     fill(tmp_path / "b.db")
     with Store(tmp_path / "a.db") as store, Store(tmp_path / "b.db") as other:
-        other.keep_observed(SPEC, "edits-1", {})
+        other.put_probe(SPEC, "edits-1", {})
         raw = content.encode("utf-8", "surrogatepass")
         other.database.execute("UPDATE observed SET content = CAST(? AS TEXT)", (raw,))
         with pytest.warns(DamagedRunWarning, match=r"edits-1 of split-mnist er\+gmed seed 3"):
@@ -276,7 +276,7 @@ def test_an_error_text_may_be_anything(tmp_path, gmed):
 
 
 def test_a_damaged_run_of_a_sweep_does_not_stop_others_from_watching_it(tmp_path, gmed):
-    with Store("gmed.db") as store, Sweep(store) as sweep:
+    with Store("gmed.db") as store, SweepClaims(store) as sweep:
         sweep.claim([SPEC, OTHER])
         store.add(SPEC, result())
         change("gmed.db", "final_accuracy = NULL, timings = '[['")
@@ -286,10 +286,10 @@ def test_a_damaged_run_of_a_sweep_does_not_stop_others_from_watching_it(tmp_path
 
 def test_a_claim_from_the_future_is_not_waited_for_for_ever(tmp_path):
     now = time.time()
-    assert alive("elsewhere", "1 ", now + GIVEN_UP / 2)
-    assert not alive("elsewhere", "1 ", now + 2 * GIVEN_UP)
+    assert alive("elsewhere", "1 ", now + STALE_SECONDS / 2)
+    assert not alive("elsewhere", "1 ", now + 2 * STALE_SECONDS)
     assert not alive("elsewhere", "1 ", 1e300)
-    with Store(tmp_path / "a.db") as store, Sweep(store) as sweep, Sweep(store) as other:
+    with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep, SweepClaims(store) as other:
         other.claim([SPEC])
         store.database.execute(
             "UPDATE sweeps SET host = 'elsewhere', seen = ? WHERE process = ?", (now + 1e6, other.process)
@@ -360,10 +360,10 @@ def check_that_it_can_be_read(path):
     for write in (markdown_tables, latex_table, csv_table):
         write(results).encode()
     with Store(path) as store:
-        store.keys(), store.timings(), store.extensions_lacking()
+        store.keys(), store.timings(), store.missing_extensions()
         store.find(SPEC), store.outcome(SPEC, 0)
     if results.runs:
-        for section in find_contents(results, outdated, path).sections:
+        for section in collect(results, outdated, path).sections:
             inline_json([chart.to_dict() for chart in section.charts])
 
 
@@ -386,7 +386,7 @@ def test_whatever_is_in_a_document(tmp_path_factory, written, data):
     began = time.monotonic()
     try:
         found = Document.read(folder / "a.json")
-        with found.as_store() as source, Store(folder / "a.db") as store:
+        with found.load_results() as source, Store(folder / "a.db") as store:
             merged = store.merge(source)
     except StoreError as error:
         assert str(error).startswith(f"{folder / 'a.json'}: ") and len(str(error)) < 2000
@@ -453,9 +453,9 @@ SEEN = {
 
 def report_of(path, seen):
     with Store(path) as store:
-        store.keep_observed(SPEC, "edits-1", seen)
+        store.put_probe(SPEC, "edits-1", seen)
     results, outdated = stored_results(path)
-    return html(find_contents(results, outdated, path))
+    return html(collect(results, outdated, path))
 
 
 def test_a_gallery_that_is_sound_is_shown(tmp_path):

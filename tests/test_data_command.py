@@ -8,8 +8,8 @@ from PIL import Image
 
 from gmed.cli.app import main
 from gmed.data.cifar import CIFAR10, RecordFile
-from gmed.data.mini_imagenet import decoded_folder, verify_images
-from gmed.data.registry import CATALOGUE, _cifar
+from gmed.data.mini_imagenet import decoded_dir, verify_images
+from gmed.data.registry import DATASETS, _cifar
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def tiny_cifar(tmp_path, monkeypatch):
     md5 = hashlib.md5((tmp_path / "cifar.tar.gz").read_bytes()).hexdigest()
     url = (tmp_path / "cifar.tar.gz").as_uri()
     monkeypatch.setitem(
-        CATALOGUE, "cifar10", _cifar(replace(CIFAR10, train=files[:5], test=files[5:], url=url, md5=md5))
+        DATASETS, "cifar10", _cifar(replace(CIFAR10, train=files[:5], test=files[5:], url=url, md5=md5))
     )
     return folder
 
@@ -104,8 +104,8 @@ def test_verify_what_is_not_there(gmed, tmp_path):
 
 
 def test_mini_imagenet(gmed, tmp_path, monkeypatch):
-    small = replace(CATALOGUE["mini-imagenet"], verify=_verify_small)
-    monkeypatch.setitem(CATALOGUE, "mini-imagenet", small)
+    small = replace(DATASETS["mini-imagenet"], verify=_verify_small)
+    monkeypatch.setitem(DATASETS, "mini-imagenet", small)
     code, _, said = gmed("data", "fetch", "mini-imagenet")
     assert code == 2 and "cannot be downloaded" in said and "--data-dir" in said and "<class>" in said
     own = tmp_path / "own" / "n01"
@@ -114,7 +114,7 @@ def test_mini_imagenet(gmed, tmp_path, monkeypatch):
         Image.new("RGB", (8, 8)).save(own / f"{i}.png")
     code, shown, _ = gmed("data", "verify", "mini-imagenet", "--data-dir", "own")
     assert code == 0 and f"mini-imagenet: sound, 5 + 1 images, 1 classes, in {tmp_path / 'own'}" in shown
-    assert gmed("data", "remove", "mini-imagenet") == (0, f"removed {decoded_folder()}\n", "")
+    assert gmed("data", "remove", "mini-imagenet") == (0, f"removed {decoded_dir()}\n", "")
     assert len(list(own.iterdir())) == 6
 
 

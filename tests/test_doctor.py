@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import gmed.cli.doctor
 from gmed.cli.app import app
-from gmed.cli.doctor import NOTE, PROBLEM, SOUND, examine
+from gmed.cli.doctor import NOTE, PROBLEM, SOUND, run_checks
 from gmed.engine import RunSpec
 from gmed.results.store import SCHEMA_VERSION, Store
 
@@ -20,7 +20,7 @@ def states(signs, about):
 
 
 def of_store(path):
-    (sign,) = [sign for sign in examine(path) if sign.about == "store"]
+    (sign,) = [sign for sign in run_checks(path) if sign.about == "store"]
     return sign
 
 
@@ -57,16 +57,16 @@ def test_a_store_of_an_older_version_stays_as_it_is(tmp_path):
 
 
 def test_wrong_arithmetic_is_seen(monkeypatch):
-    assert states(examine("none.db"), "arithmetic") == [SOUND]
+    assert states(run_checks("none.db"), "arithmetic") == [SOUND]
     monkeypatch.setattr(gmed.cli.doctor, "edit_examples", lambda model, x, *others, **settings: x + 1e-6)
-    assert states(examine("none.db"), "arithmetic") == [PROBLEM]
+    assert states(run_checks("none.db"), "arithmetic") == [PROBLEM]
 
 
 def test_torch_for_cuda_without_a_device(monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    assert states(examine("none.db"), "device") == [NOTE]
+    assert states(run_checks("none.db"), "device") == [NOTE]
 
 
 def test_the_command(tmp_path):

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmed.data.cifar import CIFAR10, RecordFile
-from gmed.data.download import MARK, archive_of, download, fetch, unpack
-from gmed.data.paths import made_whole
+from gmed.data.download import FETCHED_MARKER, archive_of, download, fetch, unpack
+from gmed.data.paths import atomic_dir
 from gmed.data.registry import remove_fetched
 from gmed.errors import DataError
 
@@ -301,7 +301,9 @@ def test_fetch_then_load_then_remove(tiny_cifar, tmp_path, server):
         tiny_cifar.load()
     folder = fetch(tiny_cifar)
     assert folder == tmp_path / "cache" / "cifar-10-batches-bin"
-    assert cached(tmp_path) == sorted(f"{folder.name}/{name}" for name in [MARK, *(f.name for f in CIFAR10.files)])
+    assert cached(tmp_path) == sorted(
+        f"{folder.name}/{name}" for name in [FETCHED_MARKER, *(f.name for f in CIFAR10.files)]
+    )
     assert len(tiny_cifar.load().y_train) == 10
     fetch(tiny_cifar)
     assert len(server.asked) == 1  # a sound copy is not fetched again
@@ -341,7 +343,7 @@ def test_a_folder_of_the_users_in_the_cache_is_neither_replaced_nor_removed(tiny
     assert (own / "test_batch.bin").read_bytes() == b"mine"
     own.rename(tmp_path / "mine")
     own.symlink_to(tmp_path / "mine")
-    (tmp_path / "mine" / MARK).write_text("")
+    (tmp_path / "mine" / FETCHED_MARKER).write_text("")
     with pytest.raises(DataError, match="stays"):
         remove_fetched(tiny_cifar)
     assert (tmp_path / "mine" / "test_batch.bin").exists()
@@ -378,7 +380,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     target = tmp_path / "cache" / "target"
 
     def half():
-        with made_whole(target) as making:
+        with atomic_dir(target) as making:
             (making / "half").write_text("")
             assert not target.exists()
             raise RuntimeError

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import gmed
-from gmed.engine import Evaluated, Failed, Finished, Progress, RunResult, RunSpec, Terms, execute, run_one
-from gmed.engine.bench import Stages
-from gmed.engine.config import pick_device
+from gmed.engine import Evaluated, ExecutionConfig, Failed, Finished, Progress, RunResult, RunSpec, execute, run_one
+from gmed.engine.bench import StageProfiler
+from gmed.engine.config import resolve_device
 from gmed.engine.executors import local
-from gmed.engine.runner import accuracies_on, make_learner, make_stream
+from gmed.engine.runner import evaluate_tasks, make_learner, make_stream
 from gmed.errors import UsageError
 from gmed.results import Results
 
-CPU = Terms(device="cpu")
+CPU = ExecutionConfig(device="cpu")
 METHODS = ["finetune", "er+gmed"]
 
 
@@ -71,7 +71,7 @@ def test_stages_of_a_step_add_up():
             super().step(x, y)
 
     learner = Slow(gmed.models.MLP(4, 3, classes=2), lr=0.1, memory=gmed.memory.Reservoir(9))
-    stages, start = Stages(learner), perf_counter()
+    stages, start = StageProfiler(learner), perf_counter()
     for _ in range(3):
         learner.update(torch.rand(3, 4), torch.tensor([0, 1, 1]))
     assert list(stages.seconds) == ["draw", "edit", "update", "memory", "rest"]
@@ -107,7 +107,7 @@ def test_what_is_in_memory_is_counted_and_changes_nothing(method):
     for task, batches in enumerate(stream.task_batches(10)):
         for x, y in batches:
             learner.observe(x, y, *([task] if learner.task_aware else []))
-        accuracy.append(accuracies_on(learner, stream.tests))
+        accuracy.append(evaluate_tasks(learner, stream.tests))
         held = Counter(int(stream.y[stream_index]) for stream_index in learner.memory.stream_index if stream_index >= 0)
         memory.append([held[label] for label in range(10)])
     found = run_one(spec, CPU)
@@ -225,7 +225,7 @@ def test_cuda_is_prepared_before_it_is_first_asked_anything(monkeypatch):
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     asked = lambda: found.append(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")) or False  # noqa: E731
     monkeypatch.setattr(torch.cuda, "is_available", asked)
-    pick_device("auto")
+    resolve_device("auto")
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
     assert found and None not in found
 

@@ -124,7 +124,7 @@ def test_it_is_the_classifier_learning_ten_rows_at_a_time():
     for start in range(0, 200, 10):
         expected.learn(X[start : start + 10], y[start : start + 10])
     assert [model.predict_one(x) for x, _ in examples] == expected.predict(X).tolist()
-    model.learn_waiting()
+    model.flush()
     expected.learn(X[200:], y[200:])
     assert [model.predict_one(x) for x, _ in examples] == expected.predict(X).tolist()
 
@@ -141,7 +141,7 @@ def test_features_that_are_missing_count_as_their_mean_and_new_ones_are_left_out
     for _ in range(200):
         a, b = rng.normal(size=2)
         model.learn_one({"a": 5 + a, "b": b}, bool(a > 0))
-    mean = model._classifier.units.moments()[0][0]
+    mean = model._classifier.units.split_points()[0][0]
     assert model.predict_proba_one({"b": 0.1, "c": 9}) == model.predict_proba_one({"a": mean, "b": 0.1})
     assert model.predict_proba_one({"a": None, "b": 0.1}) == model.predict_proba_one({"a": mean, "b": 0.1})
 

@@ -7,9 +7,9 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, one_hot
 
-from gmed.engine import RunResult, RunSpec, Terms, get_benchmark, run_one
-from gmed.engine.memory_footprint import Overhead
-from gmed.engine.runner import accuracies_on
+from gmed.engine import ExecutionConfig, RunResult, RunSpec, get_benchmark, run_one
+from gmed.engine.memory_footprint import MemoryFootprint
+from gmed.engine.runner import evaluate_tasks
 from gmed.errors import GmedError, InputError, UsageError
 from gmed.learners import CNDPM, CompCL, ERAdam, ProgNN
 from gmed.learners.adam import Adam
@@ -17,7 +17,7 @@ from gmed.memory import Reservoir
 from gmed.models import MLP, CompositionalNet, ExpertMixture, ProgressiveNet, ResNet18
 from gmed.models.expert_mixture import expanded
 from gmed.paper import quantities
-from gmed.paper.artifacts import Asked, get_study
+from gmed.paper.artifacts import Request, get_artifact
 from gmed.results import Store
 from gmed.results.metrics import Metrics
 from gmed.streams import Examples
@@ -454,7 +454,7 @@ def test_a_task_that_is_told_chooses_the_part(name):
     learner.told = True
     tests = [Examples((255 * x).byte(), y)] * 3
     right = [(learner.predict((255 * x).byte().float() / 255, task) == y).float().mean().item() for task in range(3)]
-    assert accuracies_on(learner, tests) == pytest.approx(right)
+    assert evaluate_tasks(learner, tests) == pytest.approx(right)
 
 
 def test_memory_as_the_paper_counts_it():
@@ -465,20 +465,22 @@ def test_memory_as_the_paper_counts_it():
         learner.resize(5)
         added = 4 * 478_410 + {"Prog. NN": 2 * (1 + 2 + 3 + 4), "CompCL": 3 * (1 + 2 + 3 + 4 + 5)}[row]
         assert learner.extra_parameters() == added
-        assert Overhead.of(learner, 784).examples == 4 * added / 785
-        assert Overhead.of(learner, 784).examples == pytest.approx(published[row, "split-mnist"], rel=0.0005)
+        assert MemoryFootprint.of(learner, 784).examples == 4 * added / 785
+        assert MemoryFootprint.of(learner, 784).examples == pytest.approx(published[row, "split-mnist"], rel=0.0005)
     for benchmark, parts, to_float, waiting in (("split-mnist", 5, 784, 500), ("split-cifar10", 5, 3072, 1000)):
         learner = CNDPM(get_benchmark(benchmark).make_model(), short_term=waiting)
         learner.resize(parts)
         assert round(4 * learner.extra_parameters() / to_float + waiting) == published["CN-DPM", benchmark]
-        assert Overhead.of(learner, to_float).examples == pytest.approx(published["CN-DPM", benchmark], rel=0.001)
+        assert MemoryFootprint.of(learner, to_float).examples == pytest.approx(
+            published["CN-DPM", benchmark], rel=0.001
+        )
 
 
 def test_true_bytes():
     learner = grown("prog-nn", 2)
     parameters = sum(p.numel() for p in small().parameters())
-    moments = 2 * (parameters + 2) * 4 + 8  # of the column that learns, its two connections among them
-    assert Overhead.of(learner, 16).bytes == (parameters + 2) * 4 + moments + 2 * 8
+    split_points = 2 * (parameters + 2) * 4 + 8  # of the column that learns, its two connections among them
+    assert MemoryFootprint.of(learner, 16).bytes == (parameters + 2) * 4 + split_points + 2 * 8
 
 
 def test_the_network_that_cn_dpm_ends_with():
@@ -492,7 +494,7 @@ def test_the_network_that_cn_dpm_ends_with():
 
 
 def test_every_run_tells_its_memory():
-    run = run_one(RunSpec.make("split-mnist", "er(memory=100)", 0), Terms("cpu"))
+    run = run_one(RunSpec.make("split-mnist", "er(memory=100)", 0), ExecutionConfig("cpu"))
     assert run.overhead == {"examples": 100.0, "bytes": 100 * (784 * 4 + 3 * 8) + 8}
     assert Metrics.of(run).overhead == 100
     assert Metrics.of(run).overhead_mb == (100 * (784 * 4 + 3 * 8) + 8) / 1e6  # and how many were seen
@@ -517,14 +519,14 @@ def test_examples_that_wait_for_an_expert_are_forgotten_on_request():
 
 def test_the_table_of_equal_memory(tmp_path):
     """From stored runs: every row of the paper beside ours, and the memory of each as the paper and we count it."""
-    study, taken = get_study("equal-memory"), {"examples": 2578.6, "bytes": 5912832}
+    study, taken = get_artifact("equal-memory"), {"examples": 2578.6, "bytes": 5912832}
     with Store(tmp_path / "r.db") as store:
         for benchmark, method, _ in study.plan():
             if benchmark == "split-mnist-full":
                 spec = RunSpec.make(benchmark, method, 0)
                 run = RunResult(benchmark, spec.method.name, 0, [[0.5]], 0.5, 0.5, 1, {}, {}, overhead=taken)
                 store.add(spec, run)
-    found = study.carry_out(Asked(["split-mnist-full"], seeds=1, how={"store": tmp_path / "r.db"}))
+    found = study.run(Request(["split-mnist-full"], seeds=1, how={"store": tmp_path / "r.db"}))
     assert [row.cell.row for row in found.table.rows] == [
         "CN-DPM", "Prog. NN", "Prog. NN", "CompCL", "CompCL", "ER", "ER+GMED", "ER", "ER+GMED",
     ]  # fmt: skip

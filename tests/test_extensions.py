@@ -12,9 +12,9 @@ import torch
 
 import gmed
 from gmed import registry
-from gmed.engine import RunSpec, Terms, extensions, get_benchmark, resolve, run_one
+from gmed.engine import ExecutionConfig, RunSpec, extensions, get_benchmark, resolve, run_one
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.runner import Interrupted, run_together
+from gmed.engine.runner import Interrupted, run_group
 from gmed.errors import UsageError
 from gmed.io.user_code import file_source
 from gmed.testing import CHECKS, check_method
@@ -63,7 +63,7 @@ def command(*words, folder, **environment):
 
 def test_a_part_is_named_like_any_other(fade):
     method = resolve(SPLIT, " er(memory=50) + fade ( share = 0 ) ")
-    assert (method.name, method.base_name) == ("er(memory=50)+fade(share=0.0)", "er(memory=50)")
+    assert (method.name, method.baseline_name) == ("er(memory=50)+fade(share=0.0)", "er(memory=50)")
     assert resolve(SPLIT, "mir+fade(share=0.1)").name == "mir+fade"
     learner = method.make_learner(torch.nn.Linear(1, 2), seed=0)
     assert learner.editing.share == 0.0
@@ -92,8 +92,8 @@ def test_memories_and_retrievals_take_the_place_of_the_bases(tmp_path):
     gmed.load_extension(_block("my_parts.py", tmp_path))
     method = resolve(SPLIT, "er+gmed+hardest+latest", memory=30)
     assert method.name == "er(memory=30)+latest+hardest+gmed"
-    assert method.base_name == "er(memory=30)+latest+hardest"
-    assert resolve(SPLIT, "er+latest").base_name == "er"
+    assert method.baseline_name == "er(memory=30)+latest+hardest"
+    assert resolve(SPLIT, "er+latest").baseline_name == "er"
     learner = method.make_learner(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)), seed=0)
     for step in range(7):
         learner.observe(torch.rand(10, 1, 28, 28), torch.full((10,), step))
@@ -271,13 +271,13 @@ def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_p
     (tmp_path / "other.py").write_text(FADE.replace("1 - self", "1 + self"))
     other = file_source(tmp_path / "other.py")
     for sources in ((first,), (other,), (), (first,)):
-        extensions.have_all(sources)
+        extensions.ensure_all_loaded(sources)
         if sources:
             assert registry.REGISTERED["fade"] == sources[0]
         assert RunSpec.make("split-mnist", "er+fade", 0)
     (tmp_path / "greedy.py").write_text(FADE.replace('"fade"', '"gmed"'))
     with pytest.raises(UsageError, match="the name gmed is taken"):
-        extensions.have_all((file_source(tmp_path / "greedy.py"),))
+        extensions.ensure_all_loaded((file_source(tmp_path / "greedy.py"),))
     assert registry.REGISTERED["fade"] == first
 
 
@@ -307,13 +307,13 @@ def test_workers_have_it_too_and_come_to_the_same(fade):
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_end(fade, tmp_path):
     spec = RunSpec.make("split-mnist", "er+fade", 3)
-    kept = Terms("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
+    kept = ExecutionConfig("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
     reached = []
     with pytest.raises(Interrupted):
-        run_together([spec], kept, lambda seen, total: reached.append(seen), lambda: reached[-1] > 2000)
+        run_group([spec], kept, lambda seen, total: reached.append(seen), lambda: reached[-1] > 2000)
     resumed = run_one(spec, kept)
     assert "resumed at example" in resumed.environment
-    assert resumed.accuracy == run_one(spec, Terms("cpu")).accuracy
+    assert resumed.accuracy == run_one(spec, ExecutionConfig("cpu")).accuracy
 
 
 def test_an_error_in_a_part_fails_its_run_alone(tmp_path):
@@ -412,9 +412,9 @@ def test_the_tutorial_is_short_and_results_that_need_its_file_say_so(tmp_path):
     _block("my_edit.py", tmp_path)
     done = command("run", "split-mnist", "er+sign-edit", "--seeds", "1", "--extension", "my_edit.py", folder=tmp_path)
     assert done.returncode == 0 and "sign-edit" in done.stdout, done.stderr
-    left_out = command("table", folder=tmp_path)
-    assert "1 stored result is left out" in left_out.stderr
-    assert "--extension my_edit.py" in left_out.stderr
+    outdated_note = command("table", folder=tmp_path)
+    assert "1 stored result is left out" in outdated_note.stderr
+    assert "--extension my_edit.py" in outdated_note.stderr
 
 
 def test_the_tutorials_parts_keep_what_is_promised(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 
 import gmed
 from gmed.editing import GMED, OptimalEdit
-from gmed.engine.batched import Together
+from gmed.engine.batched import BatchedTrainer
 from gmed.errors import InputError, UsageError
 from gmed.learners import ER, MIR, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
@@ -221,11 +221,11 @@ def test_steps_decided_ahead_know_of_it(name, requests):
     """A request between two stretches of steps: as if every step had been decided when it came."""
     flow = stream(1200)
     alone, ahead = MAKERS[name](), MAKERS[name]()
-    group, cuts = Together([ahead], [flow], 10), sorted({0, *requests, 1200})
+    group, cuts = BatchedTrainer([ahead], [flow], 10), sorted({0, *requests, 1200})
     assert group.capturable
     for start, stop in pairwise(cuts):
         observed(alone, flow, start, stop)
-        assert [*group.learn(start, stop)][-1] == stop
+        assert [*group.train(start, stop)][-1] == stop
         if labels := requests.get(stop):
             assert alone.remove_examples(label=labels) == ahead.remove_examples(label=labels) > 0
     states = alone.state_dict(), ahead.state_dict()
@@ -236,8 +236,8 @@ def test_a_request_in_the_middle_of_what_was_decided():
     """Told while a stretch has been made and the next is decided already."""
     flow = stream(600)
     alone, ahead = MAKERS["er"](), MAKERS["er"]()
-    group, told = Together([ahead], [flow], 10, rows=5), False
-    for reached in group.learn(0, 600):
+    group, told = BatchedTrainer([ahead], [flow], 10, rows=5), False
+    for reached in group.train(0, 600):
         if reached >= 300 and not told:
             assert group._decided is not None
             told, at = True, reached

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gmed.errors import InputError
-from gmed.online import OnlineClassifier, Settings, Standardiser
-from gmed.online.scaling import EXTREMES, REACH
+from gmed.online import OnlineClassifier, RunningScaler, Settings
+from gmed.online.scaling import CLIP_STD, EXTREMES
 
 MORE = os.environ.get("GMED_FUZZ")
 QUICK = Settings(memory=200, hidden=32)
@@ -167,7 +167,7 @@ def test_a_change_of_scale_that_stays_is_followed(factor, seed):
 def test_rare_values_do_not_move_units_however_long_they_go_on():
     """One row in two thousand, a hundred of them."""
     rng = np.random.default_rng(0)
-    known = Standardiser.of(rng.normal(size=(100, 3)))
+    known = RunningScaler.of(rng.normal(size=(100, 3)))
     for number in range(100, 200_000, 100):
         x = rng.normal(size=(100, 3))
         x[0] = 999999 if number % 2000 == 0 else x[0]
@@ -180,9 +180,9 @@ def test_units_of_earlier_versions_go_on():
     """They keep no extremes apart."""
     rng = np.random.default_rng(0)
     x = rng.normal([0, 50], [1, 10], size=(500, 2))
-    state = Standardiser.of(x).without_extremes().state_dict()
+    state = RunningScaler.of(x).without_extremes().state_dict()
     del state["extremes"]
-    known = Standardiser.from_state(state, 2).after(x)
+    known = RunningScaler.from_state(state, 2).after(x)
     mean, deviation = known.moments()
     np.testing.assert_allclose(mean, x.mean(0), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(deviation, x.std(0), rtol=1e-9)
@@ -211,14 +211,14 @@ COLUMNS = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(2)), elements
 @settings(max_examples=int(MORE or 100), derandomize=MORE is None)
 @given(COLUMNS, st.lists(st.integers(1, 60), max_size=5))
 def test_whatever_values_come_units_are_sound(x, sizes):
-    known = Standardiser.of(x[: sizes[0]] if sizes else x)
+    known = RunningScaler.of(x[: sizes[0]] if sizes else x)
     for size in sizes[1:]:
         known = known.after(x[:size])
     assert np.isfinite(known.shift).all() and np.isfinite(known.scale).all() and (known.scale > 0).all()
     z = known.standardised(x)
-    assert np.isfinite(z).all() and np.abs(z).max() <= REACH
+    assert np.isfinite(z).all() and np.abs(z).max() <= CLIP_STD
     assert np.isfinite(known.restored(z)).all()
-    again = Standardiser.from_state(known.state_dict(), 2)
+    again = RunningScaler.from_state(known.state_dict(), 2)
     assert (again.after(x).standardised(x) == known.after(x).standardised(x)).all()
     apart = known.without_extremes()
     assert len(apart.extremes) == 0 and np.isfinite(apart.after(x).scale).all()
@@ -227,4 +227,4 @@ def test_whatever_values_come_units_are_sound(x, sizes):
 
 def test_values_that_cannot_be_squared_are_refused():
     with pytest.raises(InputError, match="feature 1 are too large"):
-        Standardiser.of(np.array([[1.0, 1e151]]))
+        RunningScaler.of(np.array([[1.0, 1e151]]))

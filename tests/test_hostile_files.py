@@ -22,12 +22,12 @@ from PIL import Image
 import gmed
 from gmed.data import custom
 from gmed.data.cifar import RecordFile, read_records
-from gmed.data.custom import read_own
+from gmed.data.custom import load_custom
 from gmed.data.download import download
 from gmed.data.image import read_image
-from gmed.data.mini_imagenet import decoded_folder, load_images
+from gmed.data.mini_imagenet import decoded_dir, load_images
 from gmed.data.mnist import read_idx
-from gmed.data.paths import exclusive, made_whole
+from gmed.data.paths import atomic_dir, exclusive
 from gmed.data.safe_pickle import read_pickle
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, GmedError
@@ -117,7 +117,7 @@ def test_results_of_gray_of_16_bits_from_before_are_not_taken(tmp_path):
         before = custom.hashlib.sha256()
         for file in files:
             before.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
-        data = read_own(tmp_path / str(bits))
+        data = load_custom(tmp_path / str(bits))
         assert (data.digest == before.hexdigest()[:12]) == (bits == 8)
         assert custom.folder_classes(tmp_path / str(bits)) == (("a", "b"), data.digest)
 
@@ -146,7 +146,7 @@ def test_images_larger_than_memory_are_refused_before_they_are_decoded(tmp_path)
         crc = struct.pack(">I", zlib.crc32(b"IHDR" + header))
         (tmp_path / name / "bomb.png").write_bytes(small[:16] + header + crc + small[33:])
     with pytest.raises(DataError, match="bomb"):
-        read_own(tmp_path)
+        load_custom(tmp_path)
 
 
 def test_many_images_that_do_not_fit_are_refused(tmp_path, monkeypatch):
@@ -155,7 +155,7 @@ def test_many_images_that_do_not_fit_are_refused(tmp_path, monkeypatch):
         Image.new("RGB", (64, 64)).save(tmp_path / name / "1.png")
     monkeypatch.setattr(memory_limit, "memory_limit", lambda: 20_000)
     with pytest.raises(DataError, match=r"2 images of 64 x 64 pixels takes 2\.46e-05 GB of memory, more than there is"):
-        read_own(tmp_path)
+        load_custom(tmp_path)
 
 
 # arrays
@@ -189,7 +189,7 @@ def test_members_that_are_not_needed_are_not_read(tmp_path):
     others = {"README.txt": "hello", "meta.npy": objects.getvalue(), "x": b"not an array"}
     others["huge.npy"] = header_bytes((2**40,)) + bytes(10**6)
     write_npz(path, {"x.npy": X, "y.npy": Y, **others})
-    assert read_own(path).num_classes == 2
+    assert load_custom(path).num_classes == 2
 
 
 @pytest.mark.parametrize("shape", [(2**40, 2), (2**62, 2**62), (5, 2), (0, 2), (3, 2)])
@@ -197,7 +197,7 @@ def test_sizes_that_an_array_only_claims_are_refused(tmp_path, shape):
     path = tmp_path / "a.npz"
     write_npz(path, {"x.npy": header_bytes(shape) + bytes(64), "y.npy": Y})
     with pytest.raises(DataError, match="x is not as large as it says"):
-        read_own(path)
+        load_custom(path)
 
 
 def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
@@ -206,7 +206,7 @@ def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
     assert path.stat().st_size < 100_000
     monkeypatch.setattr(memory_limit, "memory_limit", lambda: 10**7)
     with pytest.raises(DataError, match=r"what it holds takes 0\.016 GB of memory, more than there is"):
-        read_own(path)
+        load_custom(path)
 
 
 @settings(max_examples=MANY)
@@ -230,7 +230,7 @@ def test_whatever_an_npz_holds(data):
             content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
         path.write_bytes(content)
         try:
-            found = read_own(path, split="none")
+            found = load_custom(path, split="none")
         except GmedError as error:
             assert str(path) in str(error)
         else:
@@ -345,12 +345,12 @@ def test_whatever_opcodes_a_pickle_holds(reader, data):
 
 def opened_by(kind):
     return {
-        "table": lambda path: read_own(path.with_suffix(".csv"), "label"),
-        "parquet": lambda path: read_own(path.with_suffix(".parquet"), "label"),
+        "table": lambda path: load_custom(path.with_suffix(".csv"), "label"),
+        "parquet": lambda path: load_custom(path.with_suffix(".parquet"), "label"),
         "table in batches": lambda path: TableFile(path.with_suffix(".csv")),
-        "arrays": lambda path: read_own(path.with_suffix(".npz")),
+        "arrays": lambda path: load_custom(path.with_suffix(".npz")),
         "image": lambda path: read_image(path.with_suffix(".png"), 4),
-        "folder": lambda path: read_own(path.parent.parent),
+        "folder": lambda path: load_custom(path.parent.parent),
         "experiment": lambda path: Experiment.from_file(path.with_suffix(".toml")),
         "extension": lambda path: gmed.load_extension(path.with_suffix(".py")),
         "idx": lambda path: read_idx(path.with_suffix(".gz"), 3),
@@ -428,9 +428,9 @@ def test_links_planted_in_the_cache_are_not_followed(tmp_path, monkeypatch):
 MAKER = """
 import sys, time
 from pathlib import Path
-from gmed.data.paths import exclusive, made_whole
+from gmed.data.paths import exclusive, atomic_dir
 target = Path(sys.argv[1])
-with exclusive(target.parent), made_whole(target) as folder:
+with exclusive(target.parent), atomic_dir(target) as folder:
     (folder / "half").write_bytes(bytes(1000))
     print("making", flush=True)
     time.sleep(60)
@@ -447,7 +447,7 @@ def test_what_killed_makers_left_in_the_cache_goes_when_something_is_made(tmp_pa
         process.kill()
         process.wait()
     assert len(list(folder.iterdir())) == 1  # the second took away what the first had left
-    with exclusive(folder), made_whole(folder / "one") as making:
+    with exclusive(folder), atomic_dir(folder / "one") as making:
         (making / "whole").write_bytes(b"all")
     assert [path.name for path in folder.iterdir()] == ["one"]
 
@@ -458,11 +458,11 @@ def test_what_killed_decoders_left_goes_when_other_images_are_decoded(tmp_path, 
         (tmp_path / "images" / name).mkdir(parents=True)
         for number in range(6):
             Image.new("L", (4, 4), number).save(tmp_path / "images" / name / f"{number}.png")
-    left = decoded_folder() / ".0123456789abcdef-0123abcd"
+    left = decoded_dir() / ".0123456789abcdef-0123abcd"
     left.mkdir(parents=True)
     (left / "x_train.npy").write_bytes(bytes(1000))
     load_images(tmp_path / "images", 4, 2)
-    (only,) = decoded_folder().iterdir()
+    (only,) = decoded_dir().iterdir()
     assert only != left
 
 

@@ -144,16 +144,16 @@ def test_an_interrupt_at_any_line_of_other_calls_tears_nothing(name, call):
     after, line = done.state_dict(), 0
     while True:
         line += 1
-        tried = copy.deepcopy(learner)
-        before, was_training = tried.state_dict(), modes(tried)
+        tuning_scores = copy.deepcopy(learner)
+        before, was_training = tuning_scores.state_dict(), modes(tuning_scores)
         with interrupted_at(line) as interrupt, suppress(KeyboardInterrupt):
-            CALLS[call](tried)
+            CALLS[call](tuning_scores)
         if not interrupt.arrived:
             break
-        state = tried.state_dict()
+        state = tuning_scores.state_dict()
         assert same(state, before) or same(state, after)
-        assert modes(tried) == was_training
-        assert all(isinstance(p, nn.Parameter) for m in tried.model.modules() for p in m._parameters.values())
+        assert modes(tuning_scores) == was_training
+        assert all(isinstance(p, nn.Parameter) for m in tuning_scores.model.modules() for p in m._parameters.values())
     assert line > 10
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmed.engine import BENCHMARKS, METHODS, RunSpec, get_benchmark, resolve
-from gmed.engine.methods import Part, parse
+from gmed.engine.methods import Component, parse
 from gmed.errors import UsageError
 from gmed.paper import PREVIOUS_BEST, cells
 
@@ -58,7 +58,7 @@ def test_published_hyper_parameters_are_the_defaults(benchmark, ending, lr, memo
 def test_names_are_written_the_shortest_way(typed, short, base):
     method = resolve(SPLIT, typed)
     assert method.name == short
-    assert method.base_name == base
+    assert method.baseline_name == base
     assert resolve(SPLIT, short) == method
 
 
@@ -115,7 +115,7 @@ def test_unknown_benchmark_names_the_nearest():
 
 values = st.one_of(st.integers(-1000, 1000), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none())
 parts = st.builds(
-    Part,
+    Component,
     st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True),
     st.dictionaries(st.sampled_from(["alpha", "beta", "steps", "memory"]), values, max_size=3),
 )

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmed.engine import RunResult, RunSpec, Terms, run_one
+from gmed.engine import ExecutionConfig, RunResult, RunSpec, run_one
 from gmed.engine.runner import make_learner, make_stream
 from gmed.results.metrics import Metrics, anytime, backward_transfer, forgetting, forward_transfer, worst_case
 
@@ -67,4 +67,4 @@ def test_the_untrained_row_is_that_of_the_models_before_they_learn():
     spec = RunSpec.make("split-mnist", "finetune", 2)
     learner, flow = make_learner(spec, torch.device("cpu")), make_stream(spec, torch.device("cpu"))
     right = [(learner.predict(test.x.float() / 255) == test.y).double().mean().item() for test in flow.tests]
-    assert run_one(spec, Terms("cpu")).untrained == pytest.approx(right)
+    assert run_one(spec, ExecutionConfig("cpu")).untrained == pytest.approx(right)

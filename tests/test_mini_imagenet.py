@@ -15,9 +15,9 @@ from PIL import Image
 from gmed.data import load_mini_imagenet
 from gmed.data.image_cache import open_decoded
 from gmed.data.image_folders import ImageFolders, read_image
-from gmed.data.mini_imagenet import decoded_folder, load_images, read_classes, verify_images
+from gmed.data.mini_imagenet import decoded_dir, load_images, read_classes, verify_images
 from gmed.data.registry import remove_decoded
-from gmed.data.safe_pickle import STAND_INS, array_of, read_pickle
+from gmed.data.safe_pickle import ALLOWED_CLASSES, array_of, read_pickle
 from gmed.errors import DataError
 
 SIZE = 8
@@ -56,7 +56,7 @@ def refused(folder, *words, classes=3):
         load(folder, classes)
     for word in words:
         assert word in str(caught.value)
-    left = [p for p in decoded_folder().rglob("*") if p.name] if decoded_folder().exists() else []
+    left = [p for p in decoded_dir().rglob("*") if p.name] if decoded_dir().exists() else []
     assert left == []  # nothing half-written
     return str(caught.value)
 
@@ -220,13 +220,13 @@ def test_verifying_decodes_again_and_compares(folder):
     for _ in range(2):
         assert_split(verify_images(folder, SIZE, 3, lambda done, _: seen.append(done)), range(5), range(5, 6))
     assert seen.count(18) == 2
-    (array,) = decoded_folder().glob("*/x_test.npy")
+    (array,) = decoded_dir().glob("*/x_test.npy")
     raw = bytearray(array.read_bytes())
     raw[-1] ^= 1
     array.write_bytes(raw)
     with pytest.raises(DataError, match=r"damaged.*gmed data remove mini-imagenet"):
         verify_images(folder, SIZE, 3)
-    assert remove_decoded() == [decoded_folder()]
+    assert remove_decoded() == [decoded_dir()]
     verify_images(folder, SIZE, 3)
 
 
@@ -235,7 +235,7 @@ def test_verifying_decodes_again_and_compares(folder):
 def test_a_damaged_copy_says_so(folder, name, content):
     write(folder, CLASSES, 6)
     load(folder)
-    (array,) = decoded_folder().glob(f"*/{name}.npy")
+    (array,) = decoded_dir().glob(f"*/{name}.npy")
     if content == b"cut":
         array.write_bytes(array.read_bytes()[:-1])
     elif content == b"other":
@@ -252,7 +252,7 @@ def test_removing_leaves_the_images(folder):
     write(folder, CLASSES, 6)
     assert remove_decoded() == []
     load(folder)
-    assert remove_decoded() == [decoded_folder()]
+    assert remove_decoded() == [decoded_dir()]
     assert len(list(folder.rglob("*.png"))) == 18
     assert_split(load(folder), range(5), range(5, 6))
 
@@ -412,7 +412,7 @@ def _text(text):
 def test_nothing_in_a_pickle_is_run(folder, tmp_path):
     canary = tmp_path / "canary"
     touch = f"touch {canary}"
-    before = {key: (stand_in, dict(vars(stand_in))) for key, stand_in in STAND_INS.items()}
+    before = {key: (stand_in, dict(vars(stand_in))) for key, stand_in in ALLOWED_CLASSES.items()}
     copyreg.add_extension("os", "system", 240)
     try:
         malicious = [
@@ -447,7 +447,7 @@ def test_nothing_in_a_pickle_is_run(folder, tmp_path):
     finally:
         copyreg.remove_extension("os", "system", 240)
     assert not canary.exists()
-    assert {key: (stand_in, dict(vars(stand_in))) for key, stand_in in STAND_INS.items()} == before
+    assert {key: (stand_in, dict(vars(stand_in))) for key, stand_in in ALLOWED_CLASSES.items()} == before
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,20 @@ from typer.testing import CliRunner
 
 import gmed
 from gmed.cli.app import app
-from gmed.data.custom import OwnData, read_own
-from gmed.engine import BENCHMARKS, EDITS, METHODS, RunResult, RunSpec, Terms, extensions, get_benchmark, resolve
+from gmed.data.custom import CustomDataRef, load_custom
+from gmed.engine import (
+    BENCHMARKS,
+    EDITS,
+    METHODS,
+    ExecutionConfig,
+    RunResult,
+    RunSpec,
+    extensions,
+    get_benchmark,
+    resolve,
+)
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.custom_model import OwnModel
+from gmed.engine.custom_model import ModelRef
 from gmed.engine.executors.protocol import Job
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import Experiment, stored_results
@@ -28,12 +38,12 @@ from gmed.io.records import decode, encode
 from gmed.io.state import write_state
 from gmed.io.user_code import digest
 from gmed.paper.probes import edit_history
-from gmed.report import find_contents, watch_edits
+from gmed.report import collect, watch_edits
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results, Store
-from gmed.results.formatting import as_typed
+from gmed.results.formatting import to_cli_args
 from gmed.results.results_json import Document
-from gmed.results.store import spec_today
+from gmed.results.store import current_spec
 
 MORE = os.environ.get("GMED_FUZZ")
 
@@ -131,10 +141,10 @@ def test_a_store_of_somebody_else_runs_nothing(here):
     results, outdated = stored_results("ours.db")
     assert (len(results.runs), outdated) == (7, 0)
     assert len(watch_edits(results, "ours.db")) == 7
-    find_contents(results, outdated, "ours.db")
+    collect(results, outdated, "ours.db")
     for table in (csv_table, latex_table, markdown_tables):
         table(results)
-    with Document.read(written(results)).as_store() as again:
+    with Document.read(written(results)).load_results() as again:
         assert len(again.runs()) == 7
     assert not mark.exists()
 
@@ -250,7 +260,7 @@ def test_what_makes_a_model_is_found(package, model):
         "class Own(nn.Linear):\n    def __init__(self): super().__init__(784, 10)\n"
         "class Nets:\n    @staticmethod\n    def small(): return Own()\n"
     )
-    assert isinstance(OwnModel.given(model)(), nn.Module)
+    assert isinstance(ModelRef.from_user(model)(), nn.Module)
 
 
 def test_a_run_of_an_experiment_file_in_a_process(here):
@@ -271,10 +281,10 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
         "from torch import nn\ndef small(width=8): return nn.Linear(width, 10)\n"
         "def other(): open('mark', 'w').close()\n"
     )
-    model = OwnModel.given("nets.py:small")
-    assert get_benchmark(model.on("split-mnist")).make_model().in_features == 8
+    model = ModelRef.from_user("nets.py:small")
+    assert get_benchmark(model.qualify("split-mnist")).make_model().in_features == 8
     for reference in ("nets.py:other", "nets.py:small(width=9)", "nets:small", "nn.Linear"):
-        forged_name = OwnModel(reference, model.digest).on("split-mnist")
+        forged_name = ModelRef(reference, model.digest).on("split-mnist")
         with pytest.raises(UsageError, match="is not here; give it again"):
             get_benchmark(forged_name).make_model()
     assert not Path("mark").exists()
@@ -282,9 +292,9 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
 
 def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
     Path("nets.py").write_text("from torch import nn\ndef small(): return nn.Linear(8, 10)\n")
-    model = OwnModel.given("nets.py:small")
-    job = json.dumps(encode(Job.of([RunSpec.make(model.on("split-mnist"), "er", 0)], Terms())))
-    monkeypatch.setattr("gmed.engine.custom_model._GIVEN", {})
+    model = ModelRef.from_user("nets.py:small")
+    job = json.dumps(encode(Job.of([RunSpec.make(model.qualify("split-mnist"), "er", 0)], ExecutionConfig())))
+    monkeypatch.setattr("gmed.engine.custom_model._MAKERS", {})
     (spec,) = decode(Job, json.loads(job) | {"model": None}).specs()
     with pytest.raises(UsageError, match="is not here"):
         spec.benchmark.make_model()
@@ -296,7 +306,7 @@ def test_the_gallery_makes_the_model_that_is_given_with_it(here):
     Path("net.py").write_text(
         "from torch import nn\ndef small(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
     )
-    name = OwnModel("net.py:small", digest(Path("net.py").read_text())).on("split-mnist")
+    name = ModelRef("net.py:small", digest(Path("net.py").read_text())).on("split-mnist")
     with Store("s.db") as store:
         run = results_of([name]).runs[0]
         store.add(RunSpec.make(name, "er+gmed", 0), run)
@@ -346,7 +356,7 @@ OWN = "iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]"
 )
 def test_a_name_that_asks_for_the_moon_is_refused_at_once(benchmark, method):
     began = time.perf_counter()
-    assert spec_today(benchmark, method, 0) is None
+    assert current_spec(benchmark, method, 0) is None
     assert time.perf_counter() - began < 1
 
 
@@ -371,7 +381,7 @@ def test_reading_makes_nothing(here, extended, monkeypatch):
     for method in METHODS:
         for edit in ("", "+gmed", "+fading-of-a-test(where='mark')"):
             for benchmark in ("split-mnist", OWN):
-                spec = spec_today(benchmark, method + edit, 0)
+                spec = current_spec(benchmark, method + edit, 0)
                 assert spec is None or spec.key
     assert not Path("mark").exists()
 
@@ -383,7 +393,7 @@ def test_text_in_a_stored_name_is_not_handed_to_an_extension(here, extended):
         "        super().__init__(capacity)\n        if folder == 'mark': open('mark', 'w').close()\n"
     )
     gmed.load_extension("keeping.py")
-    spec = RunSpec.named("split-mnist", "er+keeping-of-a-test(folder='mark')+gmed", 0)
+    spec = RunSpec.parse("split-mnist", "er+keeping-of-a-test(folder='mark')+gmed", 0)
     run = RunResult("split-mnist", spec.method.name, 0, [[0.5]], 0.5, 0.5, 7, {"train": 1.0}, {})
     with Store("s.db") as store:
         store.add(spec, run)
@@ -393,7 +403,7 @@ def test_text_in_a_stored_name_is_not_handed_to_an_extension(here, extended):
 
 
 def test_a_memory_that_no_stream_can_fill_is_not_watched():
-    spec = RunSpec.named("split-mnist", "er(memory=99999999)+gmed", 0)
+    spec = RunSpec.parse("split-mnist", "er(memory=99999999)+gmed", 0)
     with pytest.raises(UsageError, match="only memories that the 5000 examples of the stream can fill"):
         edit_history(spec)
 
@@ -407,21 +417,21 @@ IRIS = "a,b,kind\n" + "".join(f"{i},{i * 7 % 5},{'xyz'[i % 3]}\n" for i in range
     "file", ["../iris.csv", "/etc/passwd", "..", ".", "a/../iris.csv", r"..\iris.csv", "x" * 300 + ".csv"]
 )
 def test_the_name_of_data_names_a_file_of_the_folder_and_no_other(file):
-    assert OwnData.named(f"{file}[by-class,2 tasks,4->3,0123456789ab]") is None
+    assert CustomDataRef.parse(f"{file}[by-class,2 tasks,4->3,0123456789ab]") is None
 
 
 def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
     Path("iris.csv").write_text(IRIS)
-    own = OwnData.at(here / "iris.csv", "kind", "none")
+    own = CustomDataRef.from_path(here / "iris.csv", "kind", "none")
     assert own.class_names(here) == ("x", "y", "z")
     read = []
-    monkeypatch.setattr("gmed.data.custom.read_own", lambda *how: read.append(how) or read_own(*how))
-    other = OwnData.named(own.name.replace(own.digest, "0123456789ab"))
+    monkeypatch.setattr("gmed.data.custom.load_custom", lambda *how: read.append(how) or load_custom(*how))
+    other = CustomDataRef.parse(own.name.replace(own.digest, "0123456789ab"))
     assert other.class_names(here) == ()  # its bytes are others, which are not looked into further
     assert not read
     if hasattr(os, "mkfifo"):
         os.mkfifo("pipe.csv")
-        waits = OwnData.named(own.name.replace("iris", "pipe"))
+        waits = CustomDataRef.parse(own.name.replace("iris", "pipe"))
         assert waits.class_names(here) == ()
         with pytest.raises(DataError, match="neither a file nor a folder"):
             waits.load(here)
@@ -429,7 +439,7 @@ def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
 
 def test_a_name_that_says_another_size_of_the_data_is_refused_before_a_model_is_made(here, monkeypatch):
     Path("iris.csv").write_text(IRIS)
-    own = OwnData.at(here / "iris.csv", "kind", "none")
+    own = CustomDataRef.from_path(here / "iris.csv", "kind", "none")
 
     def refused(*args, **named):
         raise AssertionError("a model was made")
@@ -439,11 +449,11 @@ def test_a_name_that_says_another_size_of_the_data_is_refused_before_a_model_is_
         lies = own.name.replace("2->3", said)
         assert lies != own.name
         with pytest.raises(DataError, match="another size of the data"):
-            edit_history(RunSpec.named(lies, "er+gmed", 0), data_dir=here)
+            edit_history(RunSpec.parse(lies, "er+gmed", 0), data_dir=here)
 
 
 def test_a_file_that_is_called_like_an_option_is_written_as_a_file():
-    typed = as_typed("--extension=evil.py[none,1 tasks,4->3,0123456789ab]", "er")
+    typed = to_cli_args("--extension=evil.py[none,1 tasks,4->3,0123456789ab]", "er")
     assert typed[0] == "./--extension=evil.py"
 
 
@@ -456,8 +466,8 @@ def test_a_file_that_is_called_like_an_option_is_written_as_a_file():
 )
 def test_whatever_data_are_called_their_name_says_or_is_refused(file, label, drop, split):
     """It is read back as it was, or as something else that is called the same, which data are never given."""
-    own = OwnData(file, label, split, 2, (3, 8, 8), 4, "0123456789ab", tuple(drop))
-    found = OwnData.named(own.name)
+    own = CustomDataRef(file, label, split, 2, (3, 8, 8), 4, "0123456789ab", tuple(drop))
+    found = CustomDataRef.parse(own.name)
     assert found is None or found.name == own.name
     plain = not {",", "[", "]", "="} & set("".join([file, label or "", *drop]))
     assert found == own or not plain
@@ -489,11 +499,11 @@ def test_whatever_a_name_says_it_is_read_or_refused_at_once_and_nothing_is_made(
         patched.setattr("gmed.io.user_code.import_module", refused)
         patched.setattr("gmed.engine.methods.read_installed", lambda: None)
         try:
-            spec = RunSpec.named(benchmark, method, 0)
+            spec = RunSpec.parse(benchmark, method, 0)
         except GmedError as error:
             assert len(str(error)) < 30_000
         else:
             assert len(spec.key) == 32
-            assert RunSpec.named(benchmark, spec.method.name, 0).key == spec.key
+            assert RunSpec.parse(benchmark, spec.method.name, 0).key == spec.key
     assert time.perf_counter() - began < 1
     assert not Path("mark").exists()

@@ -137,7 +137,7 @@ def test_one_bad_label_costs_no_good_example():
     with pytest.raises(InputError, match="labels so far are words"):
         model.learn_one({"a": 9.0}, 3)
     model.learn_one({"a": 9.0}, "low")
-    model.learn_waiting()
+    model.flush()
     assert model._classifier.rows == 11
     fresh = GMEDClassifier()
     with pytest.raises(InputError, match="label"):

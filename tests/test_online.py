@@ -13,8 +13,8 @@ from torch import nn
 import gmed
 from gmed.errors import DivergedError, InputError, UsageError
 from gmed.io.state import read_state, write_state
-from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
-from gmed.online.scaling import REACH
+from gmed.online import Labels, OnlineClassifier, RunningScaler, Settings
+from gmed.online.scaling import CLIP_STD
 
 NETWORKS_OF_THEIR_OWN = ["cn-dpm", "prog-nn", "comp-cl", "er-expanded"]
 QUICK = Settings(memory=30, hidden=8, batch_size=10)
@@ -38,7 +38,7 @@ def state(model):
 def test_statistics_are_those_of_all_rows(seed, sizes):
     """Whatever batches the rows come in, against NumPy's mean and deviation of all of them."""
     x = np.random.default_rng(seed).normal([0, 1e6, 3], [1, 10, 0], size=(sum(sizes), 3))
-    known, start = Standardiser.of(x[: sizes[0]]), sizes[0]
+    known, start = RunningScaler.of(x[: sizes[0]]), sizes[0]
     for size in sizes[1:]:
         known, start = known.after(x[start : start + size]), start + size
     mean, deviation = known.moments()
@@ -53,13 +53,13 @@ def test_first_rows_as_a_scaler_would_have_them():
     x, _ = rows(50)
     x[:, 3] = 7.3  # never varies
     np.testing.assert_allclose(
-        Standardiser.of(x).standardised(x), StandardScaler().fit_transform(x), rtol=1e-5, atol=1e-6
+        RunningScaler.of(x).standardised(x), StandardScaler().fit_transform(x), rtol=1e-5, atol=1e-6
     )
 
 
 def test_a_constant_that_rounding_moves_is_still_constant():
     x = np.full((7, 1), 0.1)
-    known = Standardiser.of(x)
+    known = RunningScaler.of(x)
     for _ in range(50):
         known = known.after(x)
     assert known.scale.tolist() == [1.0]
@@ -68,7 +68,7 @@ def test_a_constant_that_rounding_moves_is_still_constant():
 
 def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
     x, _ = rows(1000)
-    known, renewed = Standardiser.of(x[:100]), []
+    known, renewed = RunningScaler.of(x[:100]), []
     for start in range(100, 1000, 10):
         later = known.after(x[start : start + 10])
         renewed += [start + 10] * (not later.same_as(known))
@@ -82,15 +82,15 @@ def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
 
 def test_a_value_out_of_reach_renews_units_and_is_cut_back():
     x = np.random.default_rng(0).normal(size=(1000, 2))
-    known = Standardiser.of(x)
+    known = RunningScaler.of(x)
     far = known.after(np.array([[1e6, 0.0]]))
     assert not far.same_as(known) and known.after(x[:1]).same_as(known)
-    assert known.standardised(np.array([[25.0, 0.0]]))[0, 0] == REACH
+    assert known.standardised(np.array([[25.0, 0.0]]))[0, 0] == CLIP_STD
 
 
 def test_conversion_between_units_is_that_of_the_raw_values():
     x, _ = rows(200)
-    old, new = Standardiser.of(x[:50]), Standardiser.of(x[:50]).after(x[50:])
+    old, new = RunningScaler.of(x[:50]), RunningScaler.of(x[:50]).after(x[50:])
     z = torch.from_numpy(old.standardised(x[:20]))
     old.convert(z, to=new)
     np.testing.assert_allclose(z.numpy(), new.standardised(x[:20]), rtol=1e-4, atol=1e-5)
@@ -213,7 +213,7 @@ def test_outputs_never_change_hands(batches):
     labels, given_out = None, {}
     for batch in batches:
         y = np.array(batch)
-        labels = Labels.of(y) if labels is None else labels.with_also(y)
+        labels = Labels.of(y) if labels is None else labels.extended(y)
         for name, output in zip(y.tolist(), labels.outputs(y).tolist(), strict=True):
             assert given_out.setdefault(name, output) == output
         assert labels.classes.tolist() == sorted(given_out)

@@ -79,10 +79,10 @@ STREAM[15] = rows(15, classes=4, count=60)  # a call of many steps
 @pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_predicting_beside_learning_changes_neither(name):
-    alone, moments = make(name), []
+    alone, split_points = make(name), []
     for x, y in STREAM:
         alone.partial_fit(x, y)
-        moments.append((alone.classes_.tolist(), alone.predict_proba(STREAM[0][0])))
+        split_points.append((alone.classes_.tolist(), alone.predict_proba(STREAM[0][0])))
     model, found, errors, ended = make(name), [], [], threading.Event()
     model.partial_fit(*STREAM[0])
 
@@ -108,7 +108,7 @@ def test_predicting_beside_learning_changes_neither(name):
         raise errors[0]
     assert state(model) == state(alone)
     assert found
-    known = {(len(classes), proba.tobytes()) for classes, proba in moments}
+    known = {(len(classes), proba.tobytes()) for classes, proba in split_points}
     assert all((proba.shape[1], proba.tobytes()) in known for proba in found)
 
 
@@ -256,17 +256,17 @@ def check_interrupts(model, call, every):
     call(done)
     after, line, interrupts, torn = state(done), 1, 0, 0
     while True:
-        tried = copy.deepcopy(model)
+        tuning_scores = copy.deepcopy(model)
         with interrupted_at(line) as interrupt, suppress(KeyboardInterrupt):
-            call(tried)
+            call(tuning_scores)
         if interrupt.left > 0:
             return interrupts, torn
         interrupts += 1
-        found = state(tried)
+        found = state(tuning_scores)
         torn += found not in (before, after)
         if found == before:
-            call(tried)
-            torn += state(tried) != after
+            call(tuning_scores)
+            torn += state(tuning_scores) != after
         line += every
 
 

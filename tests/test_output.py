@@ -214,7 +214,7 @@ def test_a_report_that_could_not_be_written_is_not_begun(folder, monkeypatch):
     (folder / "file").touch()
     (folder / "out" / "report.html").mkdir(parents=True)
     monkeypatch.setattr("gmed.cli.report.watch_edits", lambda *arguments, **how: pytest.fail("began"))
-    monkeypatch.setattr("gmed.cli.report.find_contents", lambda *arguments, **how: pytest.fail("began"))
+    monkeypatch.setattr("gmed.cli.report.collect", lambda *arguments, **how: pytest.fail("began"))
     for out in ("out", "file"):
         with pytest.raises(UsageError, match="cannot be written"):
             CliRunner().invoke(app, ["report", "--gallery", "-o", out], catch_exceptions=False)

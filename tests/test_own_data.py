@@ -13,12 +13,12 @@ from PIL import Image
 
 import gmed
 from gmed.cli.app import main
-from gmed.data.custom import OwnData, read_own
+from gmed.data.custom import CustomDataRef, load_custom
 from gmed.engine import RunSpec, get_benchmark
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import stored_results
 from gmed.models import MLP, ResNet18
-from gmed.report import find_contents
+from gmed.report import collect
 from gmed.results import Store
 from gmed.results.tuning import GRIDS
 from gmed.tuning import tune
@@ -47,7 +47,7 @@ def table(tmp_path):
 
 
 def test_a_table_by_column(table):
-    data = read_own(table, "kind", "by-column=season")
+    data = load_custom(table, "kind", "by-column=season")
     assert (data.tasks, data.num_classes, data.in_order) == (2, 4, True)
     assert (len(data.y_train), len(data.y_test)) == (64, 16)
     everything = np.array([row[:2] for row in rows()], dtype=float)
@@ -78,17 +78,17 @@ def data_statistics(data, everything):
 )
 def test_ways_to_make_tasks(tmp_path, split, tasks, left, in_order):
     file = write_csv(tmp_path / "t.csv", [[*row[:2], row[3]] for row in rows()], header=("a", "b", "kind"))
-    data = read_own(file, "kind", split)
+    data = load_custom(file, "kind", split)
     assert (data.tasks, data.in_order) == (tasks, in_order)
     if split.startswith("by-class"):
         assert (data.task_train == data.y_train // (4 // tasks)).all()
     if split.startswith("by-time"):
         assert (np.diff(data.task_train) >= 0).all()
         assert np.bincount(data.task_train).tolist() == [12] * 5
-    stream = get_benchmark(OwnData.at(file, "kind", split).name).make_stream(tmp_path, seed=0)
+    stream = get_benchmark(CustomDataRef.from_path(file, "kind", split).name).make_stream(tmp_path, seed=0)
     assert len(stream) == left  # a fifth of each task, rounded up, is held out
     assert len(stream.tests) == tasks
-    again = get_benchmark(OwnData.at(file, "kind", split).name).make_stream(tmp_path, seed=1)
+    again = get_benchmark(CustomDataRef.from_path(file, "kind", split).name).make_stream(tmp_path, seed=1)
     assert torch.equal(stream.x, again.x) == in_order
     assert torch.equal(stream.x.sort(0).values, again.x.sort(0).values)
 
@@ -96,11 +96,11 @@ def test_ways_to_make_tasks(tmp_path, split, tasks, left, in_order):
 def test_other_delimiters_and_quotes(tmp_path):
     plain = write_csv(tmp_path / "a.csv", rows())
     other = write_csv(tmp_path / "b.csv", rows(), delimiter=";")
-    a, b = read_own(plain, "kind", "by-column=season"), read_own(other, "kind", "by-column=season")
+    a, b = load_custom(plain, "kind", "by-column=season"), load_custom(other, "kind", "by-column=season")
     assert np.array_equal(a.x_train, b.x_train)
     quoted = tmp_path / "c.csv"
     quoted.write_text('"a, b",kind\n' + "".join(f'{i},"{k}, wild"\n' for i, k in enumerate(KINDS * 5)))
-    assert read_own(quoted, "kind", "by-class=4").num_classes == 4
+    assert load_custom(quoted, "kind", "by-class=4").num_classes == 4
 
 
 def test_parquet_is_the_same_table(table):
@@ -109,14 +109,14 @@ def test_parquet_is_the_same_table(table):
     names = ("a", "b", "season", "kind")
     file = table.with_suffix(".parquet")
     pq.write_table(pa.table(dict(zip(names, map(list, content), strict=True))), file)
-    a, b = read_own(table, "kind", "by-column=season"), read_own(file, "kind", "by-column=season")
+    a, b = load_custom(table, "kind", "by-column=season"), load_custom(file, "kind", "by-column=season")
     assert np.array_equal(a.x_train, b.x_train)
     assert np.array_equal(a.y_test, b.y_test)
 
 
 def test_labels_that_are_numbers_are_in_the_order_of_numbers(tmp_path):
     file = write_csv(tmp_path / "t.csv", [[i, label] for i in range(4) for label in (10, 2, 1)], header=("a", "label"))
-    data = read_own(file, "label", "by-class=1")
+    data = load_custom(file, "label", "by-class=1")
     first = np.unique(np.concatenate([data.x_train[data.y_train == 0], data.x_test[data.y_test == 0]]))
     assert data.num_classes == 3
     assert len(first) == 4
@@ -125,7 +125,7 @@ def test_labels_that_are_numbers_are_in_the_order_of_numbers(tmp_path):
 def test_classes_have_one_order(tmp_path):
     words = ["1", "01", "2", "+1", "1.0", "10"]
     file = write_csv(tmp_path / "t.csv", [[i, words[i % 6]] for i in range(60)], header=("a", "k"))
-    data = read_own(file, "k", "none")
+    data = load_custom(file, "k", "none")
     everything = np.concatenate([data.x_train, data.x_test])[:, 0]
     labels = np.concatenate([data.y_train, data.y_test])[np.argsort(everything)]
     expected = sorted(words, key=lambda word: (float(word), word))
@@ -137,12 +137,12 @@ def test_arrays(tmp_path, dtype):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 200, (40, 1, 5, 5)).astype(dtype)
     np.savez(tmp_path / "i.npz", x=images, y=np.arange(40) % 4)
-    data = read_own(tmp_path / "i.npz")
+    data = load_custom(tmp_path / "i.npz")
     assert data.x_train.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
     assert data.x_train.shape == (32, 1, 5, 5)
     features, kinds = images.reshape(40, -1), np.array(KINDS * 10)
     np.savez(tmp_path / "f.npz", x=features, y=kinds, x_test=features[:8], y_test=kinds[:8])
-    data = read_own(tmp_path / "f.npz")
+    data = load_custom(tmp_path / "f.npz")
     assert (len(data.y_train), len(data.y_test), data.x_train.dtype) == (40, 8, np.float32)
 
 
@@ -153,14 +153,14 @@ def test_folders_of_images(tmp_path):
         for number in range(5):
             to_float = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
             Image.fromarray(to_float).save(tmp_path / "trees" / kind / f"{number}.png")
-    own = OwnData.at(tmp_path / "trees", None, "by-class")
+    own = CustomDataRef.from_path(tmp_path / "trees", None, "by-class")
     assert (own.shape, own.classes, own.tasks) == ((3, 32, 32), 4, 2)
     benchmark = get_benchmark(own.name)
     assert isinstance(benchmark.make_model(), ResNet18)
     assert benchmark.make_stream(tmp_path, 0).x.dtype == torch.uint8
     Image.fromarray(to_float[:, :20]).save(tmp_path / "trees" / "elm" / "9.png")
     with pytest.raises(DataError, match="20 x 32 pixels, not 32 x 32"):
-        read_own(tmp_path / "trees")
+        load_custom(tmp_path / "trees")
 
 
 # ---------------------------------------------------------------- runs
@@ -237,7 +237,7 @@ def test_links_and_folders_without_a_name(table, tmp_path, monkeypatch):
 
 def test_tuned_by_its_name(table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    name = OwnData.at(table, "kind", "by-column=season").name
+    name = CustomDataRef.from_path(table, "kind", "by-column=season").name
     found = gmed.run(f"{name}-tuning", "er", seeds=1, workers=0, store=None)
     assert len(found.runs[0].accuracy) == 2
     assert not found.failures
@@ -264,13 +264,13 @@ def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
     found = json.loads(document)
     monkeypatch.chdir(tmp_path)
     by_name = tune(found["benchmark"], "er+gmed", seeds=2, store=tmp_path / "by-name.db", workers=0)
-    assert found["benchmark"] == OwnData.at(table, "kind", "by-column=season").name
-    assert [tried["score"] for tried in found["tried"]] == list(by_name.scores.values())
+    assert found["benchmark"] == CustomDataRef.from_path(table, "kind", "by-column=season").name
+    assert [tuning_scores["score"] for tuning_scores in found["tried"]] == list(by_name.scores.values())
     monkeypatch.chdir(tmp_path / "elsewhere")
     code, document, said = typed("run", *which, "er+gmed(tuned)", "--json")
     assert code == 0, said
     assert {run["method"] for run in json.loads(document)["runs"]} == {found["chosen"]}
-    commands = "\n".join(find_contents(*stored_results("gmed.db"), "gmed.db").commands)
+    commands = "\n".join(collect(*stored_results("gmed.db"), "gmed.db").commands)
     assert "gmed tune trees.csv er+gmed --label kind" in commands
     code, _, said = typed("tune", "split-mnist", "er+gmed", "--label", "kind")
     assert code == 2 and "label, split and drop are for data of one's own" in said
@@ -278,8 +278,8 @@ def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
 
 def test_every_name_is_read_back(tmp_path):
     file = write_csv(tmp_path / "my trees.csv", rows(), header=("a", "b", "dry, or wet", "kind=x"))
-    own = OwnData.at(file, "kind=x", "by-column=dry, or wet")
-    assert OwnData.named(own.name) == own
+    own = CustomDataRef.from_path(file, "kind=x", "by-column=dry, or wet")
+    assert CustomDataRef.parse(own.name) == own
     assert isinstance(get_benchmark(own.name).make_model(), MLP)
     spec = RunSpec.make(own.name + "-fuzzy", "er", 0)
     assert spec.benchmark.fuzzy
@@ -334,25 +334,25 @@ def test_bad_tables(tmp_path, content, label, split, says):
     file = tmp_path / "t.csv"
     file.write_text(content)
     with pytest.raises(GmedError, match=says):
-        read_own(file, label, split)
+        load_custom(file, label, split)
 
 
 def test_tables_that_are_no_text(tmp_path):
     file = tmp_path / "t.csv"
     file.write_bytes(b"a,k\n\xff\xfe1,x\n")
     with pytest.raises(DataError, match="UTF-8"):
-        read_own(file, "k")
+        load_custom(file, "k")
     (tmp_path / "t.parquet").write_bytes(b"PAR1 not at all")
     with pytest.raises(DataError, match="not a sound Parquet file"):
-        read_own(tmp_path / "t.parquet", "k")
+        load_custom(tmp_path / "t.parquet", "k")
     with pytest.raises(DataError, match="no such file"):
-        read_own(tmp_path / "none.csv", "k")
+        load_custom(tmp_path / "none.csv", "k")
 
 
 @pytest.mark.parametrize("value", [7, 0.1, -1e300])
 def test_a_feature_that_never_changes_is_zero(tmp_path, value):
     file = write_csv(tmp_path / "t.csv", [[value, i, KINDS[i % 2]] for i in range(300)], header=("same", "a", "k"))
-    data = read_own(file, "k", "none")
+    data = load_custom(file, "k", "none")
     assert (data.x_train[:, 0] == 0).all()
     assert (data.x_test[:, 0] == 0).all()
 
@@ -379,27 +379,27 @@ GOOD = {"x": np.zeros((4, 2)), "y": np.arange(4)}
 def test_bad_arrays(tmp_path, arrays, says):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(GmedError, match=says):
-        read_own(tmp_path / "a.npz")
+        load_custom(tmp_path / "a.npz")
 
 
 def test_an_archive_that_is_none(tmp_path):
     file = tmp_path / "a.npz"
     file.write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(DataError, match=r"not a sound \.npz"):
-        read_own(file)
+        load_custom(file)
     with file.open("wb") as opened:
         np.save(opened, np.zeros(3))
     with pytest.raises(DataError, match=r"not a sound \.npz"):
-        read_own(file)
+        load_custom(file)
 
 
 def test_names_that_could_mean_something_else(tmp_path):
     file = write_csv(tmp_path / "t.csv", [[i, KINDS[i % 2]] for i in range(20)], header=("a", "x,by-column=y"))
     with pytest.raises(DataError, match="cannot serve as a name"):
-        OwnData.at(file, "x,by-column=y", "none")
+        CustomDataRef.from_path(file, "x,by-column=y", "none")
     file = write_csv(tmp_path / "t.csv", [[i, KINDS[i % 2]] for i in range(20)], header=("a", "x\ny"))
     with pytest.raises(DataError, match="cannot serve as a name"):
-        OwnData.at(file, "x\ny", "none")
+        CustomDataRef.from_path(file, "x\ny", "none")
 
 
 @settings(
@@ -413,7 +413,7 @@ def test_whatever_happens_to_an_archive(tmp_path, place, value, packed):
     content[place % len(content)] = value
     file.write_bytes(content)
     try:
-        data = read_own(file)
+        data = load_custom(file)
     except GmedError:
         return
     assert np.isfinite(data.x_train).all()
@@ -437,7 +437,7 @@ def test_whatever_a_table_holds(tmp_path, content):
     file = tmp_path / "t.csv"
     file.write_bytes(content)
     try:
-        data = read_own(file, "k", "none")
+        data = load_custom(file, "k", "none")
     except GmedError:
         return
     assert np.isfinite(data.x_train).all()
@@ -447,17 +447,17 @@ def test_whatever_a_table_holds(tmp_path, content):
 
 def test_a_column_that_is_dropped_is_no_feature(table, tmp_path):
     with pytest.raises(DataError, match="season"):  # of words
-        read_own(table, "kind", "none")
+        load_custom(table, "kind", "none")
     numbered = write_csv(
         tmp_path / "numbered.csv", [[*row, at] for at, row in enumerate(rows())], ("a", "b", "season", "kind", "id")
     )
-    own = OwnData.at(numbered, "kind", "none", ["id", "season", "id"])
-    assert own.drop == ("id", "season") and OwnData.named(own.name) == own and "drop=id;season," in own.name
+    own = CustomDataRef.from_path(numbered, "kind", "none", ["id", "season", "id"])
+    assert own.drop == ("id", "season") and CustomDataRef.parse(own.name) == own and "drop=id;season," in own.name
     without = write_csv(tmp_path / "without.csv", [[*row[:2], row[3]] for row in rows()], ("a", "b", "kind"))
-    assert np.array_equal(own.load(tmp_path).x_train, read_own(without, "kind", "none").x_train)
+    assert np.array_equal(own.load(tmp_path).x_train, load_custom(without, "kind", "none").x_train)
     for drop, message in ((["kind"], "cannot be dropped"), (["idd"], "did you mean 'id'")):
         with pytest.raises(GmedError, match=message):
-            read_own(numbered, "kind", "none", drop)
+            load_custom(numbered, "kind", "none", drop)
     with pytest.raises(UsageError, match="drop"):
         gmed.run("split-mnist", ["er"], drop=["id"], store=None)
 

@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn.functional import dropout
 
 import gmed
-from gmed.engine import RunSpec, Terms, get_benchmark, run_one
+from gmed.engine import ExecutionConfig, RunSpec, get_benchmark, run_one
 from gmed.engine.checkpoint import Checkpoints
-from gmed.engine.custom_model import OwnModel, check_fits
-from gmed.engine.runner import Interrupted, run_together
+from gmed.engine.custom_model import ModelRef, check_model_compatible
+from gmed.engine.runner import Interrupted, run_group
 from gmed.errors import InputError, UsageError
 from gmed.experiment import Experiment
 from gmed.models import MLP, ResNet18, export_onnx
@@ -115,14 +115,14 @@ def test_a_path_may_have_a_colon_as_on_windows(nets):
         file.write_text(NETS, encoding="utf-8")
     except OSError:
         pytest.skip("files cannot be called that here")
-    model = OwnModel.given(rf"{file}:small(width=8)")
+    model = ModelRef.from_user(rf"{file}:small(width=8)")
     assert model.reference.endswith("nets.py:small(width=8)")
-    assert str(model()) == str(OwnModel.given("nets.py:small(width=8)")())
+    assert str(model()) == str(ModelRef.from_user("nets.py:small(width=8)")())
 
 
 def test_who_it_is_decides_the_key(nets):
     def key(model, benchmark="split-mnist"):
-        return RunSpec.make(OwnModel.given(model).on(benchmark), "er", 0).key
+        return RunSpec.make(ModelRef.from_user(model).on(benchmark), "er", 0).key
 
     first = key("nets.py:small")
     others = [key("nets.py:small(width=8)"), key("nets.py:Own"), key("nets.py:small", "split-mnist-fuzzy")]
@@ -137,7 +137,7 @@ def test_who_it_is_decides_the_key(nets):
 
 
 def test_a_name_says_everything_and_a_table_needs_no_file(nets):
-    name = OwnModel.given("nets.py:small(width=8)").on("split-mnist-fuzzy")
+    name = ModelRef.from_user("nets.py:small(width=8)").on("split-mnist-fuzzy")
     found = get_benchmark(name)
     assert found.fuzzy
     assert isinstance(found.make_model()[1], nn.Linear) and found.make_model()[1].out_features == 8
@@ -153,7 +153,7 @@ def test_every_seed_has_weights_of_its_own_and_a_module_is_copied(nets):
     cpu = torch.device("cpu")
 
     def first_weights(model, seed, method="er"):
-        spec = RunSpec.make(OwnModel.given(model).on("split-mnist"), method, seed)
+        spec = RunSpec.make(ModelRef.from_user(model).on("split-mnist"), method, seed)
         return make_learner(spec, cpu).model[1].weight
 
     assert torch.equal(first_weights("nets.py:small", 3), first_weights("nets.py:small", 3, "er+gmed"))
@@ -172,7 +172,7 @@ def test_workers_make_the_same_model(nets):
     )
     assert not there.failures, there.failures[0].error
     assert here.runs[0].accuracy == there.runs[0].accuracy
-    assert here.runs[0].benchmark == OwnModel.given("nets.py:small(chance=0.2)").on("split-mnist")
+    assert here.runs[0].benchmark == ModelRef.from_user("nets.py:small(chance=0.2)").on("split-mnist")
     with pytest.raises(UsageError, match="the model is an object"):
         gmed.run("split-mnist", "finetune", seeds=1, model=MLP(hidden=8), store=None, device="cpu", workers=2)
 
@@ -180,17 +180,17 @@ def test_workers_make_the_same_model(nets):
 @pytest.mark.parametrize("model", ["nets.py:small(chance=0.5)", "nets.py:Own", "nets.py:normed"])
 def test_a_model_that_draws_or_remembers_is_resumed_exactly(nets, model, tmp_path):
     """Dropout as a layer and as a function, batch-norm: stopped twice, and never stopped."""
-    spec = RunSpec.make(OwnModel.given(model).on("split-mnist"), "er+gmed", 1)
-    kept = Terms("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
+    spec = RunSpec.make(ModelRef.from_user(model).on("split-mnist"), "er+gmed", 1)
+    kept = ExecutionConfig("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
     reached = [0]
     for stop in (1500, 3300):
         with pytest.raises(Interrupted):
-            run_together([spec], kept, lambda seen, total: reached.append(seen), partial(has_come_to, stop, reached))
+            run_group([spec], kept, lambda seen, total: reached.append(seen), partial(has_come_to, stop, reached))
     torch.manual_seed(99)
     resumed = run_one(spec, kept)
     assert resumed.environment["resumed at example"].count(",") == 1
     torch.manual_seed(7)
-    assert resumed.accuracy == run_one(spec, Terms("cpu")).accuracy
+    assert resumed.accuracy == run_one(spec, ExecutionConfig("cpu")).accuracy
 
 
 def test_dropout_is_drawn_anew_at_every_step_and_alike_within_one():
@@ -243,7 +243,7 @@ def test_check_fits_is_about_the_data():
         x_train, y_train, num_classes = np.zeros((4, 5), dtype=np.float32), np.zeros(4, dtype=np.int64), 3
 
     with pytest.raises(UsageError, match="does not take inputs"):
-        check_fits(get_benchmark("split-mnist"), Tiny)
+        check_model_compatible(get_benchmark("split-mnist"), Tiny)
 
 
 # ---------------------------------------------------------------------- ONNX

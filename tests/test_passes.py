@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gmed.editing import GMED, OptimalEdit
-from gmed.engine import RunSpec, Terms, run_one
+from gmed.engine import ExecutionConfig, RunSpec, run_one
 from gmed.kernels.pass_counter import counted_as
 from gmed.learners import AGEM, BGD, CNDPM, ER, GEM, GSS, HAL, MIR, CompCL, FineTune, ProgNN
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
@@ -115,7 +115,7 @@ def test_hal_by_hand():
 
 def test_a_run_tells_them_per_example_of_the_stream():
     """499 steps of 500 edit and replay; passes of evaluation and of the first look at a model are not the method's."""
-    run = run_one(RunSpec.make("split-mnist", "er+gmed", 0), Terms("cpu"))
+    run = run_one(RunSpec.make("split-mnist", "er+gmed", 0), ExecutionConfig("cpu"))
     each = (10 + 499 * 40) / 5000
     assert run.passes == {"forward": each, "backward": each}
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from gmed.data import Dataset
-from gmed.data.registry import CATALOGUE
+from gmed.data.registry import DATASETS
 from gmed.editing import GMED
-from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, run_one
-from gmed.engine.stream_cache import forget_streams
+from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, run_one
+from gmed.engine.stream_cache import clear_stream_cache
 from gmed.learners import ER
 from gmed.memory import Reservoir
 
-CPU = Terms(device="cpu")
+CPU = ExecutionConfig(device="cpu")
 PHOTOGRAPHS = {  # tasks, classes of each, size of an image
     "split-cifar10": (5, 2, 32),
     "split-cifar100": (20, 5, 32),
@@ -41,12 +41,12 @@ def small(monkeypatch):
         images = lambda n: rng.integers(0, 256, (n, 3, size, size), dtype=np.uint8)  # noqa: E731
         train, test = np.repeat(np.arange(tasks * each), per_class), np.arange(tasks) * each
         data = Dataset(sharp, images(len(train)), train, images(tasks), test, tasks * each)
-        entry = CATALOGUE[BENCHMARKS[name].data]
-        monkeypatch.setitem(CATALOGUE, entry.name, replace(entry, load=lambda directory, progress: data))
-        forget_streams()
+        entry = DATASETS[BENCHMARKS[name].data]
+        monkeypatch.setitem(DATASETS, entry.name, replace(entry, load=lambda directory, progress: data))
+        clear_stream_cache()
 
     yield made
-    forget_streams()
+    clear_stream_cache()
 
 
 @pytest.mark.parametrize("method", [*METHODS, *EDITED, *EDITS])

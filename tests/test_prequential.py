@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 import gmed
-from gmed.engine import RunSpec, Terms, run_one
+from gmed.engine import ExecutionConfig, RunSpec, run_one
 from gmed.experiment import Experiment
 from gmed.results import Store
 
 
 def test_a_run_has_the_figure_only_if_asked_and_is_the_same():
     spec = RunSpec.make("split-mnist", "er", 4)
-    asked, plain = run_one(spec, Terms("cpu", prequential=True)), run_one(spec, Terms("cpu"))
+    asked, plain = run_one(spec, ExecutionConfig("cpu", prequential=True)), run_one(spec, ExecutionConfig("cpu"))
     assert plain.prequential is None
     assert 0.5 < asked.prequential < 1
     assert round(asked.prequential * 5000) == pytest.approx(asked.prequential * 5000)  # of 5000 examples
@@ -68,7 +68,7 @@ class Contrary(FineTune):
 def test_the_learners_predict_is_asked(tmp_path):
     (tmp_path / "contrary.py").write_text(CONTRARY)
     gmed.load_extension(tmp_path / "contrary.py")
-    terms = Terms("cpu", prequential=True)
+    terms = ExecutionConfig("cpu", prequential=True)
     plain, contrary = (run_one(RunSpec.make("split-mnist", m, 0), terms) for m in ("finetune", "contrary"))
     assert plain.prequential > 0.7
     assert contrary.prequential < 0.2

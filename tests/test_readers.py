@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gmed.cli.app import app
-from gmed.cli.doctor import PROBLEM, examine
+from gmed.cli.doctor import PROBLEM, run_checks
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
-from gmed.results import Store, Sweep
+from gmed.results import Store, SweepClaims
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user's process")
 NOBODY = 65534
@@ -118,7 +118,7 @@ def check_that_everything_is_seen(path, own, runs):
 
 def test_during_a_sweep(shared, own):
     path = shared / "gmed.db"
-    with Store(path) as store, Sweep(store) as sweep:
+    with Store(path) as store, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
         store.add(SPECS[0], result(0))
         lock(shared)
@@ -233,7 +233,7 @@ def test_doctor_looks_at_what_it_may_only_read(shared):
     with Store(path) as store:
         store.add(SPECS[0], result(0))
         lock(shared)
-        found = as_reader(lambda: [[sign.state, sign.text] for sign in examine(path) if sign.about == "store"])
+        found = as_reader(lambda: [[sign.state, sign.text] for sign in run_checks(path) if sign.about == "store"])
         shared.chmod(0o755)
     assert "is sound: 1 finished" in found[0][1]
     assert found[1][0] == PROBLEM and "cannot be written to" in found[1][1]

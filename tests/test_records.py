@@ -195,7 +195,7 @@ EXAMPLES = [
     (Checkpoint, encode(CHECKPOINT)),
     (Failure, {"benchmark": "b", "method": "er", "seed": 1, "error": "DivergedError"}),
     (Row, ROW),
-    (Job, encode(Job.of([gmed.engine.RunSpec.make("split-mnist", "er", 1)], gmed.engine.Terms("cpu")))),
+    (Job, encode(Job.of([gmed.engine.RunSpec.make("split-mnist", "er", 1)], gmed.engine.ExecutionConfig("cpu")))),
 ]
 
 

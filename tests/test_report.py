@@ -21,19 +21,19 @@ from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 from gmed.cli.app import app
-from gmed.data.custom import OwnData
+from gmed.data.custom import CustomDataRef
 from gmed.editing import GMED
 from gmed.engine import RunResult, RunSpec, extensions, load_extension
-from gmed.engine.batched import Together
-from gmed.engine.custom_model import OwnModel
+from gmed.engine.batched import BatchedTrainer
+from gmed.engine.custom_model import ModelRef
 from gmed.engine.runner import make_stream
 from gmed.errors import UsageError
 from gmed.experiment import stored_results
 from gmed.models import MLP, LookAhead
 from gmed.paper import probes
 from gmed.paper.probes import editing_learner
-from gmed.report import find_contents
-from gmed.report.charts.edits import WHAT, gallery, histogram, run_to_watch, stored_longest, watch
+from gmed.report import collect
+from gmed.report.charts.edits import WHAT, gallery, histogram, run_to_probe, stored_longest, watch
 from gmed.report.commands import run_commands
 from gmed.report.comparisons import comparisons
 from gmed.report.html import glance
@@ -42,7 +42,7 @@ from gmed.results import Results, Store
 from gmed.results.tuning import candidates
 from gmed.retrieval import interference
 
-OWN = OwnData(
+OWN = CustomDataRef(
     '<img src=x onerror="window.hacked=1">.csv',
     "\"'><script>window.hacked=1</script>{{7*7}}${7*7}&_#^~\\input{x}",
     "by-time",
@@ -83,7 +83,7 @@ def store(tmp_path):
 
 
 def contents_of(path, *which):
-    return find_contents(*stored_results(path, *which), path, *which)
+    return collect(*stored_results(path, *which), path, *which)
 
 
 def chart(contents, ending):
@@ -170,8 +170,8 @@ def own_parts(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     with registered("mine.py"), Store("own.db") as store:
         asked = [
-            (OwnModel.given("net.py:small(width=8)").on("split-mnist"), ["er", "er+first-ones"]),
-            (OwnData.at(tmp_path / "my wine.csv", "kind", "by-time=3").name + "-fuzzy", ["er", "er+gmed"]),
+            (ModelRef.from_user("net.py:small(width=8)").on("split-mnist"), ["er", "er+first-ones"]),
+            (CustomDataRef.from_path(tmp_path / "my wine.csv", "kind", "by-time=3").name + "-fuzzy", ["er", "er+gmed"]),
         ]
         for benchmark, methods in asked:
             for method in methods:
@@ -235,7 +235,7 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
     for number, name in enumerate(("cat", "ant") * 2):
         (tmp_path / "zoo" / name).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "zoo" / name / f"{number}.png")
-    own = OwnData.at(tmp_path / "zoo", None, "none")
+    own = CustomDataRef.from_path(tmp_path / "zoo", None, "none")
     monkeypatch.setattr("gmed.data.custom.decode_image", None)
     assert own.class_names(tmp_path) == ("ant", "cat")
     (tmp_path / "zoo" / "cat").rename(tmp_path / "zoo" / "dog")
@@ -243,7 +243,7 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
 
 
 def test_a_model_handed_over_in_python_has_no_command(tmp_path):
-    benchmark = OwnModel("Sequential", "0123456789ab").on("split-mnist")
+    benchmark = ModelRef("Sequential", "0123456789ab").on("split-mnist")
     (line,) = run_commands([made_up(benchmark, "er", 0, 0.5)], "a.db")
     assert line.startswith(f"# {benchmark}: its model was handed over in Python")
 
@@ -268,12 +268,12 @@ def test_a_watched_run_is_the_run_unwatched(monkeypatch):
     """Every edit is what GMED computes, the memory at the end too; increases are those of a plain computation."""
     spec = RunSpec.make("split-mnist", "er(memory=60)+gmed", 0)
     plain, stream = editing_learner(spec, "cpu"), make_stream(spec, torch.device("cpu"))
-    together = Together([plain], [stream], 10)
+    together = BatchedTrainer([plain], [stream], 10)
     for _ in together.learn(0, 1000):
         pass
     monkeypatch.setattr(probes, "make_stream", lambda *where: _first_task(stream))
     history = probes.probes(spec)
-    last = history.looks[-1]
+    last = history.snapshots[-1]
     assert last.seen == history.total == 1000
     order = torch.argsort(last.stream_index)
     mine = torch.argsort(plain.memory.stream_index)
@@ -303,12 +303,14 @@ def test_the_rise_of_a_loss_is_that_of_a_real_step():
 
 def synthetic_history():
     """Four slots at three moments; the example in slot 0 is replaced, that in slot 3 enters late."""
-    looks = []
+    snapshots = []
     for moment, origins in enumerate(([0, 1, 2, -1], [7, 1, 2, 9], [7, 1, 2, 9])):
         x = torch.stack([torch.full((1, 4, 4), 0.1 * (slot + moment)) for slot in range(4)])
         edit_count = torch.tensor([moment, moment, moment, 1])
-        looks.append(probes.Look(10 * moment + 10, x, torch.tensor([0, 1, 1, 2]), edit_count, torch.tensor(origins)))
-    return probes.EditHistory(looks, [torch.tensor([[0.0, 0.1], [0.2, 0.3]])], torch.zeros(4, 1, 4, 4), 30)
+        snapshots.append(
+            probes.MemorySnapshot(10 * moment + 10, x, torch.tensor([0, 1, 1, 2]), edit_count, torch.tensor(origins))
+        )
+    return probes.EditHistory(snapshots, [torch.tensor([[0.0, 0.1], [0.2, 0.3]])], torch.zeros(4, 1, 4, 4), 30)
 
 
 def test_the_gallery_shows_what_was_stored_longest():
@@ -332,8 +334,8 @@ def test_the_histogram_counts_everything():
 
 def test_which_run_is_watched():
     runs = [made_up("split-mnist", method, seed, 0.5) for method in ("er", "mir+gmed", "er+gmed") for seed in (4, 2)]
-    assert str(run_to_watch(runs)) == "split-mnist er+gmed seed 2"
-    assert run_to_watch(runs[:2]) is None
+    assert str(run_to_probe(runs)) == "split-mnist er+gmed seed 2"
+    assert run_to_probe(runs[:2]) is None
 
 
 def test_the_table_for_papers(store):
@@ -501,7 +503,7 @@ def page_file(tmp_path_factory):
         opened.add(RunSpec.make("split-mnist", "mir", 7), ERROR)
         for benchmark in ("split-mnist", OWN):
             seen = {"total": 30, "histogram": histogram(history.increases), "gallery": gallery(history)}
-            opened.keep_observed(RunSpec.make(benchmark, "er+gmed", 0), WHAT, seen)
+            opened.put_probe(RunSpec.make(benchmark, "er+gmed", 0), WHAT, seen)
     return made_page(store, folder)
 
 
@@ -510,10 +512,10 @@ class Watched:
 
     def __init__(self, browser, file, **how):
         self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **how})
-        self.complaints, self.asked = [], []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.stderr_log, self.asked = [], []
+        self.page.on("console", lambda message: self.stderr_log.append(message.text))
+        self.page.on("pageerror", lambda error: self.stderr_log.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.stderr_log.append(dialog.message))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(file.as_uri())
         self.page.wait_for_selector(".drawing svg")
@@ -546,7 +548,7 @@ def test_all_charts_are_drawn_and_nothing_complains(opened):
         "[...document.querySelectorAll('.drawing')].filter(d => !d.querySelector('path, rect, text')).length"
     )
     assert empty == 0
-    assert opened.complaints == []
+    assert opened.stderr_log == []
 
 
 def test_nothing_is_asked_of_a_network(browser, page_file):
@@ -573,7 +575,7 @@ def test_hostile_names_are_shown_and_do_nothing(opened):
     opened.page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked=2\">')")
     opened.page.wait_for_timeout(200)
     assert opened.page.evaluate("window.hacked") is None  # the page's own policy would stop what got in
-    assert any("Content Security Policy" in complaint for complaint in opened.complaints)
+    assert any("Content Security Policy" in complaint for complaint in opened.stderr_log)
 
 
 def column(page, table, place):
@@ -622,7 +624,7 @@ def test_what_is_chosen_is_shown(opened):
     figure.get_by_role("button", name="er", exact=True).click()
     expect(lines).to_have_count(2)
     page.locator("#split-mnist-tasks select").select_option("finetune")
-    assert opened.complaints == []
+    assert opened.stderr_log == []
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
@@ -639,7 +641,7 @@ def test_charts_are_saved(opened, tmp_path, kind):
     else:
         assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
         assert len(file.read_bytes()) > 5000
-    assert opened.complaints == []
+    assert opened.stderr_log == []
 
 
 def test_tables_fit_a_page_of_1200_pixels(browser, tmp_path):

@@ -17,7 +17,7 @@ from gmed.paper import table
 from gmed.paper.catalog import TARGETS, get_target
 from gmed.paper.tables import assemble, reproduce
 from gmed.results import Results, paired_gain
-from gmed.results.formatting import describe_gain
+from gmed.results.formatting import format_gain
 from gmed.results.stats import holm, permutation_p
 
 
@@ -239,7 +239,7 @@ def test_pairs_across_devices_and_versions_are_counted_and_told():
     found = Results(runs=runs)
     gain = found.gain("split-mnist", "er+gmed", "er")
     assert (gain.n, gain.mixed) == (3, 2)
-    assert "3 seeds\n  (at 2 of them on different devices or versions of torch)" in describe_gain(gain)
+    assert "3 seeds\n  (at 2 of them on different devices or versions of torch)" in format_gain(gain)
     assert next(row["gain"]["mixed"] for row in found.to_dict()["summary"] if row["method"] == "er+gmed") == 2
     reproduced = assemble(get_target("main"), columns(get_target("main"), "split-mnist"), found)
     assert next(c.gain.mixed for c in reproduced.comparisons if c.method == "er+gmed") == 2

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmed.data import Dataset
-from gmed.data.registry import CATALOGUE
-from gmed.engine import BENCHMARKS, METHODS, RunSpec, Terms, batched, checkpoint
+from gmed.data.registry import DATASETS
+from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, batched, checkpoint
 from gmed.engine import runner as engine_run
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
-from gmed.engine.grammar import Part
-from gmed.engine.runner import Interrupted, _Run, _same_every_time, run_together
-from gmed.engine.stream_cache import forget_streams
+from gmed.engine.grammar import Component
+from gmed.engine.runner import Interrupted, _deterministic_cudnn, _GroupRunner, run_group
+from gmed.engine.stream_cache import clear_stream_cache
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(compared=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {
@@ -38,17 +38,20 @@ EVERY = [*(CHEAP.get(name, name) for name in METHODS), *EDITED]
 @pytest.fixture(scope="module", autouse=True)
 def small_benchmark():
     """Split MNIST with 43 examples a task, so that tasks end in odd batches."""
-    entry, benchmark = CATALOGUE["mnist"], BENCHMARKS["split-mnist"]
+    entry, benchmark = DATASETS["mnist"], BENCHMARKS["split-mnist"]
     data = tiny_images()
-    CATALOGUE["mnist"] = replace(entry, load=lambda directory, progress: data)
+    DATASETS["mnist"] = replace(entry, load=lambda directory, progress: data)
     BENCHMARKS["split-mnist"] = replace(
-        benchmark, stream=Part("split", {"per_task": 43}), model=Part("MLP", {"inputs": 16, "hidden": 8})
+        benchmark, stream=Component("split", {"per_task": 43}), model=Component("MLP", {"inputs": 16, "hidden": 8})
     )
-    rows, batched.ROWS = batched.ROWS, 3  # steps in a stretch: a run can be stopped almost anywhere
-    forget_streams()
+    rows, batched.STEPS_PER_BLOCK = (
+        batched.STEPS_PER_BLOCK,
+        3,
+    )  # steps in a stretch: a run can be stopped almost anywhere
+    clear_stream_cache()
     yield
-    CATALOGUE["mnist"], BENCHMARKS["split-mnist"], batched.ROWS = entry, benchmark, rows
-    forget_streams()
+    DATASETS["mnist"], BENCHMARKS["split-mnist"], batched.STEPS_PER_BLOCK = entry, benchmark, rows
+    clear_stream_cache()
 
 
 def tiny_images():
@@ -60,10 +63,10 @@ def tiny_images():
 
 def finished(specs, kept, stops=(), checkpoints=None, device="cpu", prequential=False):
     """Runs computed from checkpoints on, stopped once one of ``stops`` is reached; the learners' final states."""
-    terms = Terms(device, checkpoints=checkpoints, deterministic=True, prequential=prequential)
-    with _same_every_time(terms.deterministic):
-        run = _Run(specs, kept, terms)
-        outcomes = run.finish(lambda seen, total: None, lambda: any(run.seen >= stop for stop in stops))
+    terms = ExecutionConfig(device, checkpoints=checkpoints, deterministic=True, prequential=prequential)
+    with _deterministic_cudnn(terms.deterministic):
+        run = _GroupRunner(specs, kept, terms)
+        outcomes = run.run(lambda seen, total: None, lambda: any(run.seen >= stop for stop in stops))
     return [o.accuracy for o in outcomes], [learner.state_dict() for learner in run.learners], outcomes
 
 
@@ -121,7 +124,7 @@ def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path, monkeypatch):
         if often.due():
             now += 0.4
             written += 0.4
-            often.written(0.4)
+            often.format_value(0.4)
     assert 0.015 < written / now <= 0.02
 
 
@@ -145,7 +148,7 @@ def test_runs_at_different_points_are_finished_too(tmp_path):
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
     with pytest.raises(Interrupted):
         finished([specs[1]], [None], {50}, checkpoints)
-    outcomes = run_together(specs, Terms("cpu", checkpoints=checkpoints))
+    outcomes = run_group(specs, ExecutionConfig("cpu", checkpoints=checkpoints))
     assert [o.accuracy for o in outcomes] == [finished([spec], [None])[0][0] for spec in specs]
     assert ["resumed at example" in o.environment for o in outcomes] == [False, True, False]
 
@@ -157,18 +160,18 @@ def test_checkpoints_that_have_counted_less(tmp_path):
     with pytest.raises(Interrupted):
         finished([spec], [None], {50}, checkpoints)
     whole = finished([spec], [None], prequential=True)[2][0]
-    (anew,) = run_together([spec], Terms("cpu", checkpoints=checkpoints, prequential=True))
+    (anew,) = run_group([spec], ExecutionConfig("cpu", checkpoints=checkpoints, prequential=True))
     assert "resumed at example" not in anew.environment
     assert (anew.accuracy, anew.prequential) == (whole.accuracy, whole.prequential)
     older = replace(checkpoints.load(spec), untrained=None, passes=None)
     checkpoints.save(spec, older)
-    (resumed,) = run_together([spec], Terms("cpu", checkpoints=checkpoints))
+    (resumed,) = run_group([spec], ExecutionConfig("cpu", checkpoints=checkpoints))
     assert (resumed.accuracy, resumed.untrained) == (whole.accuracy, whole.untrained)
     assert resumed.passes is resumed.prequential is None
 
 
 def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "LEAST_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoint, "MIN_INTERVAL_RATIO", 0.0)
     specs = [RunSpec.make("split-mnist", "er", 0)]
     saved = []
 
@@ -177,11 +180,13 @@ def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):
             saved.append(checkpoint.seen)
             super().save(spec, checkpoint)
 
-    run_together(specs, Terms("cpu", checkpoints=Counting(tmp_path / "often", every=1e-9)))
+    run_group(specs, ExecutionConfig("cpu", checkpoints=Counting(tmp_path / "often", every=1e-9)))
     assert len(saved) > 5
     assert saved == sorted(set(saved))
     saved.clear()
-    run_together([RunSpec.make("split-mnist", "er", 1)], Terms("cpu", checkpoints=Counting(tmp_path / "x", every=3600)))
+    run_group(
+        [RunSpec.make("split-mnist", "er", 1)], ExecutionConfig("cpu", checkpoints=Counting(tmp_path / "x", every=3600))
+    )
     assert saved == []
     assert not (tmp_path / "x").exists()
 
@@ -211,7 +216,7 @@ def test_a_checkpoint_that_does_not_fit_is_discarded_with_a_reason(tmp_path):
     spec = RunSpec.make("split-mnist", "er", 0)
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
     checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))
-    (outcome,) = run_together([spec], Terms("cpu", checkpoints=checkpoints))
+    (outcome,) = run_group([spec], ExecutionConfig("cpu", checkpoints=checkpoints))
     assert "did not fit and was discarded" in str(outcome)
-    (again,) = run_together([spec], Terms("cpu", checkpoints=checkpoints))
+    (again,) = run_group([spec], ExecutionConfig("cpu", checkpoints=checkpoints))
     assert again.accuracy == finished([spec], [None])[0][0]

@@ -14,8 +14,8 @@ from pyarrow import parquet
 from gmed.cli.app import main
 from gmed.engine import RunResult, RunSpec, extensions
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
-from gmed.experiment import unfinished_folder
-from gmed.paper.artifacts import get_study
+from gmed.experiment import checkpoint_dir
+from gmed.paper.artifacts import get_artifact
 from gmed.results import Store
 from gmed.results.results_json import Document
 
@@ -57,7 +57,7 @@ def counts(text):
 
 def test_runs_counts_finished_failed_and_half_finished(gmed):
     spec = RunSpec.make("split-mnist", "er", 2)
-    Checkpoints(unfinished_folder("gmed.db"), every=1).save(spec, Checkpoint(10, [], {}, [], {}))
+    Checkpoints(checkpoint_dir("gmed.db"), every=1).save(spec, Checkpoint(10, [], {}, [], {}))
     said, code = gmed("runs")
     assert code == 0
     assert counts(said) == {"er": ["2", "-", "1"], "er+gmed": ["1", "1", "-"]}
@@ -291,8 +291,8 @@ def test_a_document_that_cannot_be_read_is_named(gmed, tmp_path):
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")
 def test_the_results_of_this_repository_fill_a_table_of_the_paper():
     file = RESULTS / "mnist.json"
-    with Document.read(file).as_store() as store:
+    with Document.read(file).load_results() as store:
         kept = store.keys()
-    plan = [planned for planned in get_study("main").plan() if planned.benchmark == "split-mnist"]
+    plan = [planned for planned in get_artifact("main").plan() if planned.benchmark == "split-mnist"]
     needed = {spec.key for planned in plan for spec in planned.specs()}
     assert needed and needed <= kept

@@ -92,7 +92,7 @@ def test_an_older_store_that_cannot_be_written_is_merged(monkeypatch):
 def test_what_was_observed_goes_with_the_run():
     with Store(":memory:") as store, Store(":memory:") as other:
         store.add(SPEC, result())
-        store.keep_observed(SPEC, "edits", [1, 2])
+        store.put_probe(SPEC, "edits", [1, 2])
         other.merge(store)
         assert other.observed(SPEC, "edits") == [1, 2]
         assert other.observed(SPEC, "something else") is None
@@ -103,7 +103,7 @@ def test_what_was_observed_goes_with_the_run():
 def test_what_was_observed_of_a_run_whose_result_is_not_here_stays_until_it_is_removed_itself():
     elsewhere = RunSpec.make("rotated-mnist", "er", seed=0)
     with Store(":memory:") as store, Store(":memory:") as other:
-        store.keep_observed(SPEC, "edits", [1, 2])
+        store.put_probe(SPEC, "edits", [1, 2])
         store.add(elsewhere, "boom")
         assert store.remove("rotated-mnist") == 1
         assert store.remove("split-mnist", ["er"]) == store.remove("split-mnist", failed=True) == 0

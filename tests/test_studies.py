@@ -18,13 +18,13 @@ from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.engine.runner import make_learner
 from gmed.errors import StoreError, UsageError
-from gmed.paper.artifacts import STUDIES, Asked, charts, edit_measures, get_study, sensitivity, tsne
+from gmed.paper.artifacts import ARTIFACTS, Request, charts, edit_measures, get_artifact, sensitivity, tsne
 from gmed.paper.artifacts import edited_examples as edited_module
 from gmed.paper.artifacts.edited_examples import edited_examples
-from gmed.paper.plan import Planned
 from gmed.paper.artifacts.probe_runs import watched
+from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import edited_memory, prediction_change
-from gmed.paper.status import recorded, survey
+from gmed.paper.status import artifact_status, recorded
 from gmed.results import Store
 from gmed.results.store import Timing
 from gmed.results.tuning import candidates
@@ -121,9 +121,9 @@ def test_nearest_neighbours_one_by_one():
     for i in range(30):
         nearest = min((j for j in range(30) if j != i), key=lambda j: float(((vectors[i] - vectors[j]) ** 2).sum()))
         same += labels[i] == labels[nearest]
-    assert tsne.neighbours_alike(vectors, labels) == pytest.approx(same / 30)
+    assert tsne.neighbor_agreement(vectors, labels) == pytest.approx(same / 30)
     pairs = [labels[i] == labels[j] for i in range(30) for j in range(30) if i != j]
-    assert tsne.alike_by_chance(labels) == pytest.approx(np.mean(pairs))
+    assert tsne.chance_agreement(labels) == pytest.approx(np.mean(pairs))
 
 
 def test_rows_of_the_gallery_are_what_memory_holds(memory):
@@ -132,7 +132,7 @@ def test_rows_of_the_gallery_are_what_memory_holds(memory):
     assert len(records) == 28 * 28 * len(chosen.label)
     assert (
         chosen.label.tolist() == sorted(chosen.label.tolist())
-        and max(np.bincount(chosen.label)) <= edited_module.OF_EACH
+        and max(np.bincount(chosen.label)) <= edited_module.PER_CLASS
     )
     for record in records[:: 28 * 28 // 3]:
         place = memory.stream_index.tolist().index(record["origin"])
@@ -169,9 +169,7 @@ def test_figures_of_one_memory(name, tmp_path):
 
 def test_the_cosine_figure(tmp_path, monkeypatch):
     curves = {seed: np.sin(np.arange(499) / (30 + seed)).tolist() for seed in range(3)}
-    monkeypatch.setattr(
-        edit_measures, "similarity_to_the_optimal_edit", lambda spec, device, data_dir: curves[spec.seed]
-    )
+    monkeypatch.setattr(edit_measures, "similarity_to_optimal_edit", lambda spec, device, data_dir: curves[spec.seed])
     store = tmp_path / "kept" / "r.db"
     store.parent.mkdir()
     words = ("cosine", "--quick", "--workers", 0, "--device", "cpu", "--out", tmp_path / "out", "--store", store)
@@ -183,14 +181,14 @@ def test_the_cosine_figure(tmp_path, monkeypatch):
     means = [np.mean(curve) for curve in curves.values()]
     assert (number["mean"], number["std"]) == pytest.approx((np.mean(means), np.std(means, ddof=1)))
     rows = read(tmp_path / "out" / "cosine-quick.csv")
-    assert len(rows) == edit_measures.STRETCHES
+    assert len(rows) == edit_measures.NUM_BINS
     first = [np.mean(curve[:10]) for curve in curves.values()]  # 499 steps in 50 stretches: the first has ten
     assert float(rows[0]["mean"]) == pytest.approx(np.mean(first))
     assert float(rows[0]["high"]) == pytest.approx(np.mean(first) + np.std(first, ddof=1))
 
 
 def test_the_memory_figure_shows_its_table(tmp_path):
-    study = get_study("memory-figure")
+    study = get_artifact("memory-figure")
     some = [one._replace(seeds=4) for one in study.plan() if one.benchmark in ("split-mnist", "rotated-mnist")]
     store = fill(tmp_path / "r.db", some, somewhat)
     words = ("memory-figure", "--seeds", 4, "--benchmarks", "split-mnist, rotated-mnist", "--store", store)
@@ -226,7 +224,7 @@ def test_the_memory_figure_shows_its_table(tmp_path):
 
 
 def test_the_sensitivity_figure(tmp_path):
-    some = [one._replace(seeds=3) for one in get_study("sensitivity").plan() if one.benchmark == "split-mnist"]
+    some = [one._replace(seeds=3) for one in get_artifact("sensitivity").plan() if one.benchmark == "split-mnist"]
     assert len({one.method for one in some}) == len(some) == 1 + 9 + 5 - 1
     store = fill(tmp_path / "r.db", some, somewhat)
     shown = reproduced("sensitivity", "--quick", "--store", store, "--out", tmp_path / "out")
@@ -249,7 +247,7 @@ def test_the_sensitivity_figure(tmp_path):
         assert (row["published"] == "82.67") == (row["tuned"] == "True")
     assert sum(row["tuned"] == "True" for row in rows) == 2
     records = sensitivity.records_of(get_results(store), "split-mnist", [])
-    drawn = drawn_values(get_study("sensitivity").draw(records))
+    drawn = drawn_values(get_artifact("sensitivity").draw(records))
     assert {(one["parameter"], one["value"], one["mean"]) for one in drawn} == {
         (record["parameter"], record["value"], record["mean"]) for record in records
     }
@@ -262,7 +260,7 @@ def get_results(store):
 
 
 def test_training_time(tmp_path):
-    some = [one._replace(seeds=3) for one in get_study("training-time").plan() if one.benchmark == "split-mnist"]
+    some = [one._replace(seeds=3) for one in get_artifact("training-time").plan() if one.benchmark == "split-mnist"]
     store = fill(tmp_path / "r.db", some, somewhat, lambda spec: (2 + spec.seed) * (3 if spec.method.edit else 1))
     words = ("training-time", "--quick", "--store", store)
     numbers = json.loads(reproduced(*words, "--json"))["numbers"]
@@ -279,7 +277,7 @@ def test_training_time(tmp_path):
 def test_stored_runs_need_no_data(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
-    plan = [one._replace(seeds=2) for one in get_study("training-time").plan() if one.benchmark == "split-cifar10"]
+    plan = [one._replace(seeds=2) for one in get_artifact("training-time").plan() if one.benchmark == "split-cifar10"]
     store = fill(tmp_path / "r.db", plan, somewhat, device="NVIDIA H200")
     words = ("training-time", "--benchmarks", "split-cifar10", "--store", store)
     assert "split-cifar10" in reproduced(*words, "--seeds", 2)
@@ -290,14 +288,14 @@ def test_stored_runs_need_no_data(tmp_path, monkeypatch):
 def test_of_data_that_are_not_here_what_is_stored_is_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
-    stored = [Planned("split-cifar10", name) for name in ("er", "er+gmed", "mir")]
-    store = fill(tmp_path / "r.db", [*stored, Planned("split-cifar10", "mir+gmed", 19)], somewhat)
+    stored = [PlannedRuns("split-cifar10", name) for name in ("er", "er+gmed", "mir")]
+    store = fill(tmp_path / "r.db", [*stored, PlannedRuns("split-cifar10", "mir+gmed", 19)], somewhat)
     words = ("main", "--benchmarks", "split-cifar10", "--store", store)
     found = json.loads(reproduced(*words, "--json"))
     assert [(row["cell"]["method"], row["n"]) for row in found["rows"]] == [(one.method, 20) for one in stored]
     assert [(c["method"], c["rival"]) for c in found["comparisons"]] == [("er+gmed", "er")]
-    ((left_out, why),) = found["missing"].items()
-    assert left_out.startswith("split-cifar10 finetune, ") and "mir+gmed" in left_out and "cifar10" in why
+    ((outdated_note, why),) = found["missing"].items()
+    assert outdated_note.startswith("split-cifar10 finetune, ") and "mir+gmed" in outdated_note and "cifar10" in why
     shown = reproduced(*words)
     assert "left out: split-cifar10 finetune" in shown and max(map(len, shown.splitlines())) <= 80
 
@@ -305,7 +303,7 @@ def test_of_data_that_are_not_here_what_is_stored_is_shown(tmp_path, monkeypatch
 def test_of_a_grid_that_is_stored_in_part_nothing_is_shown_where_data_are_not_here(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
-    one = next(one for one in get_study("tuned").plan() if one.benchmark == "split-cifar10-tuning")
+    one = next(one for one in get_artifact("tuned").plan() if one.benchmark == "split-cifar10-tuning")
     store = fill(tmp_path / "r.db", [one], somewhat)
     with pytest.raises(UsageError, match="cifar10 is not in"):
         reproduced("tuned", "--benchmarks", "split-cifar10", "--store", store, "--out", tmp_path / "out")
@@ -328,7 +326,7 @@ def test_what_is_tuned_beside_the_paper(tmp_path):
     best = {"er+gmed": (0.5, 0.1), "er-aug+gmed": (10.0, 0.0)}
     named = {method: candidates("split-mnist", method) for method in best}
     chosen = {named[method][point] for method, point in best.items()}
-    plan = [Planned("split-mnist-tuning", name, 2) for names in named.values() for name in names.values()]
+    plan = [PlannedRuns("split-mnist-tuning", name, 2) for names in named.values() for name in names.values()]
     lacking = named["er+gmed"][0.01, 0.0]
     store = fill(
         tmp_path / "r.db",
@@ -376,7 +374,7 @@ def test_prediction_change_in_percent_and_what_is_known_is_not_computed_again(tm
     assert (number["mean"], number["std"]) == pytest.approx((10.0, 10.0))
     assert (number["published"], number["n"]) == (10.2, 3)
     assert "10" in reproduced(*words) and looked_at == [0, 2]
-    (standing,) = survey([get_study("prediction-change")], store=tmp_path / "r.db", device="cpu")
+    (standing,) = artifact_status([get_artifact("prediction-change")], store=tmp_path / "r.db", device="cpu")
     assert (standing.kept, standing.stored, standing.needed) == (True, 3, 80)
 
 
@@ -384,8 +382,8 @@ def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     with Store(tmp_path / "r.db") as store:
-        for spec in Planned("split-cifar10", "er+gmed", 2).specs():
-            store.keep_observed(spec, get_study("prediction-change").observes, 0.002)
+        for spec in PlannedRuns("split-cifar10", "er+gmed", 2).specs():
+            store.put_probe(spec, get_artifact("prediction-change").observes, 0.002)
     words = ("prediction-change", "--benchmarks", "split-cifar10", "--store", tmp_path / "r.db", "--json")
     (number,) = json.loads(reproduced(*words, "--seeds", 2))["numbers"]
     assert (number["mean"], number["published"]) == (pytest.approx(0.2), 5.1)
@@ -394,11 +392,11 @@ def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
 
 
 def test_processes_find_what_this_one_finds():
-    planned = Planned("split-mnist", SMALL, 2)
-    alone = watched(prediction_change, planned, Asked(how={"workers": 0, "device": "cpu"}))
-    assert watched(prediction_change, planned, Asked(how={"workers": 2, "device": "cpu"})) == alone
+    planned = PlannedRuns("split-mnist", SMALL, 2)
+    alone = watched(prediction_change, planned, Request(how={"workers": 0, "device": "cpu"}))
+    assert watched(prediction_change, planned, Request(how={"workers": 2, "device": "cpu"})) == alone
     with pytest.raises(UsageError, match="only methods that edit with gmed"):
-        watched(prediction_change, Planned("split-mnist", "er", 2), Asked(how={"workers": 1}))
+        watched(prediction_change, PlannedRuns("split-mnist", "er", 2), Request(how={"workers": 1}))
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
@@ -406,7 +404,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "find_spec", lambda name: None if name == "altair" else found(name))
     for name in ("memory-figure", "cosine", "gallery", "sensitivity", "tsne"):
         with pytest.raises(UsageError, match=r"figures need altair: pip install 'gmed\[report\]'"):
-            get_study(name).carry_out(Asked(folder=tmp_path))
+            get_artifact(name).run(Request(folder=tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -422,18 +420,18 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     with pytest.raises(UsageError, match="choose another --out"):
         charts.write(None, [], tmp_path / "file", "x")
     with pytest.raises(UsageError, match="choose another --out"):
-        get_study("gallery").carry_out(Asked(folder=tmp_path / "file"))  # before anything is computed
+        get_artifact("gallery").run(Request(folder=tmp_path / "file"))  # before anything is computed
 
 
 def test_the_list(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
-    full = [one._replace(seeds=5) for one in get_study("full-mnist").plan()]
+    full = [one._replace(seeds=5) for one in get_artifact("full-mnist").plan()]
     store = fill(tmp_path / "r.db", full, somewhat, lambda spec: 9.5)
     shown = reproduced("--list", "--no-estimate", "--store", store, "--device", "cpu")
     lines = shown.splitlines()
     assert max(map(len, lines)) <= 80
-    for study in STUDIES.values():
+    for study in ARTIFACTS.values():
         assert any(line.startswith(study.name) for line in lines)
     assert "30/120" in next(line for line in lines if line.startswith("full-mnist"))
     assert "cifar10*" in shown and "mnist*" not in shown
@@ -464,18 +462,18 @@ def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
 
 def test_time_left(tmp_path, monkeypatch):
     monkeypatch.setattr("gmed.paper.status.os.cpu_count", lambda: 2)
-    study = get_study("full-mnist")
+    study = get_artifact("full-mnist")
     store = fill(tmp_path / "r.db", [one._replace(seeds=5) for one in study.plan()], somewhat, lambda spec: 9.5)
-    (standing,) = survey([study], store=store, device="cpu")
+    (standing,) = artifact_status([study], store=store, device="cpu")
     assert (standing.stored, standing.needed, standing.unknown) == (30, 120, 0)
     assert standing.seconds == pytest.approx(90 * 10.0 / 2)  # half a second of data each, on two cores
-    (nothing,) = survey([study], store=tmp_path / "none.db", device="cpu")
+    (nothing,) = artifact_status([study], store=tmp_path / "none.db", device="cpu")
     assert (nothing.stored, nothing.unknown, nothing.seconds) == (0, 120, 0)
 
 
 def test_speeds_are_measured_when_asked_for(monkeypatch):
-    study, told = get_study("gallery"), []
-    (standing,) = survey([study], store="none.db", device="cpu", measure=lambda *what: told.append(what))
+    study, told = get_artifact("gallery"), []
+    (standing,) = artifact_status([study], store="none.db", device="cpu", measure=lambda *what: told.append(what))
     assert told == [("split-mnist", "er+gmed")]
     assert standing.unknown == 0 and 0.05 < standing.seconds < 600
 
@@ -484,7 +482,9 @@ def test_measuring_ends_when_patience_does(monkeypatch):
     monkeypatch.setattr("gmed.paper.status.PATIENCE", 0.0)
     monkeypatch.setattr("gmed.paper.status._seconds_each", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
     told = []
-    (standing,) = survey([get_study("gss")], store="none.db", device="cpu", measure=lambda *what: told.append(what))
+    (standing,) = artifact_status(
+        [get_artifact("gss")], store="none.db", device="cpu", measure=lambda *what: told.append(what)
+    )
     assert told == [("split-mnist", "gss")]
     assert standing.unknown == 40  # of gss+gmed; gss is as fast on Rotated MNIST
 
@@ -494,7 +494,7 @@ def test_methods_that_differ_in_memory_alone_are_as_fast(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     told = []
-    survey([get_study("memory")], store="none.db", device="cpu", measure=lambda *what: told.append(what))
+    artifact_status([get_artifact("memory")], store="none.db", device="cpu", measure=lambda *what: told.append(what))
     assert [RunSpec.make(*what, 0).method.base.name for what in told] == ["er", "er", "mir", "mir"]
     assert [RunSpec.make(*what, 0).method.edit is None for what in told] == [True, False, True, False]
 
@@ -509,10 +509,10 @@ def test_speeds_of_another_device_do_not_count():
 
 
 def test_every_study_is_whole():
-    for study in STUDIES.values():
+    for study in ARTIFACTS.values():
         assert study.plan() and study.title and study.where
         assert math.prod(one.seeds for one in study.plan()[:3]) > 0
     with pytest.raises(UsageError, match="did you mean 'cosine'"):
-        get_study("cosin")
+        get_artifact("cosin")
     with pytest.raises(UsageError, match="did you mean 'training-time'"):
-        get_study("appendix,-training-time")
+        get_artifact("appendix,-training-time")

@@ -16,9 +16,9 @@ import gmed
 from gmed import experiment
 from gmed.engine import RunSpec
 from gmed.errors import StoreError
-from gmed.results import Store, Sweep
-from gmed.results.claims import GIVEN_UP, alive, started, this_host, this_process
-from gmed.results.progress import sweeps_under_way
+from gmed.results import Store, SweepClaims
+from gmed.results.claims import STALE_SECONDS, alive, started, this_host, this_process
+from gmed.results.progress import active_sweeps
 from gmed.results.store import SCHEMA_VERSION
 
 SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
@@ -27,17 +27,17 @@ FILES = Path(__file__).parent / "files"
 
 def test_claims_are_exclusive_and_given_back(tmp_path):
     with Store(tmp_path / "a.db") as one, Store(tmp_path / "a.db") as two:
-        with Sweep(one) as first:
+        with SweepClaims(one) as first:
             assert first.claim(SPECS[:3]) == SPECS[:3]
-            with Sweep(two) as second:
+            with SweepClaims(two) as second:
                 assert second.claim(SPECS) == SPECS[3:]
                 assert first.claim(SPECS) == SPECS[:3]
-        with Sweep(two) as third:
+        with SweepClaims(two) as third:
             assert third.claim(SPECS) == SPECS
 
 
 def test_a_kept_result_ends_its_claim(tmp_path):
-    with Store(tmp_path / "a.db") as store, Sweep(store) as sweep:
+    with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
         store.add_all([(SPECS[0], "boom"), (SPECS[1], "bang")])
         assert [key for (key,) in store.database.execute("SELECT key FROM claims ORDER BY rowid")] == [
@@ -47,10 +47,10 @@ def test_a_kept_result_ends_its_claim(tmp_path):
 
 
 def test_a_sweep_that_was_taken_for_dead_goes_on_with_what_is_left(tmp_path):
-    with Store(tmp_path / "a.db") as one, Store(tmp_path / "a.db") as two, Sweep(one) as first:
+    with Store(tmp_path / "a.db") as one, Store(tmp_path / "a.db") as two, SweepClaims(one) as first:
         first.claim(SPECS[:2])
         two.database.execute("DELETE FROM sweeps")
-        with Sweep(two) as second:
+        with SweepClaims(two) as second:
             assert second.number == first.number  # SQLite gives the number again
             assert second.claim(SPECS[:2]) == SPECS[:2]
             assert first.claim(SPECS) == SPECS[2:]
@@ -66,7 +66,7 @@ def test_a_dead_sweep_loses_its_claims(tmp_path):
     command = [sys.executable, "-c", claiming, str(tmp_path / "a.db")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
-        with Store(tmp_path / "a.db") as store, Sweep(store) as sweep:
+        with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep:
             assert sweep.claim(SPECS) == SPECS[1:]
             process.kill()
             deadline = time.monotonic() + 10
@@ -80,17 +80,17 @@ def test_who_is_alive():
     assert not alive(here, f"{os.getpid()} 1", now)  # another process that had this number
     assert alive(f"{here} in a container", f"{os.getpid()} 1", now)
     assert alive("elsewhere", "1 1", now)
-    assert not alive("elsewhere", "1 1", now - GIVEN_UP - 1)
+    assert not alive("elsewhere", "1 1", now - STALE_SECONDS - 1)
     assert started(2**22 + 1) == ""
 
 
 @pytest.mark.parametrize("process", ["", "nonsense", "x 1 y", f"{'9' * 5000} 1 y"])
 def test_a_damaged_note_of_a_sweep_holds_nobody_up(tmp_path, process):
-    with Store(tmp_path / "r.db") as store, Sweep(store) as sweep:
+    with Store(tmp_path / "r.db") as store, SweepClaims(store) as sweep:
         assert sweep.claim(SPECS) == SPECS
         store.database.execute("UPDATE sweeps SET host = ?, process = ?", (this_host(), process))
-        assert sweeps_under_way(store) == []
-        with Sweep(store) as other:
+        assert active_sweeps(store) == []
+        with SweepClaims(store) as other:
             assert other.claim(SPECS) == SPECS
 
 
@@ -149,8 +149,8 @@ def claims(store):
 
 
 def test_what_another_sweep_fails_at_is_a_failure_here(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "LOOK_AGAIN", 0.01)
-    with Store(tmp_path / "a.db") as store, Sweep(store) as other:
+    monkeypatch.setattr(experiment, "POLL_SECONDS", 0.01)
+    with Store(tmp_path / "a.db") as store, SweepClaims(store) as other:
         other.claim(SPECS[:1])
         monkeypatch.setattr(time, "sleep", lambda seconds: store.add(SPECS[0], "it diverged there"))
         results = gmed.run("split-mnist", "finetune", seeds=1, device="cpu", workers=0, store=tmp_path / "a.db")
@@ -171,7 +171,7 @@ def test_a_store_of_an_older_schema_is_brought_up_to_date(tmp_path, schema):
             ("er+gmed", 0, "finished"),
             ("er+gmed", 1, "finished"),
         ]
-        with Sweep(store) as sweep:
+        with SweepClaims(store) as sweep:
             assert sweep.claim(SPECS) == SPECS
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gmed.editing import GMED, OptimalEdit, RandomEdit
-from gmed.engine import RunSpec, Terms, run_one, runner
-from gmed.engine.batched import Together, computed_together
-from gmed.engine.runner import run_together
+from gmed.engine import ExecutionConfig, RunSpec, run_one, runner
+from gmed.engine.batched import BatchedTrainer, group_runs
+from gmed.engine.runner import run_group
 from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, UsageError
 from gmed.kernels import conv_bn_relu
@@ -21,7 +21,7 @@ from gmed.memory import Reservoir, TaskRing, pinned
 from gmed.models import PassCounter, ResNet18
 from gmed.streams import Stream
 
-CPU = Terms(device="cpu")
+CPU = ExecutionConfig(device="cpu")
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def told(learner, task):
 
 
 def together(learners, streams, batch_size, cuts, ends=True):
-    group = Together(learners, streams, batch_size, rows=5)
+    group = BatchedTrainer(learners, streams, batch_size, rows=5)
     for task, (start, stop) in enumerate(pairwise(cuts)):
-        reached = list(group.learn(start, stop, *told(learners[0], task)))
+        reached = list(group.train(start, stop, *told(learners[0], task)))
         assert not ends or reached[-1:] == ([stop] if stop > start else [])
     return group
 
@@ -137,9 +137,9 @@ def test_it_is_test_then_train(name):
     learners, plain = ([make(model(seed), seed) for seed in range(2)] for _ in range(2))
     streams = [stream(seed, 400) for seed in range(2)]
     counts = [Counts(PassCounter(), torch.zeros((), dtype=torch.int64)) for _ in learners]
-    group = Together(learners, streams, 7, counts, rows=5)
+    group = BatchedTrainer(learners, streams, 7, counts, rows=5)
     for task, (start, stop) in enumerate(pairwise(CUTS)):
-        list(group.learn(start, stop, *told(learners[0], task)))
+        list(group.train(start, stop, *told(learners[0], task)))
     assert all(count.correct is None for count in together(plain, streams, 7, CUTS).counts)
     for seed in range(2):
         assert int(counts[seed].correct) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
@@ -157,8 +157,8 @@ def test_predictions_by_hand():
     learner.lr = 1e-9
     flow = stream(0, 120)
     counts = Counts(None, torch.zeros((), dtype=torch.int64))
-    group = Together([learner], [flow], 10, [counts], rows=5)
-    list(group.learn(0, 120))
+    group = BatchedTrainer([learner], [flow], 10, [counts], rows=5)
+    list(group.train(0, 120))
     assert int(counts.correct) == int((flow.y == 1).sum()) > 0
 
 
@@ -309,7 +309,7 @@ def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
         raise error
 
     monkeypatch.setattr("gmed.engine.batched.capture", capture)
-    group = Together([FORESEEN["er+gmed"](model(0), 0)], [stream(0, 200)], 10)
+    group = BatchedTrainer([FORESEEN["er+gmed"](model(0), 0)], [stream(0, 200)], 10)
     with pytest.raises(UsageError, match=f"step of ER cannot be captured as a CUDA graph: {error}") as found:
         group._capture()
     assert runner._out_of_memory(found.value) == isinstance(error, torch.OutOfMemoryError)
@@ -319,7 +319,7 @@ def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
 def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
     """A device with room for two learners at a time, and one with room for none."""
     room = 2 if learners > 1 else 0
-    real = runner._Run.finish
+    real = runner._GroupRunner.finish
 
     def finish(self, *how):
         if len(self.specs) > room:
@@ -327,9 +327,9 @@ def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
         return real(self, *how)
 
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(learners)]
-    expected = [outcome.accuracy for outcome in run_together(specs, CPU)]
-    monkeypatch.setattr(runner._Run, "finish", finish)
-    outcomes = run_together(specs, CPU)
+    expected = [outcome.accuracy for outcome in run_group(specs, CPU)]
+    monkeypatch.setattr(runner._GroupRunner, "finish", finish)
+    outcomes = run_group(specs, CPU)
     if room:
         assert [outcome.accuracy for outcome in outcomes] == expected
     else:
@@ -349,7 +349,7 @@ def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
     specs = [RunSpec.make("split-mnist-tuning", method, seed) for method in methods for seed in (1, 2)]
     expected = [run_one(spec, CPU).accuracy for spec in specs]
     monkeypatch.setattr(GMED, "edit", edit)
-    outcomes = run_together(specs, CPU)
+    outcomes = run_group(specs, CPU)
     assert ["not this one" in str(outcome) for outcome in outcomes] == [False, False, True, True, False, False]
     for place in (0, 1, 4, 5):
         assert outcomes[place].accuracy == expected[place]
@@ -357,7 +357,7 @@ def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
 
 def test_runs_together_are_the_runs_alone(grouped):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
-    both = run_together(specs, CPU)
+    both = run_group(specs, CPU)
     assert [runner.accuracy for runner in both] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
@@ -365,7 +365,7 @@ def test_who_is_computed_together():
     methods = ["er", "er+gmed", "gem", "er+optimal-edit"]
     specs = [RunSpec.make("split-mnist", m, seed) for seed in range(23) for m in methods]
     sizes = {}
-    for group in computed_together(specs):
+    for group in group_runs(specs):
         sizes.setdefault(group[0].method.name, []).append(len(group))
         assert len({spec.method.name for spec in group}) == 1
     assert sizes == {"er": [20, 3], "er+gmed": [20, 3], "gem": [1] * 23, "er+optimal-edit": [1] * 23}
@@ -376,7 +376,7 @@ def test_points_of_a_grid_advance_together():
     grid = [f"er+gmed(alpha={alpha},beta={beta})" for alpha in (0.01, 0.1, 1.0, 10.0) for beta in (0.0, 0.1, 1.0)]
     others = ["er+gmed(steps=2)", "er(memory=200)+gmed", "er+gmed(write_back=false)", "er+adv-edit", "mir+gmed"]
     specs = [RunSpec.make("split-mnist", method, seed) for method in (*grid, *others) for seed in range(5)]
-    groups = computed_together(specs)
+    groups = group_runs(specs)
     assert [len(group) for group in groups] == [20, 20, 20, 5, 5, 5, 5, 5]
     assert {spec for group in groups for spec in group} == set(specs)
     assert {spec.method.name for group in groups[:3] for spec in group} == {spec.method.name for spec in specs[:60]}
@@ -385,8 +385,8 @@ def test_points_of_a_grid_advance_together():
 def test_a_grid_together_is_each_point_alone(grouped):
     methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0,gamma=0.9)", "er(lr=0.1)+gmed(beta=1.0)"
     specs = [RunSpec.make("split-mnist-tuning", method, 4) for method in methods]
-    assert len(computed_together(specs)) == 1
-    assert [runner.accuracy for runner in run_together(specs, CPU)] == [run_one(spec, CPU).accuracy for spec in specs]
+    assert len(group_runs(specs)) == 1
+    assert [runner.accuracy for runner in run_group(specs, CPU)] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
 def test_learners_of_several_methods_together():
@@ -399,11 +399,11 @@ def test_learners_of_several_methods_together():
 
 def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
-    made, original = [], runner._Run
+    made, original = [], runner._GroupRunner
     monkeypatch.setattr(runner, "_Run", lambda specs, *others: made.append(len(specs)) or original(specs, *others))
-    everything = [outcome.accuracy for outcome in run_together(specs, CPU)]
+    everything = [outcome.accuracy for outcome in run_group(specs, CPU)]
     monkeypatch.setattr(runner, "free_bytes", lambda where: 100_000_000)
-    assert [outcome.accuracy for outcome in run_together(specs, CPU)] == everything
+    assert [outcome.accuracy for outcome in run_group(specs, CPU)] == everything
     assert made == [3, 2, 1]
 
 
@@ -452,7 +452,7 @@ def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
     update, step = learner.update, learner.step
     learner.update = lambda *given: inside.add(conv_bn_relu._use_triton) or update(*given)
     learner.step = lambda *given: inside.add(conv_bn_relu._use_triton) or step(*given)
-    for _ in Together([learner], [stream(0, 100)], 10).learn(0, 100, *told(learner, 0)):
+    for _ in BatchedTrainer([learner], [stream(0, 100)], 10).learn(0, 100, *told(learner, 0)):
         outside.add(conv_bn_relu._use_triton)
     assert inside == {name == "er+gmed"} and outside == {False}
 

@@ -11,14 +11,14 @@ import gmed
 from gmed.cli.app import app
 from gmed.data import Dataset
 from gmed.engine import benchmarks, get_benchmark
-from gmed.engine.grammar import Part
-from gmed.engine.stream_cache import forget_streams
+from gmed.engine.grammar import Component
+from gmed.engine.stream_cache import clear_stream_cache
 from gmed.errors import UsageError
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, candidates, chosen, scores
 from gmed.tuning import tune
 
-SPLIT_ALL = Part("split", {"per_task": None})
+SPLIT_ALL = Component("split", {"per_task": None})
 
 
 @pytest.fixture
@@ -33,15 +33,15 @@ def tiny_mnist(monkeypatch):
 
     y_train, y_test = np.repeat(np.arange(10), 40), np.repeat(np.arange(10), 5)
     data = Dataset("mnist", images(y_train), y_train, images(y_test), y_test, 10)
-    monkeypatch.setattr(benchmarks, "AT_HAND", {"mnist": data})
+    monkeypatch.setattr(benchmarks, "PRELOADED", {"mnist": data})
     monkeypatch.setitem(benchmarks.BENCHMARKS, "split-mnist", replace(get_benchmark("split-mnist"), stream=SPLIT_ALL))
     monkeypatch.setitem(
         benchmarks.BENCHMARKS, "split-mnist-tuning", replace(get_benchmark("split-mnist-tuning"), stream=SPLIT_ALL)
     )
     monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0, 0.1)})
-    forget_streams()
+    clear_stream_cache()
     yield data
-    forget_streams()
+    clear_stream_cache()
 
 
 def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
@@ -84,8 +84,8 @@ def test_neither_test_examples_nor_later_tasks_can_be_seen(tiny_mnist, tmp_path,
     x_train = tiny_mnist.x_train.copy()
     x_train[tiny_mnist.y_train >= 6] = 7
     other = replace(tiny_mnist, x_train=x_train, x_test=np.zeros_like(tiny_mnist.x_test))
-    monkeypatch.setattr(benchmarks, "AT_HAND", {"mnist": other})
-    forget_streams()
+    monkeypatch.setattr(benchmarks, "PRELOADED", {"mnist": other})
+    clear_stream_cache()
     second = tune("split-mnist", "er+gmed", seeds=1, store=tmp_path / "b.db", device="cpu", workers=0)
     assert first.scores == second.scores
 
@@ -141,7 +141,12 @@ def test_from_the_command_line(tiny_mnist, tmp_path):
     assert "All candidates score the same" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
-    assert [(tried["alpha"], tried["beta"]) for tried in document["tried"]] == [(0, 0), (0, 0.1), (1, 0), (1, 0.1)]
+    assert [(tuning_scores["alpha"], tuning_scores["beta"]) for tuning_scores in document["tried"]] == [
+        (0, 0),
+        (0, 0.1),
+        (1, 0),
+        (1, 0.1),
+    ]
 
 
 def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):

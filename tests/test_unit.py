@@ -335,8 +335,8 @@ def test_precision_where_convolutions_have_a_setting_of_their_own():
 
 
 def test_the_examples_in_the_module():
-    tried = doctest.testmod(fused)
-    assert tried.attempted and not tried.failed
+    tuning_scores = doctest.testmod(fused)
+    assert tuning_scores.attempted and not tuning_scores.failed
 
 
 def networks():

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import UsageError
-from gmed.results import Store, Sweep
-from gmed.results.progress import RunUnderWay, SweepUnderWay, seconds_left, sweeps_under_way
+from gmed.results import Store, SweepClaims
+from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, estimate_remaining
 
 SPECS = [RunSpec.make("split-mnist", method, seed) for method in ("er", "finetune") for seed in range(2)]
 
@@ -29,19 +29,19 @@ def watch(*words):
 
 def test_how_far_every_run_is(tmp_path):
     path = tmp_path / "a.db"
-    with Store(path) as store, Store(path) as other, Sweep(store) as sweep:
+    with Store(path) as store, Store(path) as other, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
         sweep.tell(SPECS[0], 250, 1000)
         store.add_all([(SPECS[1], finished(SPECS[1], 0.75)), (SPECS[2], "DivergedError: it diverged\nthere")])
         deadline = time.monotonic() + 10
-        while not sweeps_under_way(other)[0].runs[0].done:
+        while not active_sweeps(other)[0].runs[0].done:
             assert time.monotonic() < deadline
-        (found,) = sweeps_under_way(other)
+        (found,) = active_sweeps(other)
         assert found.runs == [
-            RunUnderWay("split-mnist", "er", 0, 0.25),
-            RunUnderWay("split-mnist", "er", 1, 1.0, accuracy=0.75),
-            RunUnderWay("split-mnist", "finetune", 0, 1.0, error="DivergedError: it diverged\nthere"),
-            RunUnderWay("split-mnist", "finetune", 1, 0.0),
+            RunStatus("split-mnist", "er", 0, 0.25),
+            RunStatus("split-mnist", "er", 1, 1.0, accuracy=0.75),
+            RunStatus("split-mnist", "finetune", 0, 1.0, error="DivergedError: it diverged\nthere"),
+            RunStatus("split-mnist", "finetune", 1, 0.0),
         ]
         said = watch("--once", "--store", path)
         assert "2 of 4 runs" in said
@@ -55,18 +55,18 @@ def test_how_far_every_run_is(tmp_path):
 
 def test_a_result_of_an_earlier_time_does_not_count_as_done(tmp_path):
     """A run that is computed anew has not ended before its claim has."""
-    with Store(tmp_path / "a.db") as store, Sweep(store) as sweep:
+    with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep:
         store.add(SPECS[0], finished(SPECS[0], 0.5))
         sweep.claim(SPECS[:1])
-        (found,) = sweeps_under_way(store)
-        assert found.runs == [RunUnderWay("split-mnist", "er", 0, 0.0)]
+        (found,) = active_sweeps(store)
+        assert found.runs == [RunStatus("split-mnist", "er", 0, 0.0)]
 
 
 def test_how_long_it_takes_is_told_only_once_something_is_done():
-    runs = [RunUnderWay("b", "er", 0, 0.0), RunUnderWay("b", "er", 1, 0.0)]
-    assert seconds_left(SweepUnderWay("here", 0.0, runs), [], now=10.0) is None
-    half = [RunUnderWay("b", "er", 0, 0.5), RunUnderWay("b", "er", 1, 0.0)]
-    assert seconds_left(SweepUnderWay("here", 0.0, half), [], now=10.0) == 30.0
+    runs = [RunStatus("b", "er", 0, 0.0), RunStatus("b", "er", 1, 0.0)]
+    assert estimate_remaining(SweepStatus("here", 0.0, runs), [], now=10.0) is None
+    half = [RunStatus("b", "er", 0, 0.5), RunStatus("b", "er", 1, 0.0)]
+    assert estimate_remaining(SweepStatus("here", 0.0, half), [], now=10.0) == 30.0
 
 
 def test_a_sweep_of_another_process(tmp_path):
@@ -79,13 +79,13 @@ def test_a_sweep_of_another_process(tmp_path):
         while run.poll() is None:
             if path.exists():
                 with Store(path) as store:
-                    dones = [one.done for sweep in sweeps_under_way(store) for one in sweep.runs if not one.ended]
+                    dones = [one.done for sweep in active_sweeps(store) for one in sweep.runs if not one.ended]
                 furthest = max([furthest, *dones])
             time.sleep(0.2)
         assert run.returncode == 0
     assert 0 < furthest <= 1
     with Store(path) as store:
-        assert sweeps_under_way(store) == []
+        assert active_sweeps(store) == []
         assert store.database.execute("SELECT count(*) FROM planned").fetchone()[0] == 0
 
 

@@ -15,7 +15,7 @@ from reprlib import repr as short
 from typing import Any, NamedTuple, TypeVar
 
 from gmed.callbacks import Watcher
-from gmed.data.custom import DEFAULT_SPLIT, OwnData, is_own
+from gmed.data.custom import DEFAULT_SPLIT, CustomDataRef, is_data_path
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
@@ -31,24 +31,24 @@ from gmed.engine import (
     load_extension,
     resolve,
 )
-from gmed.engine.checkpoint import Checkpoints, checkpointed
-from gmed.engine.config import Terms, check_device, pick_device
-from gmed.engine.custom_model import Given, OwnModel, check_fits
+from gmed.engine.checkpoint import Checkpoints, read_run_name
+from gmed.engine.config import ExecutionConfig, check_device, resolve_device
+from gmed.engine.custom_model import ModelLike, ModelRef, check_model_compatible
 from gmed.engine.executors.dask import Cluster
 from gmed.engine.executors.local import Executor, Progress
 from gmed.engine.runner import BY_PREDICT
 from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.files import check_regular
 from gmed.paper.published import published
-from gmed.results import Failure, Results, Store, Sweep
+from gmed.results import Failure, Results, Store, SweepClaims
 from gmed.results.results import in_order
 from gmed.results.tuning import TUNED, chosen
 
-MOST_SEEDS = 100_000
+MAX_SEEDS = 100_000
 
 Ended = TypeVar("Ended", bound=RunResult | str)
 
-LOOK_AGAIN = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks at what another sweep is computing."""
 
 
@@ -87,8 +87,8 @@ class Experiment:
     Attributes
     ----------
     benchmark, methods
-        Names as ``gmed list`` shows them, or the path of data of one's own (:func:`gmed.data.custom.read_own`); methods
-        may carry parameters, ``"er+gmed(alpha=1.0)"``.
+        Names as ``gmed list`` shows them, or the path of your own data
+        (:func:`gmed.data.custom.load_custom`); methods may carry parameters, ``"er+gmed(alpha=1.0)"``.
     seeds
         A number n for seeds 0 .. n - 1, or the seeds themselves.
     memory
@@ -183,7 +183,7 @@ class Experiment:
     prequential: bool = field(
         default=False, metadata=_option("Predict each batch before learning from it too", (bool,), "true or false")
     )
-    model: Given | None = field(
+    model: ModelLike | None = field(
         default=None,
         metadata=_option("Model of your own: net.py:small or package.module:factory", (object,), "a model"),
     )
@@ -245,18 +245,20 @@ class Experiment:
     def specs(self) -> list[RunSpec]:
         """Return the runs, seed by seed so that methods at one seed share its stream; none twice."""
         with ExitStack() as stack:
-            return self._specs(_Stored(self.store, stack))
+            return self._specs(_StoreHandle(self.store, stack))
 
-    def _specs(self, stored: _Stored) -> list[RunSpec]:
+    def _specs(self, stored: _StoreHandle) -> list[RunSpec]:
         benchmark = self.benchmark_id
         if self.fuzzy:
             benchmark = replace(benchmark, fuzzy=True)
         if self.model is not None:
-            benchmark = replace(benchmark, model=OwnModel.given(self.model))
+            benchmark = replace(benchmark, model=ModelRef.from_user(self.model))
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
-        found, seeds = get_benchmark(str(benchmark)), seed_list(self.seeds)
-        methods = [resolve(found, self._settled(benchmark, text, stored), self.memory) for text in self.methods]
+        found, seeds = get_benchmark(str(benchmark)), parse_seeds(self.seeds)
+        methods = [
+            resolve(found, self._ready_to_capture(benchmark, text, stored), self.memory) for text in self.methods
+        ]
         made = (RunSpec(found, method, seed) for seed in seeds for method in methods)
         return list({spec.key: spec for spec in made}.values())
 
@@ -266,13 +268,13 @@ class Experiment:
         return BenchmarkId(self._own) if self._own else get_benchmark(self.benchmark).id
 
     @cached_property
-    def _own(self) -> OwnData | None:
+    def _own(self) -> CustomDataRef | None:
         """The data, where a path was given instead of the name of a benchmark."""
-        if self.benchmark not in BENCHMARKS and is_own(self.benchmark):
+        if self.benchmark not in BENCHMARKS and is_data_path(self.benchmark):
             if self.data_dir is not None:
                 raise UsageError(f"data_dir says where the data of a benchmark are; {self.benchmark} says so itself")
-            return OwnData.at(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
-        if Path(self.benchmark).suffix and BenchmarkId.parse(self.benchmark).own_data is None:
+            return CustomDataRef.from_path(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
+        if Path(self.benchmark).suffix and BenchmarkId.parse(self.benchmark).custom_data is None:
             raise UsageError(
                 f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
                 "data in .csv, .parquet or .npz"
@@ -292,7 +294,7 @@ class Experiment:
             return self._path.parent
         return None if self.data_dir is None else Path(self.data_dir)
 
-    def _settled(self, benchmark: BenchmarkId, method: str, stored: _Stored) -> str:
+    def _ready_to_capture(self, benchmark: BenchmarkId, method: str, stored: _StoreHandle) -> str:
         """Return the method itself, or what was chosen for one that is to be taken as tuned."""
         if not method.endswith(TUNED):
             return method
@@ -303,16 +305,16 @@ class Experiment:
     def _executor(self) -> Executor:
         if self.cluster is not None:
             return Cluster(self.cluster)
-        pick_device(self.device)
+        resolve_device(self.device)
         return partial(execute, workers=self.workers)
 
     def _checkpoints(self, rerun: bool) -> Checkpoints | None:
         """A folder beside the store; nothing is kept where there is no store, or where results are to be made anew."""
         if self.store is None or rerun:
             return None
-        return Checkpoints(unfinished_folder(self.store), self.checkpoint_every)
+        return Checkpoints(checkpoint_dir(self.store), self.checkpoint_every)
 
-    def _if_enough(self, spec: RunSpec, outcome: Ended | None) -> Ended | None:
+    def _has_requested_metrics(self, spec: RunSpec, outcome: Ended | None) -> Ended | None:
         """What became of a run, unless it does not tell what is asked of it.
 
         Methods of this package predict with their model. For one of somebody's own, prequential accuracy counts only if
@@ -337,12 +339,12 @@ class Experiment:
         """
         watcher = watcher or Watcher()
         with ExitStack() as stack:
-            opened = _Stored(self.store, stack)
+            opened = _StoreHandle(self.store, stack)
             specs = self._specs(opened)
             executor = executor or self._executor()
             results = Results(store=None if self.store is None else str(self.store), published=published)
             old = None if rerun else opened.read()
-            stored = {s.key: run for s in specs if old and (run := self._if_enough(s, old.find(s)))}
+            stored = {s.key: run for s in specs if old and (run := self._has_requested_metrics(s, old.find(s)))}
             results.runs.extend(stored.values())
             todo = [spec for spec in specs if spec.key not in stored]
             checkpoints = self._checkpoints(rerun)
@@ -354,12 +356,14 @@ class Experiment:
             if todo:  # bad or missing data are known before anything runs or is written
                 data = todo[0].benchmark.dataset(self.data_folder, watcher.preparing)
                 if self.model is not None:
-                    check_fits(todo[0].benchmark, data)
+                    check_model_compatible(todo[0].benchmark, data)
                 opened.write()
             watcher.start(todo, len(stored))
             if todo:
-                terms = Terms(self.device, self.data_folder, checkpoints, self.deterministic, self.prequential)
-                sweep = stack.enter_context(Sweep(opened.write()))
+                terms = ExecutionConfig(
+                    self.device, self.data_folder, checkpoints, self.deterministic, self.prequential
+                )
+                sweep = stack.enter_context(SweepClaims(opened.write()))
                 events = stack.enter_context(closing(self._events(todo, sweep, terms, executor, rerun, watcher)))
                 for event in events:
                     if isinstance(event, Finished):
@@ -375,8 +379,8 @@ class Experiment:
     def _events(
         self,
         todo: Sequence[RunSpec],
-        sweep: Sweep,
-        terms: Terms,
+        sweep: SweepClaims,
+        terms: ExecutionConfig,
         executor: Executor,
         rerun: bool,
         watcher: Watcher,
@@ -387,11 +391,13 @@ class Experiment:
         while waiting:
             ended: dict[RunSpec, RunResult | str] = {}
             if not rerun:
-                outcomes = {spec: self._if_enough(spec, store.outcome(spec, began)) for spec in theirs}
+                outcomes = {spec: self._has_requested_metrics(spec, store.outcome(spec, began)) for spec in theirs}
                 ended |= {spec: outcome for spec, outcome in outcomes.items() if outcome}
             ours = sweep.claim([spec for spec in waiting if spec not in ended])
             if not rerun:  # somebody may have finished one of them since the store was looked at
-                ended |= {spec: found for spec in ours if (found := self._if_enough(spec, store.find(spec)))}
+                ended |= {
+                    spec: found for spec in ours if (found := self._has_requested_metrics(spec, store.find(spec)))
+                }
             for spec, outcome in ended.items():
                 yield Failed(spec, outcome) if isinstance(outcome, str) else Finished(spec, outcome)
             ours = [spec for spec in ours if spec not in ended]
@@ -410,14 +416,14 @@ class Experiment:
             waiting = theirs = [spec for spec in waiting if spec not in settled]
             if waiting and not ours:
                 watcher.waiting(len(waiting))
-                time.sleep(LOOK_AGAIN)
+                time.sleep(POLL_SECONDS)
 
 
 def _outcome(event: Finished | Failed) -> RunResult | str:
     return event.result if isinstance(event, Finished) else event.error
 
 
-class _Stored:
+class _StoreHandle:
     """The store of an experiment, opened once: to read if there is one, to write when there is something to write."""
 
     def __init__(self, path: str | Path | None, stack: ExitStack) -> None:
@@ -501,7 +507,7 @@ run.__signature__ = _signature()  # type: ignore[attr-defined]
 def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:
     """What a store holds, and how many runs were left out because their parts have changed since."""
     if not Path(store).exists():
-        if benchmark is not None and not is_own(benchmark):
+        if benchmark is not None and not is_data_path(benchmark):
             get_benchmark(benchmark)  # a name that does not exist is the first thing to know
         raise UsageError(f"{store}: no results there yet; gmed run makes some")
     with Store(store) as opened:
@@ -521,10 +527,10 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
 def extensions_to_load(store: str | Path) -> str:
     """The options that would load what has computed stored results and is not here, if there is any."""
     with Store(store) as opened:
-        return " ".join(f"--extension {name}" for name in opened.extensions_lacking())
+        return " ".join(f"--extension {name}" for name in opened.missing_extensions())
 
 
-def left_out(store: str | Path, outdated: int) -> str:
+def outdated_note(store: str | Path, outdated: int) -> str:
     """Why so many stored results are not shown, in words; nothing where all are."""
     if not outdated:
         return ""
@@ -537,28 +543,28 @@ def left_out(store: str | Path, outdated: int) -> str:
 
 def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:
     """The benchmark and method of every run that has a checkpoint beside a store."""
-    folder = unfinished_folder(store)
-    return [name for path in sorted(folder.glob("*.safetensors")) if (name := checkpointed(path))]
+    folder = checkpoint_dir(store)
+    return [name for path in sorted(folder.glob("*.safetensors")) if (name := read_run_name(path))]
 
 
-def unfinished_folder(store: str | Path) -> Path:
+def checkpoint_dir(store: str | Path) -> Path:
     """Where the checkpoints of a store's runs are."""
     return Path(f"{store}.unfinished").resolve()
 
 
 def _place(run: RunResult) -> tuple[int, str, int, int, str, int]:
     """Where a run stands in a table: by benchmark, base and edit as they are listed, then by name and seed."""
-    method = RunSpec.named(run.benchmark, run.method, run.seed).method
+    method = RunSpec.parse(run.benchmark, run.method, run.seed).method
     edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0
     base = list(METHODS).index(method.base.name)
     known = list(BENCHMARKS).index(run.benchmark) if run.benchmark in BENCHMARKS else len(BENCHMARKS)
     return known, run.benchmark, base, edit, run.method, run.seed
 
 
-def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
+def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:
     """The seeds that a number, a text or a list means.
 
-    >>> seed_list(3), seed_list("3"), seed_list("3, 7,11"), seed_list([5]), seed_list("7, ")
+    >>> parse_seeds(3), parse_seeds("3"), parse_seeds("3, 7,11"), parse_seeds([5]), parse_seeds("7, ")
     ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5], [7])
     """
     found: list[int] = []
@@ -567,14 +573,14 @@ def seed_list(seeds: int | str | Sequence[int]) -> list[int]:
             numbers = [int(part) for part in seeds.rstrip(", ").split(",")]
             seeds = numbers if "," in seeds else numbers[0]
         if isinstance(seeds, int):
-            found = list(range(check_int("seeds", seeds))) if seeds <= MOST_SEEDS else []
+            found = list(range(check_int("seeds", seeds))) if seeds <= MAX_SEEDS else []
         else:
             found = [check_int("a seed", seed, minimum=0) for seed in seeds]
     except (TypeError, ValueError):
         found = []
     if not found or len(set(found)) < len(found) or max(found) >= 2**63:
         raise UsageError(
-            f"seeds must be a number of seeds (5, at most {MOST_SEEDS}) or different seeds from 0 on (3,7,11), "
+            f"seeds must be a number of seeds (5, at most {MAX_SEEDS}) or different seeds from 0 on (3,7,11), "
             f"not {short(seeds)}"
         )
     return found

@@ -64,12 +64,12 @@ class Entry:
 
     def parameters(self) -> dict[str, Parameter]:
         """Return what can be set: a part's parameters, a learner's memory and its size, the passes of its order."""
-        found = settable(self.part)
+        found = hyperparameters(self.part)
         if self.memory is not None:
             found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
-            found |= settable(self.memory)
+            found |= hyperparameters(self.memory)
         for maker in (self.order, self.model):
-            found |= {} if maker is None else settable(maker)
+            found |= {} if maker is None else hyperparameters(maker)
         return {k: p.replace(default=self.defaults.get(k, p.default)) for k, p in found.items()}
 
     def parameter_ids(self) -> dict[str, tuple[str, ...]]:
@@ -82,7 +82,7 @@ class Entry:
         for kind in reversed(self.part.__mro__):
             entry = self if kind is self.part else _by_class.get(kind)
             if entry is not None:
-                found |= values_on(entry.on_benchmarks, benchmark, family)
+                found |= defaults_for(entry.on_benchmarks, benchmark, family)
         return found
 
 
@@ -173,7 +173,7 @@ def register(
         if kind == "method":
             _check_memory(name, part, memory)
         source = None if is_ours(part) and not _complete else source_of(part)
-        _check_free(name, part, source)
+        _check_name_available(name, part, source)
         for table in TABLES.values():  # it may have been of another kind before its file changed
             table.pop(name, None)
         entry = Entry(
@@ -206,29 +206,29 @@ def complete() -> None:
 def unregister(sources: Iterable[Source]) -> None:
     """Remove what these sources have registered."""
     for source in list(sources):
-        for name in names_of(source):
-            for table in _every_table():
+        for name in names_from(source):
+            for table in _all_tables():
                 table.pop(name, None)
     changed()
 
 
-def names_of(source: Source) -> tuple[str, ...]:
+def names_from(source: Source) -> tuple[str, ...]:
     """Return the names that a source has registered."""
     return tuple(name for name, known in REGISTERED.items() if known == source)
 
 
-def _every_table() -> tuple[dict[str, Any], ...]:
+def _all_tables() -> tuple[dict[str, Any], ...]:
     return REGISTERED, *TABLES.values()
 
 
 def snapshot() -> list[dict[str, Any]]:
     """Return what is registered, for :func:`restore`."""
-    return [dict(table) for table in _every_table()]
+    return [dict(table) for table in _all_tables()]
 
 
 def restore(before: list[dict[str, Any]]) -> None:
     """Have registered what was then."""
-    for table, content in zip(_every_table(), before, strict=True):
+    for table, content in zip(_all_tables(), before, strict=True):
         table.clear()
         table.update(content)
     changed()
@@ -276,7 +276,7 @@ def parameter_ids(part: Callable[..., Any]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def values_on(values: Defaults, benchmark: str, family: str) -> dict[str, Any]:
+def defaults_for(values: Defaults, benchmark: str, family: str) -> dict[str, Any]:
     """Return what is said of a benchmark's family, and over it what is said of the benchmark."""
     return {**values.get(family, {}), **values.get(benchmark, {})}
 
@@ -284,7 +284,7 @@ def values_on(values: Defaults, benchmark: str, family: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- constructors
 
 
-def settable(part: Callable[..., Any]) -> dict[str, Parameter]:
+def hyperparameters(part: Callable[..., Any]) -> dict[str, Parameter]:
     """Return the arguments of a part that are settings, not other parts."""
     parts = {"model", "memory", "capacity", "editing", "retrieval", "criterion", "optimizer", "stream", "seed"}
     return {k: p for k, p in constructor_parameters(part).items() if k not in parts}
@@ -346,7 +346,7 @@ def _check_memory(name: str, learner: type, memory: type | None) -> None:
         raise UsageError(f"{name}: {learner.__name__} takes no memory, so none can be given to it")
 
 
-def _check_free(name: str, part: type, source: Source | None) -> None:
+def _check_name_available(name: str, part: type, source: Source | None) -> None:
     known = REGISTERED.get(name)
     if known is not None and source is not None:
         if known.file != source.file and known.digest != source.digest:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.engine import get_benchmark, resolve
-from gmed.engine.batched import Together
+from gmed.engine.batched import BatchedTrainer
 from gmed.errors import DivergedError
 from gmed.learners import Learner
 from gmed.streams import Stream
@@ -66,7 +66,7 @@ def learn(learner: Learner, batches: Iterable[Batch]) -> Learner:
     return learner
 
 
-def one_seed_is_one_result(text: str) -> None:
+def check_deterministic(text: str) -> None:
     """Whatever else draws random numbers in the process; and where there is a memory, another seed is another."""
     first, again = make(text), make(text)
     for number, learner in enumerate((first, again)):
@@ -78,10 +78,10 @@ def one_seed_is_one_result(text: str) -> None:
     if first.memory is not None:
         other = learn(make(text, seed=1), stream(12)).state_dict()
         apart = any(not torch.equal(other[name], t) for name, t in first.state_dict().items())
-        _owed(apart, f"{text}: seeds 0 and 1 come out alike; draw from self.random(purpose) or context.random()")
+        _require(apart, f"{text}: seeds 0 and 1 come out alike; draw from self.random(purpose) or context.random()")
 
 
-def a_state_goes_on_exactly(text: str) -> None:
+def check_save_load(text: str) -> None:
     """Saved and loaded into a learner built alike."""
     batches = list(stream(16))
     whole, resumed = learn(make(text), batches[:9]), make(text, seed=5)
@@ -92,29 +92,29 @@ def a_state_goes_on_exactly(text: str) -> None:
     _same(text, "a learner, and one that was saved and loaded (is everything in get_extra_state?)", *after)
 
 
-def memory_stays_bounded_and_finite(text: str) -> None:
+def check_memory_bounded(text: str) -> None:
     """Over a stream of odd batches, after which the learner predicts."""
     learner = learn(make(text), stream(60, sizes=(10, 1, 7, 23)))
     for name, t in learner.state_dict().items():
-        _owed(bool(torch.isfinite(t).all()), f"{text}: {name} holds NaN or infinity after 60 steps")
-    memory_is_sound(text, learner)
+        _require(bool(torch.isfinite(t).all()), f"{text}: {name} holds NaN or infinity after 60 steps")
+    check_memory_consistent(text, learner)
     predicted = learner.predict(next(stream(1))[0])
-    _owed(predicted.shape == (10,), f"{text}: predictions for 10 examples have the shape {tuple(predicted.shape)}")
+    _require(predicted.shape == (10,), f"{text}: predictions for 10 examples have the shape {tuple(predicted.shape)}")
 
 
-def memory_is_sound(text: str, learner: Learner) -> None:
+def check_memory_consistent(text: str, learner: Learner) -> None:
     """It holds as many examples as it says, where it says, none twice."""
     if (memory := learner.memory) is not None:
         within = len(memory) <= memory.capacity == len(memory.x)
-        _owed(
+        _require(
             within, f"{text}: {len(memory)} examples are stored in {len(memory.x)} slots, {memory.capacity} asked for"
         )
         stored = memory.stream_index.cpu()[torch.from_numpy(memory.occupied())]
         sound = len(set(stored.tolist())) == len(stored) and bool((stored >= 0).all())
-        _owed(sound, f"{text}: memory.filled() names slots without an example, or an example is stored twice")
+        _require(sound, f"{text}: memory.filled() names slots without an example, or an example is stored twice")
 
 
-def task_ids_are_taken_where_declared(text: str) -> None:
+def check_task_ids(text: str) -> None:
     """And nowhere else."""
     learner = make(text)
     x, y, task = next(stream(1))
@@ -122,7 +122,7 @@ def task_ids_are_taken_where_declared(text: str) -> None:
     _raises(lambda: learner.observe(*wrong), TypeError, f"{text}: observe takes what task_aware does not declare")
 
 
-def a_refused_batch_changes_nothing(text: str) -> None:
+def check_invalid_batch_is_noop(text: str) -> None:
     """One that holds NaN."""
     learner = learn(make(text), stream(8))
     before = learner.state_dict()
@@ -132,7 +132,7 @@ def a_refused_batch_changes_nothing(text: str) -> None:
     _same(text, "a learner before and after a batch that it refused", before, learner.state_dict())
 
 
-def a_diverging_step_changes_nothing(text: str) -> None:
+def check_divergence_is_noop(text: str) -> None:
     """A loss that is not finite is said, and no trace of the step is left."""
     batches = list(stream(12))
     learner = learn(make(text), batches[:6])  # the next batch begins another task
@@ -144,37 +144,39 @@ def a_diverging_step_changes_nothing(text: str) -> None:
     _same(text, "a learner before and after a step that could not be taken", before, learner.state_dict())
 
 
-def an_edit_changes_what_is_stored(text: str) -> None:
+def check_edit_changes_memory(text: str) -> None:
     """And where who is stored depends on counters and chance alone, nothing about that."""
     method = resolve(get_benchmark("split-mnist"), text, memory=ROOM)
-    if method.edit is None or method.base_name is None:
+    if method.edit is None or method.baseline_name is None:
         return
-    plain, edited = (learn(make(name), stream(20)).memory for name in (method.base_name, method.name))
+    plain, edited = (learn(make(name), stream(20)).memory for name in (method.baseline_name, method.name))
     assert plain is not None and edited is not None
     if make(text).editing.write_back:  # type: ignore[attr-defined]
-        _owed(not torch.equal(plain.x, edited.x), f"{text}: after 20 steps no stored example has been edited")
+        _require(not torch.equal(plain.x, edited.x), f"{text}: after 20 steps no stored example has been edited")
     if edited.capturable:
-        _owed(torch.equal(plain.stream_index, edited.stream_index), f"{text}: with the edit, other examples are stored")
+        _require(
+            torch.equal(plain.stream_index, edited.stream_index), f"{text}: with the edit, other examples are stored"
+        )
 
 
-def steps_decided_ahead_are_the_same_steps(text: str) -> None:
+def check_capturable(text: str) -> None:
     """Of a method that declares itself capturable, as is needed on a GPU."""
     if not make(text).is_capturable():
         return
     alone, ahead = make(text), make(text)
     batches = list(stream(40))
     x, y = (torch.cat(parts) for parts in zip(*((x, y) for x, y, _ in batches), strict=True))
-    group = Together([ahead], [Stream(x, y, (), (len(y),), 4)], 10, rows=5)
+    group = BatchedTrainer([ahead], [Stream(x, y, (), (len(y),), 4)], 10, rows=5)
     at = 0
     for task, part in groupby(batches, key=lambda batch: batch[2]):
         stop = at + sum(len(labels) for _, labels, _ in part)
-        for _ in group.learn(at, stop, *([task] if ahead.task_aware else [])):
+        for _ in group.train(at, stop, *([task] if ahead.task_aware else [])):
             pass
         at = stop
     _same(text, "steps one by one and steps decided ahead", learn(alone, batches).state_dict(), ahead.state_dict())
 
 
-def examples_are_forgotten_on_request(text: str) -> None:
+def check_example_removal(text: str) -> None:
     """All trace of them in memory is gone, nothing else is changed, and the learner goes on: also with none left."""
     learner = learn(make(text), stream(20))
     memory = learner.memory
@@ -184,39 +186,39 @@ def examples_are_forgotten_on_request(text: str) -> None:
     gone, stays = slots[::3], np.delete(slots, np.s_[::3])
     count = learner.remove_examples(stream_index=memory.stream_index[torch.from_numpy(gone)].tolist())
     after = learner.state_dict()
-    _owed(
+    _require(
         count == len(gone) and memory.occupied().tolist() == stays.tolist(), f"{text}: others than asked for are gone"
     )
     for name in before:
         if memory.has_column(name.removeprefix("memory.")) and name != "memory.origin":
             left = before[name].clone()
             left[torch.from_numpy(gone)] = 0
-            _owed(torch.equal(left, after[name]), f"{text}: {name} does not show that examples were removed")
+            _require(torch.equal(left, after[name]), f"{text}: {name} does not show that examples were removed")
         elif name != "memory.origin":
-            _owed(torch.equal(before[name], after[name]), f"{text}: forgetting changes {name}")
+            _require(torch.equal(before[name], after[name]), f"{text}: forgetting changes {name}")
     copy, batches = make(text, seed=5), list(stream(20, seed=1))
     copy.load_state_dict(after)
     states = [learn(one, batches[10:]).state_dict() for one in (learner, copy)]
     _same(text, "a learner that has forgotten, and its copy", *states)
     learner.remove_examples(where=lambda x, y: y >= 0)
-    _owed(len(memory) == 0, f"{text}: something is left after all was forgotten")
-    memory_is_sound(text, learn(learner, batches[10:]))
+    _require(len(memory) == 0, f"{text}: something is left after all was forgotten")
+    check_memory_consistent(text, learn(learner, batches[10:]))
 
 
 CHECKS: tuple[Callable[[str], None], ...] = (
-    one_seed_is_one_result,
-    a_state_goes_on_exactly,
-    memory_stays_bounded_and_finite,
-    task_ids_are_taken_where_declared,
-    a_refused_batch_changes_nothing,
-    a_diverging_step_changes_nothing,
-    an_edit_changes_what_is_stored,
-    steps_decided_ahead_are_the_same_steps,
-    examples_are_forgotten_on_request,
+    check_deterministic,
+    check_save_load,
+    check_memory_bounded,
+    check_task_ids,
+    check_invalid_batch_is_noop,
+    check_divergence_is_noop,
+    check_edit_changes_memory,
+    check_capturable,
+    check_example_removal,
 )
 
 
-def _owed(kept: bool, complaint: str) -> None:
+def _require(kept: bool, complaint: str) -> None:
     if not kept:
         raise AssertionError(complaint)
 
@@ -231,4 +233,4 @@ def _raises(call: Callable[[], Any], wanted: type[Exception], complaint: str) ->
 
 def _same(text: str, who: str, left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> None:
     apart = sorted(left.keys() ^ right.keys()) or [k for k in left if not torch.equal(left[k], right[k])]
-    _owed(not apart, f"{text}: {who} differ in {', '.join(apart[:3])}")
+    _require(not apart, f"{text}: {who} differ in {', '.join(apart[:3])}")

@@ -13,7 +13,7 @@ from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, default_store
 from gmed.results import Failure, Store
-from gmed.results.formatting import as_typed
+from gmed.results.formatting import to_cli_args
 from gmed.results.tuning import GRIDS, TUNED, candidates, chosen, scores
 
 
@@ -73,7 +73,7 @@ def tune(
     which = asked.benchmark_id
     benchmark = str(which.variant())
     if which.tuning:
-        tuned = shlex.join(["gmed", "tune", *as_typed(benchmark, method)])
+        tuned = shlex.join(["gmed", "tune", *to_cli_args(benchmark, method)])
         raise UsageError(f"{which}: what another benchmark is tuned on; tune that one: {tuned}")
     named = candidates(benchmark, method)
     beforehand = replace(

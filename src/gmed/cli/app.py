@@ -18,11 +18,11 @@ import typer
 
 from gmed._version import __version__
 from gmed.callbacks import Watcher
-from gmed.cli.completion import add_completion
+from gmed.cli.completion import register_completion
 from gmed.cli.console import (
     DONE,
-    INTERRUPTED,
-    RUN_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_RUN_FAILED,
     LiveProgress,
     make_console,
     render_table,
@@ -31,32 +31,32 @@ from gmed.cli.console import (
     show_speeds,
 )
 from gmed.cli.data import data_app
-from gmed.cli.doctor import add_doctor
-from gmed.cli.epilogs import ByUse, add_examples
+from gmed.cli.doctor import register_doctor
+from gmed.cli.epilogs import OrderedGroup, register_epilogs
 from gmed.cli.exit import run_program
-from gmed.cli.fit import add_fit
+from gmed.cli.fit import register_fit
 from gmed.cli.options import DataDir, Extension, Model, Over, StoreFile, with_options
-from gmed.cli.paper import add_reproduce
-from gmed.cli.report import add_report
-from gmed.cli.results import add_commands
-from gmed.cli.tune import add_tune
-from gmed.cli.watch import add_watch
+from gmed.cli.paper import register_reproduce
+from gmed.cli.report import register_report
+from gmed.cli.results import register_results
+from gmed.cli.tune import register_tune
+from gmed.cli.watch import register_watch
 from gmed.engine import BenchmarkId
 from gmed.engine.bench import bench as measure
-from gmed.engine.bench import where_measured
+from gmed.engine.bench import environment_of
 from gmed.engine.benchmarks import BENCHMARKS, Benchmark
-from gmed.engine.custom_model import OwnModel
+from gmed.engine.custom_model import ModelRef
 from gmed.errors import check_int
-from gmed.experiment import Experiment, default_store, left_out, stored_results
-from gmed.integrations.tensorboard import TensorBoardCurves
+from gmed.experiment import Experiment, default_store, outdated_note, stored_results
+from gmed.integrations.tensorboard import TensorBoardCallback
 from gmed.io.user_code import read_installed
-from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, values_on
+from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, defaults_for
 from gmed.report.grouping import without_tuning
 from gmed.results import Results
 from gmed.results.tables import Table, texts
 
 app = typer.Typer(
-    cls=ByUse,
+    cls=OrderedGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -65,14 +65,14 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
-add_commands(app)
-add_report(app)
-add_reproduce(app)
-add_tune(app)
-add_doctor(app)
-add_watch(app)
-add_fit(app)
-add_completion(app)
+register_results(app)
+register_report(app)
+register_reproduce(app)
+register_tune(app)
+register_doctor(app)
+register_watch(app)
+register_fit(app)
+register_completion(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
 
@@ -120,16 +120,16 @@ def run(
         with ExitStack() as stack:
             watcher: Watcher = stack.enter_context(progress)
             if tensorboard is not None:
-                watcher = stack.enter_context(TensorBoardCurves(Path(tensorboard), progress))
+                watcher = stack.enter_context(TensorBoardCallback(Path(tensorboard), progress))
             results = experiment.run(rerun=rerun, watcher=watcher)
     except KeyboardInterrupt:
         progress.console.print(
             f"Stopped. Finished runs are kept in {experiment.store}, others from their last checkpoint on; "
             "the same command goes on from there.",
         )
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     _print(replace(results, over=over), as_json)
-    raise typer.Exit(RUN_FAILED if results.failures else DONE)
+    raise typer.Exit(EXIT_RUN_FAILED if results.failures else DONE)
 
 
 @app.command()
@@ -144,7 +144,7 @@ def table(
 ) -> None:
     """Show stored results beside the published ones."""
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
-    notes = [left_out(store or default_store(), outdated)]
+    notes = [outdated_note(store or default_store(), outdated)]
     if benchmark is None or not BenchmarkId.parse(benchmark).tuning:
         notes.append(_tuning_left_out(results))
         results = without_tuning(results)
@@ -172,10 +172,10 @@ def bench(
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     if model is not None:
-        benchmark = OwnModel.given(model).on(benchmark)
+        benchmark = ModelRef.from_user(model).qualify(benchmark)
     for method in methods:
         speeds += measure(benchmark, method, replicas=counts, steps=check_int("steps", steps), device=device)
-    environment = where_measured(device)
+    environment = environment_of(device)
     if as_json:
         print(json.dumps({"environment": environment, "speeds": [speed.to_dict() for speed in speeds]}, indent=2))
     else:
@@ -197,7 +197,7 @@ def list_(
     folder = Path(data_dir) if data_dir else None
     shown = Table(texts("name", "data", "stream"), "Benchmarks")
     sharp = [b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning]
-    problems = {b.name: b.data_problem(folder) for b in sharp}
+    problems = {b.name: b.missing_data(folder) for b in sharp}
     for b in sharp:
         shown.add(b.name, "missing" if problems[b.name] else "present", b.summary)
     console.print(render_table(shown))
@@ -217,7 +217,7 @@ def list_(
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
 
 
-add_examples(app)
+register_epilogs(app)
 
 
 def _defaults_on(benchmark: Benchmark) -> Iterator[str]:
@@ -227,7 +227,7 @@ def _defaults_on(benchmark: Benchmark) -> Iterator[str]:
         if values := entry.defaults_on(*where):
             yield f"{name}({_pairs(values)})"
         for edit, declared in entry.edits_on_benchmarks.items():
-            if values := values_on(declared, *where):
+            if values := defaults_for(declared, *where):
                 yield f"{name}+{edit}({_pairs(values)})"
 
 
@@ -242,9 +242,11 @@ def _defaults(parameters: dict[str, Parameter]) -> str:
 def _tuning_left_out(results: Results) -> str:
     """How many runs of tuning there are, and how to see them, in words; nothing where there are none."""
     ended = [*(run.benchmark for run in results.runs), *(failure.benchmark for failure in results.failures)]
-    tried = [name for name in ended if BenchmarkId.parse(name).tuning]
-    names = " or ".join(map(shlex.quote, dict.fromkeys(tried)))
-    return f"runs of tuning are left out ({len(tried)}); to see them: gmed table {names}" if tried else ""
+    tuning_scores = [name for name in ended if BenchmarkId.parse(name).tuning]
+    names = " or ".join(map(shlex.quote, dict.fromkeys(tuning_scores)))
+    return (
+        f"runs of tuning are left out ({len(tuning_scores)}); to see them: gmed table {names}" if tuning_scores else ""
+    )
 
 
 def _print(results: Results, as_json: bool) -> None:

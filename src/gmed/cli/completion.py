@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from gmed.cli.report import Format
-from gmed.data.registry import CATALOGUE
+from gmed.data.registry import DATASETS
 from gmed.engine.benchmarks import BENCHMARKS
-from gmed.paper.artifacts import STUDIES
+from gmed.paper.artifacts import ARTIFACTS
 from gmed.registry import EDITS, METHODS
 
 
@@ -23,7 +23,7 @@ class Shell(StrEnum):
     fish = "fish"
 
 
-FEW: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "--device": ("auto", "cpu", "cuda"),
     "--format": tuple(Format),
     "--split": ("by-class", "by-time", "by-column=", "none"),
@@ -57,7 +57,7 @@ class Words:
     further: tuple[str, ...]
 
 
-def add_completion(app: typer.Typer) -> None:
+def register_completion(app: typer.Typer) -> None:
     """Make it a command of the program."""
     app.command("completion")(_completion)
 
@@ -79,7 +79,7 @@ def _visit(command: Any, path: str = "") -> Iterator[tuple[str, Words]]:
             commands={name: _line(each.help) for name, each in inner.items()},
             options={**{name: _line(part.help) for name, part in named.items()}, "--help": "Show help and exit"},
             taking=taking,
-            values={name: FEW[name] for name in taking if name in FEW},
+            values={name: CHOICES[name] for name in taking if name in CHOICES},
             first=first,
             further=further,
         ),
@@ -95,9 +95,9 @@ def _arguments(path: str, names: list[str]) -> tuple[tuple[str, ...], tuple[str,
         "benchmark": tuple(b.name for b in BENCHMARKS.values() if not b.tuning and not b.fuzzy),
         "methods": (*METHODS, *edited),
         "method": tuple(edited),
-        "target": tuple(STUDIES),
+        "target": tuple(ARTIFACTS),
         "shell": tuple(Shell),
-        "name": tuple(CATALOGUE) if path.startswith("data") else (),
+        "name": tuple(DATASETS) if path.startswith("data") else (),
     }
     words = [known.get(name, ()) for name in names]
     return (words[0] if words else ()), tuple(word for each in words[1:] for word in each)
@@ -182,7 +182,7 @@ def fish(program: dict[str, Words]) -> str:
             few = f" -f -a {_quoted(' '.join(words.values[name]))}" if name in words.values else ""
             lines.append(f"complete -c gmed -n {_quoted(seen)} {kind}{taking}{few} -d {_quoted(about)}")
         if names := " ".join((*words.first, *words.further)):
-            alone = "" if path in OR_A_FILE else " -f"
+            alone = "" if path in ACCEPTS_FILES else " -f"
             lines.append(f"complete -c gmed{alone} -n {_quoted(seen)} -a {_quoted(names)}")
     return "\n".join(lines) + "\n"
 
@@ -191,7 +191,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-OR_A_FILE = {"run", "table", "tune", "bench", "rm"}
+ACCEPTS_FILES = {"run", "table", "tune", "bench", "rm"}
 """Commands whose names may also be those of files."""
 
 SCRIPTS: dict[Shell, Callable[[dict[str, Words]], str]] = {Shell.bash: bash, Shell.zsh: zsh, Shell.fish: fish}

@@ -29,13 +29,13 @@ from gmed.data import dataset as data
 from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
 from gmed.paper import quantities
-from gmed.paper.artifacts import Finding
-from gmed.paper.plan import SMALL_VERSION
-from gmed.paper.status import Standing
+from gmed.paper.artifacts import ArtifactResult
+from gmed.paper.plan import QUICK_WARNING
+from gmed.paper.status import ArtifactStatus
 from gmed.paper.tables import Reproduction
 from gmed.results import Failure, Results
-from gmed.results.comparisons import Comparison, levels_in_words
-from gmed.results.formatting import beside, describe_gain, duration, first_line, p_value, spread
+from gmed.results.comparisons import Comparison, describe_levels
+from gmed.results.formatting import beside, duration, first_line, format_gain, p_value, spread
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
@@ -75,7 +75,7 @@ def _text(column: Column, cell: Cell) -> Text:
     return Text(text + cell.marks, style=cell.color or ("bold" if cell.strong else ""))
 
 
-DONE, RUN_FAILED, BAD_USAGE, INTERRUPTED, OUTPUT_CLOSED = 0, 1, 2, 130, 141
+DONE, EXIT_RUN_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED = 0, 1, 2, 130, 141
 """Exit codes; the last is that of programs that SIGPIPE ends."""
 
 
@@ -89,7 +89,7 @@ def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
     """A bar on standard error, from the first progress on; nothing where nobody is watching live."""
     console = make_console(stderr=True)
     if not console.is_terminal:
-        yield data.unwatched
+        yield data.no_progress
         return
     columns = (TextColumn(name), BarColumn(bar_width=30), amount, TextColumn("left"), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True)
@@ -219,14 +219,14 @@ def show_results(console: Console, results: Results) -> None:
             console.print("! more than two standard errors from the published mean")
         gained = [(row, row.gain) for row in own if row.gain is not None]
         for row, gain in gained:
-            console.print(f"{row.method} over {row.gain_over}: {describe_gain(gain)}")
+            console.print(f"{row.method} over {row.gain_over}: {format_gain(gain)}")
         if gained:
             console.print("(paired by seed; p: one-tailed t-test; d: mean / standard deviation)")
     for failure in results.failures:
         _show_failure(console, failure)
 
 
-def show_tuned(console: Console, found: Tuned) -> None:
+def show_tuning(console: Console, found: Tuned) -> None:
     """Held-out accuracy over the grid: the first parameter down, the second, if there is one, across."""
     down = list(dict.fromkeys(point[0] for point in found.scores))
     across = list(dict.fromkeys(point[1:] for point in found.scores))
@@ -249,11 +249,11 @@ def show_tuned(console: Console, found: Tuned) -> None:
         console.print(f"{_runs(len(found.failures))} failed; one that diverged counts as 0, others must be run again")
 
 
-BY_MATRIX = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
-ON_THE_WAY = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_mb"
+MATRIX_METRICS = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
+ONLINE_METRICS = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_mb"
 """Metrics in the order they are shown: those of the accuracy matrix, and those of learning itself."""
 
-IN_PERCENT = {*BY_MATRIX, "prequential"}
+IN_PERCENT = {*MATRIX_METRICS, "prequential"}
 
 
 def show_metrics(console: Console, results: Results) -> None:
@@ -267,7 +267,7 @@ def show_metrics(console: Console, results: Results) -> None:
             "means in %",
             "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
         )
-        for title, names in zip(titles, (BY_MATRIX, ON_THE_WAY), strict=True):
+        for title, names in zip(titles, (MATRIX_METRICS, ONLINE_METRICS), strict=True):
             headings = (name.replace("_", "\n") for name in ("n", *names))
             table = Table([METHOD, *numbers(*headings)], f"{benchmark}: {title}")
             for method, runs in found.items():
@@ -289,7 +289,7 @@ def _mean(runs: Sequence[Metrics], name: str) -> str:
 def show_reproduction(console: Console, found: Reproduction) -> None:
     """A table of the paper beside ours, column by column, then its comparisons."""
     target = found.target
-    console.print(f"{target.table}: {target.title}.{' ' + SMALL_VERSION if found.quick else ''}")
+    console.print(f"{target.table}: {target.title}.{' ' + QUICK_WARNING if found.quick else ''}")
     for benchmark in dict.fromkeys(row.cell.benchmark for row in found.rows):
         table = Table([METHOD, *numbers("n", "ours", "paper", "difference [95 %]")], f"{benchmark}: accuracy %")
         for row in found.rows:
@@ -301,12 +301,12 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
                 table.add(row.cell.method, row.n, ours, printed, f"{apart.mean:+.2f}{interval}")
         console.print(render_table(table, boxed=True))
     if found.rows:
-        console.print(f"({_whose_spread(found)})")
+        console.print(f"({_describe_intervals(found)})")
     for c in found.comparisons:
         _show_comparison(console, c, len(found.comparisons))
     if found.comparisons and not found.quick:
         console.print(
-            f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {levels_in_words(target.levels)})"
+            f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
         )
     for c in found.best:
         console.print(f"The best edited method against the previous best, by {c.chosen}:")
@@ -320,7 +320,7 @@ def show_reproduction(console: Console, found: Reproduction) -> None:
         _show_failure(console, failure)
 
 
-def _whose_spread(found: Reproduction) -> str:
+def _describe_intervals(found: Reproduction) -> str:
     """What the intervals of differences from the paper are made of."""
     published = [row.cell.published for row in found.rows]
     if all(number.std is None for number in published):
@@ -332,7 +332,7 @@ def _whose_spread(found: Reproduction) -> str:
 
 
 def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
-    console.print(f"{c.benchmark}: {c.method} over {c.rival}: {describe_gain(c.gain, c.marks)}")
+    console.print(f"{c.benchmark}: {c.method} over {c.rival}: {format_gain(c.gain, c.marks)}")
     if c.published_gain is not None:
         printed = "" if c.published_p is None else f", p = {c.published_p:g}"
         console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{printed}")
@@ -343,7 +343,7 @@ def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
         )
 
 
-def show_finding(console: Console, found: Finding | Reproduction) -> None:
+def show_artifact(console: Console, found: ArtifactResult | Reproduction) -> None:
     """A table or a figure of the paper: ours beside the published numbers, and the files that were written."""
     if isinstance(found, Reproduction):
         show_reproduction(console, found)
@@ -352,7 +352,7 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
         show_reproduction(console, found.table)
     else:
         study = found.study
-        console.print(f"{study.where}: {study.title}.{' ' + SMALL_VERSION if found.quick else ''}")
+        console.print(f"{study.where}: {study.title}.{' ' + QUICK_WARNING if found.quick else ''}")
     if found.numbers:
         _show_numbers(console, found)
     for c in found.comparisons:
@@ -371,7 +371,7 @@ def show_finding(console: Console, found: Finding | Reproduction) -> None:
         console.print(", ".join([f"wrote {first}", *(path.suffix for path in others)]), soft_wrap=True)
 
 
-def _show_numbers(console: Console, found: Finding) -> None:
+def _show_numbers(console: Console, found: ArtifactResult) -> None:
     table = Table([*texts("benchmark", "quantity"), *numbers("n", "ours", "paper")])
     for number in found.numbers:
         paper = MISSING if number.published is None else beside(number.published, number.published_std)
@@ -385,7 +385,7 @@ def _show_numbers(console: Console, found: Finding) -> None:
             )
 
 
-def show_survey(console: Console, standings: Sequence[Standing]) -> None:
+def show_artifact_status(console: Console, standings: Sequence[ArtifactStatus]) -> None:
     """What can be reproduced: what it shows, the data it needs, and what is left to compute."""
     headings = texts("target\n  in the paper", "shows\n  data sets"), numbers("runs stored\nseeds", "time\nleft")
     table = Table([*headings[0], *headings[1]])
@@ -410,7 +410,7 @@ def show_survey(console: Console, standings: Sequence[Standing]) -> None:
             console.print(note)
 
 
-def _time_left(standing: Standing) -> str:
+def _time_left(standing: ArtifactStatus) -> str:
     known = duration(standing.seconds) if standing.seconds else ""
     if standing.unknown:
         return f"{known}+" if known else "?"

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
 
-from gmed.cli.console import BAD_USAGE, DONE, INTERRUPTED, make_console, progress_bar, render_table
+from gmed.cli.console import DONE, EXIT_INTERRUPTED, EXIT_USAGE, make_console, progress_bar, render_table
 from gmed.cli.options import DataDir
-from gmed.data.registry import CATALOGUE, get_entry
+from gmed.data.registry import DATASETS, get_dataset_info
 from gmed.errors import DataError
 from gmed.results.tables import Table, texts
 
@@ -26,12 +26,12 @@ def data(context: typer.Context) -> None:
     if context.invoked_subcommand:
         return
     shown = Table(texts("name", "images", "disk"))
-    for entry in CATALOGUE.values():
+    for entry in DATASETS.values():
         shown.add(entry.name, entry.images, entry.disk)
     console = make_console()
     console.print(render_table(shown))
     console.print()
-    for entry in CATALOGUE.values():
+    for entry in DATASETS.values():
         try:
             console.print(f"{entry.name} is in {entry.find(None)}", soft_wrap=True)
         except DataError as missing:
@@ -43,10 +43,10 @@ def data_fetch(name: Name) -> None:
     """Download a data set into the cache; a download that was cut goes on where it was."""
     try:
         with progress_bar(name, DownloadColumn()) as progress:
-            folder = get_entry(name).fetch(progress)
+            folder = get_dataset_info(name).fetch(progress)
     except KeyboardInterrupt:
         make_console(stderr=True).print("Stopped. The same command goes on from there.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     make_console().print(f"{name} is in {folder}", soft_wrap=True)
 
 
@@ -58,7 +58,7 @@ def data_verify(
     """Read and check every file of a data set."""
     folder = Path(data_dir) if data_dir else None
     console, bad = make_console(), False
-    for entry in [get_entry(name)] if name else CATALOGUE.values():
+    for entry in [get_dataset_info(name)] if name else DATASETS.values():
         try:
             where = entry.find(folder)
         except DataError:
@@ -75,13 +75,13 @@ def data_verify(
         else:
             images = f"{len(found.y_train):,} + {len(found.y_test):,} images, {found.num_classes} classes"
             console.print(f"{entry.name}: sound, {images}, in {where}", soft_wrap=True)
-    raise typer.Exit(BAD_USAGE if bad else DONE)
+    raise typer.Exit(EXIT_USAGE if bad else DONE)
 
 
 @data_app.command("remove")
 def data_remove(name: Name) -> None:
     """Remove what was fetched or decoded into the cache; folders of your own stay."""
-    removed = get_entry(name).remove()
+    removed = get_dataset_info(name).remove()
     for path in removed:
         make_console().print(f"removed {path}", soft_wrap=True)
     if not removed:

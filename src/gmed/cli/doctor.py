@@ -19,14 +19,14 @@ import torch
 import typer
 
 from gmed._version import __version__
-from gmed.cli.console import BAD_USAGE, DONE, make_console, render_table
+from gmed.cli.console import DONE, EXIT_USAGE, make_console, render_table
 from gmed.cli.options import StoreFile
-from gmed.data.registry import CATALOGUE
+from gmed.data.registry import DATASETS
 from gmed.editing import edit_examples
-from gmed.engine.executors.local import usual_workers
+from gmed.engine.executors.local import default_workers
 from gmed.errors import DataError, StoreError
 from gmed.experiment import default_store, unfinished_runs
-from gmed.results.connection import Opened
+from gmed.results.connection import StoreConnection
 from gmed.results.store import APPLICATION_ID, EVERY_RUN, SCHEMA_VERSION, decode_text
 from gmed.results.stored_runs import row_name, row_problem
 from gmed.results.tables import Cell, Table, texts
@@ -36,7 +36,7 @@ SOUND, NOTE, PROBLEM = "ok", "note", "problem"
 NAMED = 20
 """How many damaged runs are named."""
 
-LITTLE_ROOM = 2**30
+MIN_FREE_BYTES = 2**30
 """Bytes on a disk below which a sweep's checkpoints may not fit."""
 
 
@@ -59,13 +59,13 @@ class Sign:
     text: str
 
 
-def examine(store: str | Path) -> list[Sign]:
+def run_checks(store: str | Path) -> list[Sign]:
     """Look at versions, arithmetic, the device, threads, extras, data sets and a store.
 
-    >>> [sign.state for sign in examine("there-is-none.db") if sign.about == "store"]
+    >>> [sign.state for sign in run_checks("there-is-none.db") if sign.about == "store"]
     ['note']
     """
-    return [*_versions(), _arithmetic(), _device(), *_threads(), *_extras(), *_data(), *_store(Path(store))]
+    return [*_versions(), _check_edit(), _device(), *_threads(), *_extras(), *_data(), *_store(Path(store))]
 
 
 def _versions() -> Iterator[Sign]:
@@ -74,7 +74,7 @@ def _versions() -> Iterator[Sign]:
     yield Sign("packages", SOUND, f"torch {torch.__version__}, numpy {np.__version__}")
 
 
-def _arithmetic() -> Sign:
+def _check_edit() -> Sign:
     """Compare an edit of a linear model with what the formula gives by hand."""
     model, x, y = torch.nn.Linear(3, 2).double(), torch.eye(3).double(), torch.tensor([0, 1, 0])
     edited = edit_examples(model, x, y, x, y, lr=0.5, alpha=1.0, beta=0.1)
@@ -103,7 +103,7 @@ def _device() -> Sign:
 
 
 def _threads() -> Iterator[Sign]:
-    cores = usual_workers(on_gpu=False)
+    cores = default_workers(on_gpu=False)
     yield Sign("threads", SOUND, f"{cores} usable cores: gmed run starts as many workers, of one torch thread each")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > cores:
@@ -138,7 +138,7 @@ def _installed(distribution: str) -> bool:
 
 
 def _data() -> Iterator[Sign]:
-    for entry in CATALOGUE.values():
+    for entry in DATASETS.values():
         try:
             yield Sign("data", SOUND, f"{entry.name} is in {entry.find(None)}")
         except DataError:
@@ -153,13 +153,13 @@ def _store(path: Path) -> Iterator[Sign]:
     folder = next(place for place in path.resolve().parents if place.exists())
     if not os.access(folder, os.W_OK):
         yield Sign("store", PROBLEM, f"{folder} cannot be written to; choose another --store")
-    elif (free := shutil.disk_usage(folder).free) < LITTLE_ROOM:
+    elif (free := shutil.disk_usage(folder).free) < MIN_FREE_BYTES:
         yield Sign("store", NOTE, f"only {free / 2**20:.0f} MiB are free in {folder}")
 
 
 def _opened(path: Path) -> Iterator[Sign]:
     try:
-        opened = Opened(str(path), to_write=False)
+        opened = StoreConnection(str(path), to_write=False)
         try:
             yield from _looked_at(path, opened.database)
             opened.check_unchanged()
@@ -200,10 +200,10 @@ def _looked_at(path: Path, database: sqlite3.Connection) -> Iterator[Sign]:
         yield Sign("store", SOUND, f"{path} is sound: {runs} runs, {len(unfinished_runs(path))} unfinished{older}")
 
 
-COLOURS = {SOUND: "green", NOTE: "yellow", PROBLEM: "bold red"}
+COLORS = {SOUND: "green", NOTE: "yellow", PROBLEM: "bold red"}
 
 
-def add_doctor(app: typer.Typer) -> None:
+def register_doctor(app: typer.Typer) -> None:
     """Make it a command of the program."""
     app.command("doctor")(_doctor)
 
@@ -213,7 +213,7 @@ def _doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
 ) -> None:
     """Look at versions, device, threads, extras, data sets and the store; change nothing."""
-    signs = examine(store or default_store())
+    signs = run_checks(store or default_store())
     problems = sum(sign.state == PROBLEM for sign in signs)
     if as_json:
         print(json.dumps([asdict(sign) for sign in signs], indent=2))
@@ -222,8 +222,8 @@ def _doctor(
         said = ""
         for sign in signs:
             about, said = (sign.about if sign.about != said else ""), sign.about
-            shown.add(about, Cell(sign.state, color=COLOURS[sign.state]), sign.text)
+            shown.add(about, Cell(sign.state, color=COLORS[sign.state]), sign.text)
         console = make_console()
         console.print(render_table(shown))
         console.print(f"\n{problems} problem{'s' * (problems != 1)}" if problems else "\nNo problems.")
-    raise typer.Exit(BAD_USAGE if problems else DONE)
+    raise typer.Exit(EXIT_USAGE if problems else DONE)

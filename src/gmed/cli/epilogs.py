@@ -39,23 +39,23 @@ EXAMPLES = {
 """By command, those first that are used most."""
 
 
-class ByUse(TyperGroup):
+class OrderedGroup(TyperGroup):
     """The program, whose help lists commands as they are listed here."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(self.commands, key=list(EXAMPLES).index)
 
 
-def add_examples(app: typer.Typer, path: str = "") -> None:
+def register_epilogs(app: typer.Typer, path: str = "") -> None:
     """Put them below the help of the program, and of the commands and groups that it has."""
-    app.info.epilog = _below(path)
+    app.info.epilog = _epilog(path)
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
-        command.epilog = _below(f"{path} {name}".strip())
+        command.epilog = _epilog(f"{path} {name}".strip())
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            add_examples(group.typer_instance, f"{path} {group.name}".strip())
+            register_epilogs(group.typer_instance, f"{path} {group.name}".strip())
 
 
-def _below(name: str) -> str:
+def _epilog(name: str) -> str:
     return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in EXAMPLES[name])])

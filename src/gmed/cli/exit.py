@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from gmed.cli.console import BAD_USAGE, OUTPUT_CLOSED
+from gmed.cli.console import EXIT_OUTPUT_CLOSED, EXIT_USAGE
 from gmed.errors import GmedError, GmedWarning
 
 
@@ -80,10 +80,10 @@ def run_program(program: Callable[[], object]) -> None:
                 continue
             stream.silence()
         if error.is_closed:
-            sys.exit(OUTPUT_CLOSED)
+            sys.exit(EXIT_OUTPUT_CLOSED)
         with suppress(OutputError):
             print(f"gmed: {error}", file=sys.stderr, flush=True)
-        sys.exit(BAD_USAGE)
+        sys.exit(EXIT_USAGE)
     finally:
         sys.stdout, sys.stderr = before
 
@@ -93,7 +93,7 @@ def _run(program: Callable[[], object]) -> None:
         program()
     except GmedError as error:
         print(f"gmed: {error}", file=sys.stderr)
-        sys.exit(BAD_USAGE)
+        sys.exit(EXIT_USAGE)
     finally:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()

@@ -17,7 +17,7 @@ import scipy
 import typer
 from rich.progress import DownloadColumn
 
-from gmed.cli.console import DONE, INTERRUPTED, make_console, progress_bar
+from gmed.cli.console import DONE, EXIT_INTERRUPTED, make_console, progress_bar
 from gmed.cli.options import Drop
 from gmed.errors import DataError, UsageError
 from gmed.io.files import atomic_write, check_output_path, csv_cell
@@ -27,7 +27,7 @@ from gmed.online.table_fit import Learned, TableFit, fit_table, predict_table
 USUAL = Settings()
 
 
-def add_fit(app: typer.Typer) -> None:
+def register_fit(app: typer.Typer) -> None:
     """Make them commands of the program."""
     app.command()(fit)
     app.command()(predict)
@@ -76,8 +76,8 @@ def fit(
     )
     check_output_path(wanted.model)
     console = make_console(stderr=True)
-    with _asked_to_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
-        every, told = checkpoint_every, _Teller()
+    with graceful_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
+        every, told = checkpoint_every, _ProgressPrinter()
         learned = fit_table(wanted, checkpoint_every=every, progress=progress, watch=told, stop=stop)
     if learned.repeated:
         console.print(f"{wanted.model.resolve()} was made by this very fit; nothing was learned again", soft_wrap=True)
@@ -85,7 +85,7 @@ def fit(
         console.print(f"went on after row {learned.resumed:,}")
     if not learned.finished:
         console.print(f"Stopped after row {learned.rows:,}. The same command goes on from there.")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     classes = len(learned.classifier.labels.met)
     console.print(
         f"{learned.rows:,} rows, {classes} classes; {learned.right / learned.rows:.1%} were right before they were "
@@ -140,7 +140,7 @@ def _opened(out: str | None) -> Iterator[TextIO]:
         text.detach()  # flushes
 
 
-class _Teller:
+class _ProgressPrinter:
     """A line now and then, where nobody is watching live."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class _Teller:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+def graceful_stop() -> Iterator[Callable[[], bool]]:
     """Inside, Ctrl-C and a request to terminate wait for the end of a step; the second is not waited for."""
     asked = False
 

@@ -8,15 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli.console import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_finding, show_survey
+from gmed.cli.console import (
+    DONE,
+    EXIT_INTERRUPTED,
+    EXIT_RUN_FAILED,
+    LiveProgress,
+    make_console,
+    show_artifact,
+    show_artifact_status,
+)
 from gmed.cli.options import with_options
 from gmed.errors import UsageError
-from gmed.experiment import MOST_SEEDS, default_store
-from gmed.paper.artifacts import STUDIES, Asked, get_study
-from gmed.paper.status import survey
+from gmed.experiment import MAX_SEEDS, default_store
+from gmed.paper.artifacts import ARTIFACTS, Request, get_artifact
+from gmed.paper.status import artifact_status
 
 
-def add_reproduce(app: typer.Typer) -> None:
+def register_reproduce(app: typer.Typer) -> None:
     """Make it a command of the program."""
     app.command("reproduce")(_reproduce)
 
@@ -29,7 +37,7 @@ def _reproduce(
         bool | None, typer.Option("--estimate/--no-estimate", help="With --list: measure speeds [yes]")
     ] = None,
     benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, max=MOST_SEEDS, help="How many [the paper's, 10 or 20]")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, max=MAX_SEEDS, help="How many [the paper's, 10 or 20]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
     out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
     *,
@@ -46,7 +54,7 @@ def _reproduce(
     columns = [name.strip() for name in (benchmarks or "").split(",") if name.strip()]
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
-    study = get_study(target)
+    study = get_artifact(target)
     console, opened = make_console(stderr=True), list[LiveProgress]()
 
     def watch() -> LiveProgress:
@@ -55,19 +63,19 @@ def _reproduce(
         return opened[-1]
 
     try:
-        found = study.carry_out(Asked(columns, seeds, quick, Path(out), watch, how))
+        found = study.run(Request(columns, seeds, quick, Path(out), watch, how))
     except KeyboardInterrupt:
         _close(opened)
         kept = f"What is finished is kept in {how['store']}; the same command goes on from there."
         console.print(f"Stopped. {kept if study.stored else 'Nothing of it is kept.'}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         _close(opened)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
-        show_finding(make_console(), found)
-    raise typer.Exit(RUN_FAILED if found.failures else DONE)
+        show_artifact(make_console(), found)
+    raise typer.Exit(EXIT_RUN_FAILED if found.failures else DONE)
 
 
 def _close(opened: list[LiveProgress]) -> None:
@@ -84,8 +92,8 @@ def _list(options: dict[str, Any], estimate: bool, as_json: bool) -> None:
 
     measure = tell if estimate else None
     known = {name: options[name] for name in ("store", "data_dir", "device") if name in options}
-    standings = survey(STUDIES.values(), measure=measure, **known)
+    standings = artifact_status(ARTIFACTS.values(), measure=measure, **known)
     if as_json:
         print(json.dumps([standing.to_dict() for standing in standings], indent=2))
     else:
-        show_survey(make_console(), standings)
+        show_artifact_status(make_console(), standings)

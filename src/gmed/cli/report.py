@@ -15,13 +15,13 @@ from rich.progress import MofNCompleteColumn
 from gmed.cli.console import make_console, progress_bar
 from gmed.cli.options import DataDir, Extension, StoreFile
 from gmed.data.dataset import Progress
-from gmed.engine.config import pick_device
-from gmed.engine.custom_model import OwnModel
+from gmed.engine.config import resolve_device
+from gmed.engine.custom_model import ModelRef
 from gmed.errors import UsageError
-from gmed.experiment import default_store, left_out, stored_results
+from gmed.experiment import default_store, outdated_note, stored_results
 from gmed.io.files import check_output_path, write_bytes
 from gmed.paper.artifacts.charts import require_folder, require_libraries
-from gmed.report import find_contents, html, watch_edits
+from gmed.report import collect, html, watch_edits
 from gmed.report.grouping import without_tuning
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results
@@ -41,7 +41,7 @@ TABLES: dict[Format, tuple[str, Callable[[Results], str]]] = {
 }
 
 
-def add_report(app: typer.Typer) -> None:
+def register_report(app: typer.Typer) -> None:
     """Make it a command of the program."""
     app.command("report")(_report)
 
@@ -69,7 +69,7 @@ def _report(
     if form is Format.html:
         require_libraries("reports")
     results, outdated = stored_results(path, benchmark, methods or [])
-    note = left_out(path, outdated)
+    note = outdated_note(path, outdated)
     if not results.runs and not results.failures:
         raise UsageError(f"{path}: nothing to report; {note or 'gmed run makes results'}")
     if note:
@@ -82,10 +82,10 @@ def _report(
     check_output_path(file)
     if form is Format.html:
         for named in model or []:
-            OwnModel.given(named)
+            ModelRef.from_user(named)
         if gallery:
             _watch(results, path, device, Path(data_dir) if data_dir else None)
-        contents = find_contents(
+        contents = collect(
             results, outdated, path, benchmark, methods or [], data_dir=Path(data_dir) if data_dir else None
         )
         text = html(contents)
@@ -106,6 +106,6 @@ def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> 
         with progress_bar("examples seen", MofNCompleteColumn()) as progress:
             yield progress
 
-    failed = watch_edits(results, store, device=pick_device(device).type, data_dir=data_dir, shown=shown)
+    failed = watch_edits(results, store, device=resolve_device(device).type, data_dir=data_dir, shown=shown)
     for spec, error in failed.items():
         console.print(f"not watched: {spec}: {error}")

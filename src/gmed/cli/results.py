@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gmed.cli.console import DONE, RUN_FAILED, make_console, render_table
+from gmed.cli.console import DONE, EXIT_RUN_FAILED, make_console, render_table
 from gmed.cli.options import Extension, StoreFile
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
@@ -21,7 +21,7 @@ from gmed.results.results_json import Document
 from gmed.results.tables import MISSING, Table, numbers, texts
 
 
-def add_commands(app: typer.Typer) -> None:
+def register_results(app: typer.Typer) -> None:
     """Make them commands of the program."""
     for command in (runs, rm, export, merge):
         app.command()(command)
@@ -101,19 +101,19 @@ def merge(
     if not file.is_file():
         raise UsageError(f"{other}: cannot be read (not a file)")
     document = Document.read(file) if file.suffix == ".json" else None
-    with document.as_store() if document else Store(other) as source, Store(store or default_store()) as target:
-        left_out = len(document.runs) - len(source.keys()) if document else 0
+    with document.load_results() if document else Store(other) as source, Store(store or default_store()) as target:
+        outdated_note = len(document.runs) - len(source.keys()) if document else 0
         merged = target.merge(source)
     console = make_console()
     watched = f", and {merged.observed} of what was observed of runs" if merged.observed else ""
     console.print(f"{merged.added} added, {merged.known} already here{watched}")
-    if left_out:
-        console.print(f"{left_out} left out: a part that computed them has changed or is not known here")
+    if outdated_note:
+        console.print(f"{outdated_note} left out: a part that computed them has changed or is not known here")
     for conflict in merged.conflicts:
         console.print(f"another result is here and was kept: {conflict}")
     if merged.damaged:
         console.print(f"{len(merged.damaged)} damaged, left out: {'; '.join(merged.damaged)}", soft_wrap=True)
-    raise typer.Exit(RUN_FAILED if merged.conflicts or merged.damaged else DONE)
+    raise typer.Exit(EXIT_RUN_FAILED if merged.conflicts or merged.damaged else DONE)
 
 
 def _existing(store: str | None) -> str:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli.console import DONE, INTERRUPTED, RUN_FAILED, LiveProgress, make_console, show_tuned
+from gmed.cli.console import DONE, EXIT_INTERRUPTED, EXIT_RUN_FAILED, LiveProgress, make_console, show_tuning
 from gmed.cli.options import with_options
 from gmed.experiment import default_store
 from gmed.tuning import tune
 
 
-def add_tune(app: typer.Typer) -> None:
+def register_tune(app: typer.Typer) -> None:
     """Make it a command of the program."""
     app.command("tune")(_tune)
 
@@ -35,14 +35,15 @@ def _tune(
             found = tune(benchmark, method, seeds=seeds, store=path, watcher=progress, **options)
     except KeyboardInterrupt:
         progress.console.print(f"Stopped. What was tried is kept in {path}; the same command goes on from there.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
-        tried = [{**dict(zip(found.parameters, p, strict=True)), "score": s} for p, s in found.scores.items()]
+        tuning_scores = [{**dict(zip(found.parameters, p, strict=True)), "score": s} for p, s in found.scores.items()]
         print(
             json.dumps(
-                {"benchmark": found.benchmark, "method": method, "chosen": found.chosen, "tried": tried}, indent=2
+                {"benchmark": found.benchmark, "method": method, "chosen": found.chosen, "tried": tuning_scores},
+                indent=2,
             )
         )
     else:
-        show_tuned(make_console(), found)
-    raise typer.Exit(RUN_FAILED if found.failures else DONE)
+        show_tuning(make_console(), found)
+    raise typer.Exit(EXIT_RUN_FAILED if found.failures else DONE)

@@ -16,13 +16,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gmed.cli.console import DONE, INTERRUPTED, make_console, render_table
+from gmed.cli.console import DONE, EXIT_INTERRUPTED, make_console, render_table
 from gmed.cli.options import StoreFile
 from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.results import Store
 from gmed.results.formatting import duration, first_line
-from gmed.results.progress import RunUnderWay, SweepUnderWay, seconds_left, sweeps_under_way
+from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, estimate_remaining
 from gmed.results.store import Timing
 from gmed.results.tables import MISSING, Table, numbers, texts
 
@@ -33,7 +33,7 @@ LINES = 12
 """Runs under way that are shown, a line each."""
 
 
-def add_watch(app: typer.Typer) -> None:
+def register_watch(app: typer.Typer) -> None:
     """Make it a command of the program."""
     app.command("watch")(_watch)
 
@@ -47,7 +47,7 @@ def _watch(
     if not Path(path).exists():
         raise UsageError(f"{path}: no results there yet; gmed run makes some")
     with Store(path) as opened:
-        sweeps, timings = sweeps_under_way(opened), opened.timings()
+        sweeps, timings = active_sweeps(opened), opened.timings()
         if not sweeps:
             console.print(f"no sweep is computing into {path}")
             raise typer.Exit(DONE)
@@ -58,21 +58,21 @@ def _watch(
             with Live(view(sweeps, timings), console=console, refresh_per_second=2) as live:
                 while sweeps:
                     time.sleep(EVERY)
-                    sweeps, timings = sweeps_under_way(opened), opened.timings()
+                    sweeps, timings = active_sweeps(opened), opened.timings()
                     if sweeps:
                         live.update(view(sweeps, timings))
         except KeyboardInterrupt:  # the sweep goes on
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     console.print("done; gmed table shows the results")
 
 
-def view(sweeps: Sequence[SweepUnderWay], timings: Sequence[Timing]) -> Group:
+def view(sweeps: Sequence[SweepStatus], timings: Sequence[Timing]) -> Group:
     """All sweeps: how far each is, its methods' means so far, and its runs under way."""
     return Group(*(part for sweep in sweeps for part in _one(sweep, timings)))
 
 
-def _one(sweep: SweepUnderWay, timings: Sequence[Timing]) -> list[RenderableType]:
-    ended, left = sum(run.ended for run in sweep.runs), seconds_left(sweep, timings)
+def _one(sweep: SweepStatus, timings: Sequence[Timing]) -> list[RenderableType]:
+    ended, left = sum(run.ended for run in sweep.runs), estimate_remaining(sweep, timings)
     passed = max(0.0, time.time() - sweep.began)
     when = "" if left is None else f", about {duration(left)} left, ends {ending(left)}"
     head = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {duration(passed)}{when}")
@@ -85,9 +85,9 @@ def _one(sweep: SweepUnderWay, timings: Sequence[Timing]) -> list[RenderableType
     return parts
 
 
-def _means(runs: Sequence[RunUnderWay]) -> RenderableType:
+def _means(runs: Sequence[RunStatus]) -> RenderableType:
     table = Table([*texts("benchmark", "method so far"), *numbers("runs", "accuracy %")])
-    kinds: dict[tuple[str, str], list[RunUnderWay]] = {}
+    kinds: dict[tuple[str, str], list[RunStatus]] = {}
     for run in runs:
         kinds.setdefault((run.benchmark, run.method), []).append(run)
     for (benchmark, method), own in kinds.items():
@@ -97,7 +97,7 @@ def _means(runs: Sequence[RunUnderWay]) -> RenderableType:
     return render_table(table)
 
 
-def _working(runs: Sequence[RunUnderWay]) -> RenderableType:
+def _working(runs: Sequence[RunStatus]) -> RenderableType:
     """A bar for each run: no table of results, but rows of what is drawn."""
     rows = RichTable.grid(padding=(0, 2, 0, 0))
     for run in runs[:LINES]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset
-from gmed.data.paths import Stamps, find_folder, stamps
+from gmed.data.paths import FileSignatures, file_signatures, find_folder
 from gmed.errors import DataError
 from gmed.io.files import open_regular
 
@@ -105,11 +105,11 @@ class Cifar:
     def load(self, directory: Path | None = None) -> Dataset:
         """The data set, every file checked; kept in memory until another is loaded or the files change."""
         folder = self.find(directory)
-        return _load(self, folder, stamps(folder / file.name for file in self.files))
+        return _load(self, folder, file_signatures(folder / file.name for file in self.files))
 
 
 @lru_cache(maxsize=1)
-def _load(cifar: Cifar, folder: Path, _unchanged: Stamps) -> Dataset:
+def _load(cifar: Cifar, folder: Path, _unchanged: FileSignatures) -> Dataset:
     x_train, y_train = _read(folder, cifar.train, cifar.classes)
     x_test, y_test = _read(folder, cifar.test, cifar.classes)
     return Dataset(cifar.name, x_train, y_train, x_test, y_test, num_classes=cifar.classes[-1])

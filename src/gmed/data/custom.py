@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset
-from gmed.data.image import decode_image, image_width, is_deep_gray
+from gmed.data.image import decode_image, image_width, is_16_bit_gray
 from gmed.data.image_folders import class_folders
 from gmed.data.tabular import read_table
 from gmed.errors import DataError, GmedError, UsageError
@@ -31,12 +31,12 @@ from gmed.rng import make_rng
 NAMES = ("x", "y", "x_test", "y_test")
 """The arrays of an .npz file that are read."""
 
-DEEP_GRAY = b"gray of 16 bits\n"
+GRAY_16_BIT = b"gray of 16 bits\n"
 """Part of the digest of such images: earlier results, from when they were read as black and white, are not theirs."""
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawData:
     """Examples as they were read.
 
     Attributes
@@ -62,15 +62,15 @@ class Raw:
     groups: tuple[str, ...] | None = None
 
 
-def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[str] = ()) -> Raw:
+def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[str] = ()) -> RawData:
     """The rows of a table, with the column that tasks are made by, if there is one, and without those to be dropped."""
     table = read_table(path, label, column, drop)
-    classes, y = _numbered(table.labels)
+    classes, y = _encode_labels(table.labels)
     x = table.features
-    return Raw(path.name, x, y, x[:0], y[:0], classes, _digest([path]), table.names, table.apart)
+    return RawData(path.name, x, y, x[:0], y[:0], classes, _digest([path]), table.names, table.apart)
 
 
-def read_arrays(path: Path) -> Raw:
+def read_arrays(path: Path) -> RawData:
     """The arrays x and y of an .npz file, and x_test and y_test if there are; whatever else is in it is not read."""
     try:
         with open_regular(path) as file:
@@ -91,8 +91,8 @@ def read_arrays(path: Path) -> Raw:
         raise DataError(f"{path}: x_test holds {x_test.dtype} {x_test.shape[1:]}, x {x.dtype} {x.shape[1:]}.")
     if strange := set(y_test.tolist()) - set(y.tolist()):
         raise DataError(f"{path}: y_test holds {min(strange, key=str)!r}, which is not in y.")
-    classes, numbers = _numbered([*y.tolist(), *y_test.tolist()])
-    return Raw(path.name, x, numbers[: len(y)], x_test, numbers[len(y) :], classes, digest.text)
+    classes, numbers = _encode_labels([*y.tolist(), *y_test.tolist()])
+    return RawData(path.name, x, numbers[: len(y)], x_test, numbers[len(y) :], classes, digest.text)
 
 
 def _arrays(path: Path, file: BinaryIO) -> dict[str, NDArray[Any]]:
@@ -151,7 +151,7 @@ def _checked(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
     return x
 
 
-def read_folder(path: Path) -> Raw:
+def read_folder(path: Path) -> RawData:
     """The images of a folder with a folder for every class, all of one size."""
     if not path.is_dir():
         raise DataError(f"{path}: not a .csv, .parquet or .npz file, nor a folder of class folders.")
@@ -165,14 +165,14 @@ def read_folder(path: Path) -> Raw:
             digest.update(file, opened)
             opened.seek(0)
             x[number] = decode_image(opened, file, size)
-    classes, y = _numbered([name for _, name in files])
-    return Raw(path.name, x, y, x[:0], y[:0], classes, digest.text)
+    classes, y = _encode_labels([name for _, name in files])
+    return RawData(path.name, x, y, x[:0], y[:0], classes, digest.text)
 
 
 def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
     """What the classes of such a folder are called, and the digest of its images, which are not decoded for it."""
     files = _files(path)
-    return tuple(_numbered([name for _, name in files])[0]), _digest([file for file, _ in files])
+    return tuple(_encode_labels([name for _, name in files])[0]), _digest([file for file, _ in files])
 
 
 def file_digest(path: Path) -> str:
@@ -212,8 +212,8 @@ class _Digest:
 
     def update(self, path: Path, file: BinaryIO) -> None:
         self._hash.update(os.fsencode(f"{path.parent.name}/{path.name}\n") if self._many else b"")
-        if is_deep_gray(file.read(26)):
-            self._hash.update(DEEP_GRAY)
+        if is_16_bit_gray(file.read(26)):
+            self._hash.update(GRAY_16_BIT)
         file.seek(0)
         while block := file.read(2**20):
             self._hash.update(block)
@@ -223,17 +223,17 @@ class _Digest:
         return self._hash.hexdigest()[:12]
 
 
-def _numbered(labels: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
+def _encode_labels(labels: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
     """The classes in order (numbers by size, words by the alphabet), and each label's place among them."""
     distinct = set(labels)
-    sizes = {label: _size_of(label) for label in distinct}
+    sizes = {label: _as_float(label) for label in distinct}
     words = any(math.isnan(size) for size in sizes.values())
     order = sorted(distinct, key=lambda label: (0.0 if words else sizes[label], str(label)))
     places = {label: place for place, label in enumerate(order)}
     return [str(label) for label in order], np.array([places[label] for label in labels], dtype=np.int64)
 
 
-def _size_of(label: Any) -> float:
+def _as_float(label: Any) -> float:
     try:
         return float(label)
     except ValueError:
@@ -246,10 +246,10 @@ DEFAULT_SPLIT = "by-class"
 TEST_SHARE = 0.2
 """Of each task, what is kept for testing where the data have no test set of their own."""
 
-MOST_LETTERS = 100_000
+MAX_NAME_LENGTH = 100_000
 """Of a name, which lists the columns that are left out."""
 
-MOST_FILE = 255
+MAX_FILE_NAME = 255
 """Letters in the name of a file."""
 
 _TASKS = re.compile(r"([1-9]\d{0,8}) tasks", re.ASCII)
@@ -258,7 +258,7 @@ _DIGEST = re.compile("[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
-class OwnDataset(Dataset):
+class TaskDataset(Dataset):
     """A data set whose examples belong to tasks.
 
     Attributes
@@ -284,19 +284,19 @@ class OwnDataset(Dataset):
 
 
 @lru_cache(maxsize=1)
-def _read_once(path: Path, label: str | None, split: str, drop: tuple[str, ...], changed: int) -> OwnDataset:
+def _read_once(path: Path, label: str | None, split: str, drop: tuple[str, ...], changed: int) -> TaskDataset:
     """The data, which the next run in this process need not read again if they have not changed since."""
-    return read_own(path, label, split, drop)
+    return load_custom(path, label, split, drop)
 
 
 @dataclass(frozen=True)
-class OwnData:
+class CustomDataRef:
     """Which data, and how they are divided, with everything that identifies them: all of it is in the name.
 
-    >>> own = OwnData.named("iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]")
+    >>> own = CustomDataRef.named("iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]")
     >>> own.label, own.split, own.tasks, own.shape, own.classes
     ('kind', 'by-class', 2, (4,), 3)
-    >>> OwnData.named(own.name) == own, OwnData.named("split-mnist") is None
+    >>> CustomDataRef.named(own.name) == own, CustomDataRef.named("split-mnist") is None
     (True, True)
     """
 
@@ -317,9 +317,9 @@ class OwnData:
         return f"{self.file}[{columns}{self.split},{self.tasks} tasks,{shape}->{self.classes},{self.digest}]"
 
     @classmethod
-    def named(cls, name: str) -> OwnData | None:
+    def parse(cls, name: str) -> CustomDataRef | None:
         """What a name says, or ``None`` if it is no such name."""
-        head, *sizes = name[:-1].rsplit(",", 3) if len(name) <= MOST_LETTERS and name.isprintable() else [""]
+        head, *sizes = name[:-1].rsplit(",", 3) if len(name) <= MAX_NAME_LENGTH and name.isprintable() else [""]
         if len(sizes) != 3 or not name.endswith("]") or not _DIGEST.fullmatch(sizes[2]):
             return None
         tasks, made = _TASKS.fullmatch(sizes[0]), _SHAPE.fullmatch(sizes[1])
@@ -332,17 +332,17 @@ class OwnData:
         return cls(file, label, split, int(tasks[1]), shape, int(made[2]), sizes[2], dropped)
 
     @classmethod
-    def at(cls, path: Path, label: str | None, split: str, drop: Sequence[str] = ()) -> OwnData:
+    def from_path(cls, path: Path, label: str | None, split: str, drop: Sequence[str] = ()) -> CustomDataRef:
         """The data at a path, read once to know them."""
         drop = tuple(dict.fromkeys(drop))
-        data = read_own(path, label, split, drop)
+        data = load_custom(path, label, split, drop)
         label = label if path.suffix.lower() in TABLES else None
         own = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop)
-        if cls.named(own.name) != own or not own.name.isprintable():
+        if cls.parse(own.name) != own or not own.name.isprintable():
             raise DataError(f"{str(path)!r}: rename the file or the columns: {own.name!r} cannot serve as a name.")
         return own
 
-    def load(self, folder: Path | None) -> OwnDataset:
+    def load(self, folder: Path | None) -> TaskDataset:
         """The data themselves, which must be what they were when they were given this name."""
         path = (folder or Path()) / self.file
         data = _read_once(path, self.label, self.split, self.drop, path.stat().st_mtime_ns if path.exists() else 0)
@@ -367,12 +367,14 @@ class OwnData:
             return ()
 
 
-def is_own(path: str) -> bool:
+def is_data_path(path: str) -> bool:
     """Whether this is a path to data rather than the name of a benchmark."""
     return Path(path).suffix.lower() in (*TABLES, ".npz") or (path != "" and Path(path).is_dir())
 
 
-def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT, drop: Sequence[str] = ()) -> OwnDataset:
+def load_custom(
+    path: Path, label: str | None = None, split: str = DEFAULT_SPLIT, drop: Sequence[str] = ()
+) -> TaskDataset:
     """Read data and divide them into tasks.
 
     Parameters
@@ -410,10 +412,10 @@ def read_own(path: Path, label: str | None = None, split: str = DEFAULT_SPLIT, d
         raw = read_arrays(path) if suffix == ".npz" else read_folder(path)
     if len(raw.classes) < 2:
         raise DataError(f"{path}: all examples are of one class ({raw.classes[0]}): there is nothing to learn.")
-    return _divided(path, raw, kind, option)
+    return _assign_tasks(path, raw, kind, option)
 
 
-def _divided(path: Path, raw: Raw, kind: str, option: str) -> OwnDataset:
+def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDataset:
     count = len(raw.y)
     task, task_test = np.zeros(count, dtype=np.int64), np.zeros(len(raw.y_test), dtype=np.int64)
     if kind == "by-class":
@@ -439,7 +441,7 @@ def _divided(path: Path, raw: Raw, kind: str, option: str) -> OwnDataset:
         raise DataError(f"{path}: the test set has no example of task {min(missing) + 1} of {tasks}.")
     if raw.x.dtype != np.uint8 and raw.x.ndim == 2:
         train, held = _standardised(path, raw.columns, train, held)
-    return OwnDataset(
+    return TaskDataset(
         name=raw.name,
         x_train=train,
         y_train=y_train,
@@ -494,7 +496,7 @@ def _file_and_columns(head: str) -> tuple[str, str | None, str, str] | None:
     >>> _file_and_columns("iris.csv[label=kind,drop=a;b,by-column=site,no")
     ('iris.csv', 'kind', 'a;b', 'by-column=site,no')
     """
-    at = head.rfind("[", 1, MOST_FILE + 1)
+    at = head.rfind("[", 1, MAX_FILE_NAME + 1)
     while at > 0:
         file, after = head[:at], at + 1
         label, drop = None, ""

@@ -34,5 +34,5 @@ Progress = Callable[[int, int | None], None]
 """Told how much is done and, where that is known, of how much."""
 
 
-def unwatched(done: int, total: int | None) -> None:
+def no_progress(done: int, total: int | None) -> None:
     """The progress of something nobody watches."""

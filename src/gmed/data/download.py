@@ -14,15 +14,15 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from gmed.data.cifar import Cifar, read_records, record_bytes
-from gmed.data.dataset import Progress, unwatched
-from gmed.data.paths import cache_folder, exclusive, made_whole, open_to_append, writing
+from gmed.data.dataset import Progress, no_progress
+from gmed.data.paths import atomic_dir, cache_dir, exclusive, open_to_append, writing
 from gmed.errors import DataError
 
 CHUNK = 1 << 16
-OTHERWISE = "or get the data set another way and say where it is with --data-dir or $GMED_DATA"
+MANUAL_HINT = "or get the data set another way and say where it is with --data-dir or $GMED_DATA"
 
 
-def download(url: str, path: Path, md5: str, progress: Progress = unwatched, timeout: float = 30) -> None:
+def download(url: str, path: Path, md5: str, progress: Progress = no_progress, timeout: float = 30) -> None:
     """Download a file whose checksum is known; ``path`` appears when it is complete and right.
 
     What has come is kept in ``path`` + ``.part``, and the next call goes on from there. Should the whole then have the
@@ -41,7 +41,7 @@ def download(url: str, path: Path, md5: str, progress: Progress = unwatched, tim
             part.unlink()
             raise DataError(
                 f"{url}: what came is not the published file (its MD5 checksum is {found}, not {md5}). "
-                f"Nothing was kept. Try again later, {OTHERWISE}.",
+                f"Nothing was kept. Try again later, {MANUAL_HINT}.",
             )
         part.replace(path)
 
@@ -63,10 +63,10 @@ def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
         if error.code == 416 and have:  # there is nothing after what we have
             return True
         raise DataError(
-            f"{url}: the server answers {error.code} {error.reason}. Try again later, {OTHERWISE}."
+            f"{url}: the server answers {error.code} {error.reason}. Try again later, {MANUAL_HINT}."
         ) from None
     except (OSError, HTTPException) as error:
-        raise DataError(f"{url}: cannot be reached ({_reason(error)}). Check the network, {OTHERWISE}.") from None
+        raise DataError(f"{url}: cannot be reached ({_reason(error)}). Check the network, {MANUAL_HINT}.") from None
 
     with response:
         gone_on = bool(response.status == 206)
@@ -142,31 +142,31 @@ def unpack(archive: Path, members: Mapping[str, int], folder: Path) -> None:
         raise refuse(f"holds no {', '.join(missing)}")
 
 
-MARK = ".fetched"
+FETCHED_MARKER = ".fetched"
 """The file that says of a folder in the cache that it was fetched, and may be removed."""
 
 
-def fetch(cifar: Cifar, progress: Progress = unwatched) -> Path:
+def fetch(cifar: Cifar, progress: Progress = no_progress) -> Path:
     """Download a data set into the cache, unless a sound copy is there already; where it then is.
 
     The folder appears when every file in it has been checked. Several processes may fetch at once: one does, the others
     wait for it.
     """
-    folder, archive = cache_folder() / cifar.folder, archive_of(cifar)
+    folder, archive = cache_dir() / cifar.folder, archive_of(cifar)
     with exclusive(folder):
         if _is_sound(cifar, folder):
             return folder
-        if folder.exists() and not (folder / MARK).exists():
+        if folder.exists() and not (folder / FETCHED_MARKER).exists():
             raise DataError(f"{folder}: not sound, and not from `gmed data fetch`. Move it away, then fetch again.")
         download(cifar.url, archive, cifar.md5, progress)
         sizes = {f"{cifar.folder}/{file.name}": file.records * record_bytes(cifar.classes) for file in cifar.files}
-        with made_whole(folder) as making:
+        with atomic_dir(folder) as making:
             unpack(archive, sizes, making)
             for file in cifar.files:
                 read_records(making, file, cifar.classes)
             with writing(folder):
                 said = f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n"
-                (making / MARK).write_text(said, encoding="utf-8")
+                (making / FETCHED_MARKER).write_text(said, encoding="utf-8")
         with suppress(OSError):
             archive.unlink()
     return folder
@@ -174,7 +174,7 @@ def fetch(cifar: Cifar, progress: Progress = unwatched) -> Path:
 
 def archive_of(cifar: Cifar) -> Path:
     """Where the archive of a data set is while it is being fetched."""
-    return cache_folder() / "downloads" / cifar.url.rpartition("/")[2]
+    return cache_dir() / "downloads" / cifar.url.rpartition("/")[2]
 
 
 def _is_sound(cifar: Cifar, folder: Path) -> bool:

@@ -64,7 +64,7 @@ def image_width(file: BinaryIO) -> int:
         return 1
 
 
-def is_deep_gray(beginning: bytes) -> bool:
+def is_16_bit_gray(beginning: bytes) -> bool:
     """Whether a file that begins so is a PNG of gray in 16 bits."""
     return beginning[:8] == b"\x89PNG\r\n\x1a\n" and beginning[12:16] == b"IHDR" and beginning[24:26] == b"\x10\x00"
 
@@ -74,7 +74,7 @@ def _pixels(image: Image, path: Path) -> NDArray[np.uint8]:
     if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
         raise DataError(f"{path}: an animation. Save the one picture of it that is meant.")
     if image.mode.startswith("I"):
-        return _deep_gray(image, path)
+        return _scale_16_bit(image, path)
     if image.mode not in CONVERTED:
         raise DataError(f"{path}: a picture of the kind {image.mode!r}. Save it as RGB or gray of 8 bits.")
     if "A" in image.getbands() or "transparency" in image.info:
@@ -84,7 +84,7 @@ def _pixels(image: Image, path: Path) -> NDArray[np.uint8]:
     return np.asarray(image.convert("RGB"))
 
 
-def _deep_gray(image: Image, path: Path) -> NDArray[np.uint8]:
+def _scale_16_bit(image: Image, path: Path) -> NDArray[np.uint8]:
     """Gray of 16 bits, brought to 8: 0 stays black and 65535 becomes white."""
     values = np.asarray(image).astype(np.int64)
     if (transparent := image.info.get("transparency")) is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset, Progress
 from gmed.data.image_folders import ImageSource, Part
-from gmed.data.paths import made_whole, stamps, writing
+from gmed.data.paths import atomic_dir, file_signatures, writing
 from gmed.errors import DataError
 
 VERSION = 2
@@ -23,7 +23,7 @@ PARTS: tuple[Part, Part] = ("train", "test")
 
 def fingerprint(source: ImageSource, size: int) -> str:
     """A name for what decoding gives, made of the paths of the files, their sizes and times of change."""
-    told = repr((VERSION, size, stamps(source.files)))
+    told = repr((VERSION, size, file_signatures(source.files)))
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
@@ -32,7 +32,7 @@ def decode(source: ImageSource, size: int, target: Path, progress: Progress) -> 
     counts = np.array(list(source.counts.values()))
     done, total = 0, int(counts.sum())
     progress(done, total)
-    with made_whole(target) as folder:
+    with atomic_dir(target) as folder:
         begin = {}
         with writing(target):
             for part, of_each in zip(PARTS, counts.T, strict=True):

@@ -39,10 +39,10 @@ class ImageSource(ABC):
         """All images of a class for training or testing, in order, as (n, 3, size, size); then the next."""
 
 
-def last_sixth(where: Path, items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+def hold_out_last_sixth(where: Path, items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
     """Items for training and the last sixth of them for testing: 500 and 100 of 600.
 
-    >>> last_sixth(Path("n01532829"), range(12))
+    >>> hold_out_last_sixth(Path("n01532829"), range(12))
     (range(0, 10), range(10, 12))
     """
     if len(items) < 6:
@@ -72,7 +72,7 @@ class ImageFolders(ImageSource):
         parts = [class_folders(self.folder / name) for name in names] or [class_folders(self.folder)]
         pooled = {name: files for part in parts for name, files in part.items()}
         if len(pooled) == sum(map(len, parts)):
-            return {name: last_sixth(files[0].parent, files) for name, files in sorted(pooled.items())}
+            return {name: hold_out_last_sixth(files[0].parent, files) for name, files in sorted(pooled.items())}
         if len(parts) == 2 and parts[0].keys() == parts[1].keys():
             return {name: (parts[0][name], parts[1][name]) for name in sorted(pooled)}
         raise DataError(

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gmed.data.dataset import Dataset, Progress, unwatched
+from gmed.data.dataset import Dataset, Progress, no_progress
 from gmed.data.image_cache import compare, decode, fingerprint, open_decoded
-from gmed.data.image_folders import ImageFolders, ImageSource, Item, Part, holds_images, last_sixth
-from gmed.data.paths import cache_folder, exclusive, find_folder, remove_left_behind
+from gmed.data.image_folders import ImageFolders, ImageSource, Item, Part, hold_out_last_sixth, holds_images
+from gmed.data.paths import cache_dir, exclusive, find_folder, remove_stale_dirs
 from gmed.data.safe_pickle import array_of, read_pickle
 from gmed.errors import DataError
 
@@ -27,7 +27,7 @@ HOW_TO_GET = (
 )
 
 
-def load_mini_imagenet(directory: Path | None = None, progress: Progress = unwatched) -> Dataset:
+def load_mini_imagenet(directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
     """mini-ImageNet: 50,000 + 10,000 colour photographs of 100 kinds of things, 84 x 84.
 
     Images are decoded the first time, into arrays in the cache that later calls only map into memory. Labels follow
@@ -48,7 +48,7 @@ def load_mini_imagenet(directory: Path | None = None, progress: Progress = unwat
     return load_images(directory, SIZE, CLASSES, progress)
 
 
-def verify_mini_imagenet(directory: Path | None = None, progress: Progress = unwatched) -> Dataset:
+def verify_mini_imagenet(directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
     """mini-ImageNet after every image was decoded, again if it had been, and found to be the one in the cache."""
     return verify_images(directory, SIZE, CLASSES, progress)
 
@@ -58,19 +58,19 @@ def find_mini_imagenet(directory: Path | None = None) -> Path:
     return find_folder(NAME, NAME, directory, lambda f: holds_images(f) or bool(PickledImages(f).files), HOW_TO_GET)
 
 
-def decoded_folder() -> Path:
+def decoded_dir() -> Path:
     """The folder in the cache with everything that was decoded."""
-    return cache_folder() / f"{NAME}-decoded"
+    return cache_dir() / f"{NAME}-decoded"
 
 
-def load_images(directory: Path | None, size: int, classes: int, progress: Progress = unwatched) -> Dataset:
+def load_images(directory: Path | None, size: int, classes: int, progress: Progress = no_progress) -> Dataset:
     """A data set in the layouts of mini-ImageNet, of images so large and so many classes."""
     source, target = _locate(directory, size)
     _decode_once(source, target, size, classes, progress)
     return open_decoded(NAME, target, size)
 
 
-def verify_images(directory: Path | None, size: int, classes: int, progress: Progress = unwatched) -> Dataset:
+def verify_images(directory: Path | None, size: int, classes: int, progress: Progress = no_progress) -> Dataset:
     """What :func:`load_images` gives, after every image was decoded now."""
     source, target = _locate(directory, size)
     new = _decode_once(source, target, size, classes, progress)
@@ -85,17 +85,17 @@ def _locate(directory: Path | None, size: int) -> tuple[ImageSource, Path]:
     folder = find_mini_imagenet(directory)
     pickled = PickledImages(folder)
     source = pickled if pickled.files else ImageFolders(folder)
-    return source, decoded_folder() / fingerprint(source, size)
+    return source, decoded_dir() / fingerprint(source, size)
 
 
 def _decode_once(source: ImageSource, target: Path, size: int, classes: int, progress: Progress) -> bool:
     """Decode into ``target`` unless that is there; whether it was done now."""
     if target.exists():
         return False
-    with exclusive(decoded_folder()):
+    with exclusive(decoded_dir()):
         if target.exists():
             return False
-        remove_left_behind(decoded_folder())
+        remove_stale_dirs(decoded_dir())
         if len(source.counts) != classes:
             raise DataError(f"{source.folder}: {len(source.counts)} classes, not {classes}. Is a part of it missing?")
         decode(source, size, target, progress)
@@ -122,7 +122,7 @@ class PickledImages(ImageSource):
             for name, indices in read_classes(path)[1].items():
                 if name in found:
                     raise DataError(f"{path}: class {name} is in another of the files too. Get the originals.")
-                train, test = last_sixth(path / name, indices)
+                train, test = hold_out_last_sixth(path / name, indices)
                 found[name] = len(train), len(test)
         return dict(sorted(found.items()))
 
@@ -134,7 +134,7 @@ class PickledImages(ImageSource):
                     f"{path}: images of shape {images.shape[1:]}, not {(size, size, 3)}. Get the originals."
                 )
             for name, indices in classes.items():
-                train, test = last_sixth(path / name, indices)
+                train, test = hold_out_last_sixth(path / name, indices)
                 yield name, "train", images[train].transpose(0, 3, 1, 2)
                 yield name, "test", images[test].transpose(0, 3, 1, 2)
 

@@ -14,11 +14,11 @@ from typing import BinaryIO
 from gmed.errors import DataError
 
 
-def cache_folder() -> Path:
+def cache_dir() -> Path:
     """The folder that is ours to write: ``$GMED_CACHE``, else ``$XDG_CACHE_HOME/gmed``, else ``~/.cache/gmed``."""
     if given := os.environ.get("GMED_CACHE"):
-        return _at_home(given)
-    return _at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gmed"
+        return _expanduser(given)
+    return _expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gmed"
 
 
 def places(directory: Path | None) -> list[Path]:
@@ -26,7 +26,7 @@ def places(directory: Path | None) -> list[Path]:
     if directory is not None:
         return [Path(directory)]
     given = os.environ.get("GMED_DATA")
-    return [*([_at_home(given)] if given else []), cache_folder()]
+    return [*([_expanduser(given)] if given else []), cache_dir()]
 
 
 def find_folder(
@@ -50,7 +50,7 @@ def find_folder(
     raise DataError(f"{dataset} is not in {' or '.join(map(str, looked))}. {how_to_get}.")
 
 
-def _at_home(path: str) -> Path:
+def _expanduser(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -86,13 +86,13 @@ def exclusive(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def made_whole(target: Path) -> Iterator[Path]:
+def atomic_dir(target: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``target`` once all in it is on the disk, and goes away if anything fails.
 
     What killed processes left of it is removed first: only one process at a time may make it (:func:`exclusive`).
     """
     if sys.platform != "win32":
-        for path in left_behind(target):
+        for path in stale_dirs(target):
             shutil.rmtree(path, ignore_errors=True)
     making, replaced = (target.with_name(f"{_making(target)}{secrets.token_hex(4)}") for _ in range(2))
     try:
@@ -111,12 +111,12 @@ def made_whole(target: Path) -> Iterator[Path]:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def left_behind(target: Path) -> list[Path]:
+def stale_dirs(target: Path) -> list[Path]:
     """What processes that were killed while they made ``target`` could not take away."""
     return sorted(target.parent.glob(f"{_making(target)}*"))
 
 
-def remove_left_behind(folder: Path) -> None:
+def remove_stale_dirs(folder: Path) -> None:
     """Remove whatever killed processes were making in a folder that is :func:`exclusive` now."""
     if sys.platform != "win32":
         for path in folder.glob(f".*-{'[0-9a-f]' * 8}"):
@@ -140,10 +140,10 @@ def _making(target: Path) -> str:
     return f".{target.name}-"
 
 
-Stamps = tuple[tuple[str, int, int], ...]
+FileSignatures = tuple[tuple[str, int, int], ...]
 
 
-def stamps(files: Iterable[Path]) -> Stamps:
+def file_signatures(files: Iterable[Path]) -> FileSignatures:
     """Path, size and time of change of files: what tells without reading them that they are still the same."""
     found = []
     for file in files:

@@ -10,37 +10,37 @@ from pathlib import Path
 
 from gmed.data.cifar import CIFAR10, CIFAR100, Cifar
 from gmed.data.dataset import Dataset, Progress
-from gmed.data.download import MARK, archive_of, fetch
+from gmed.data.download import FETCHED_MARKER, archive_of, fetch
 from gmed.data.mini_imagenet import (
     HOW_TO_GET,
-    decoded_folder,
+    decoded_dir,
     find_mini_imagenet,
     load_mini_imagenet,
     verify_mini_imagenet,
 )
 from gmed.data.mnist import PACKAGED, SHA256, load_mnist
-from gmed.data.paths import cache_folder, exclusive, left_behind, writing
+from gmed.data.paths import cache_dir, exclusive, stale_dirs, writing
 from gmed.errors import DataError, unknown
 
 
 def remove_fetched(cifar: Cifar) -> list[Path]:
     """Remove from the cache what fetching put there; what was removed."""
-    folder, archive = cache_folder() / cifar.folder, archive_of(cifar)
-    if folder.is_symlink() or (folder.exists() and not (folder / MARK).exists()):
+    folder, archive = cache_dir() / cifar.folder, archive_of(cifar)
+    if folder.is_symlink() or (folder.exists() and not (folder / FETCHED_MARKER).exists()):
         raise DataError(f"{folder}: not from `gmed data fetch`, so it stays. Remove it yourself if you want to.")
     return _remove(folder, archive, archive.with_name(archive.name + ".part"))
 
 
 def remove_decoded() -> list[Path]:
     """Remove the decoded copies in the cache; the images they were made of stay."""
-    return _remove(decoded_folder())
+    return _remove(decoded_dir())
 
 
 def _remove(target: Path, *others: Path) -> list[Path]:
-    if not cache_folder().is_dir():
+    if not cache_dir().is_dir():
         return []
     with exclusive(target), writing(target):
-        found = [path for path in (target, *others, *left_behind(target)) if path.exists()]
+        found = [path for path in (target, *others, *stale_dirs(target)) if path.exists()]
         for path in found:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -77,11 +77,11 @@ class Entry:
     remove: Callable[[], list[Path]]
 
 
-def get_entry(name: str) -> Entry:
+def get_dataset_info(name: str) -> Entry:
     """The data set of this name, or an error that names the nearest ones."""
-    if name not in CATALOGUE:
-        raise unknown("data set", name, CATALOGUE)
-    return CATALOGUE[name]
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    return DATASETS[name]
 
 
 def _find_mnist(directory: Path | None) -> Path:
@@ -109,7 +109,7 @@ def _refuse_to_fetch(_progress: Progress) -> Path:
     raise DataError(f"mini-imagenet: {HOW_TO_GET[0].lower()}{HOW_TO_GET[1:]}.")
 
 
-CATALOGUE = {
+DATASETS = {
     entry.name: entry
     for entry in (
         Entry(

@@ -66,13 +66,13 @@ class _Budget:
         return text.encode("latin1")
 
 
-class _StandIn:
+class _Placeholder:
     """What stands for a name in a pickle; every reader has classes of its own, with its budget."""
 
     budget: _Budget
 
 
-class _Dtype(_StandIn):
+class _Dtype(_Placeholder):
     def __init__(self, code: str, *_copying: object) -> None:
         if not isinstance(code, str) or code not in INTEGERS:
             raise DataError(f"an array of type {short(code)}, where only whole numbers belong")
@@ -83,7 +83,7 @@ class _Dtype(_StandIn):
             self.dtype = self.dtype.newbyteorder(">")
 
 
-class _Array(_StandIn):
+class _Array(_Placeholder):
     values: NDArray[Any]
 
     def __init__(self, *_to_be_filled: object) -> None: ...
@@ -98,12 +98,12 @@ class _ArrayFromBuffer(_Array):
         self.values = _filled(raw, dtype, shape, order, self.budget)
 
 
-class _Scalar(_StandIn):
+class _Scalar(_Placeholder):
     def __new__(cls, dtype: object, raw: object) -> Any:
         return _filled(raw, dtype, (), "C", cls.budget).item()
 
 
-class _Encoded(_StandIn):
+class _Encoded(_Placeholder):
     def __new__(cls, text: str, _encoding: object) -> Any:
         return cls.budget.bytes_of(text)
 
@@ -118,7 +118,7 @@ def _filled(raw: object, dtype: object, shape: object, order: str, budget: _Budg
     return np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
-STAND_INS: dict[tuple[str, str], type[_StandIn]] = {
+ALLOWED_CLASSES: dict[tuple[str, str], type[_Placeholder]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("numpy.core.multiarray", "_reconstruct"): _Array,
@@ -187,7 +187,9 @@ class _Unpickler(pickle._Unpickler):
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, encoding="latin1")
         budget = _Budget(os.fstat(file.fileno()).st_size)
-        self._stand_ins = {name: type(kind.__name__, (kind,), {"budget": budget}) for name, kind in STAND_INS.items()}
+        self._stand_ins = {
+            name: type(kind.__name__, (kind,), {"budget": budget}) for name, kind in ALLOWED_CLASSES.items()
+        }
 
     def find_class(self, module: str, name: str) -> type:
         stand_in = self._stand_ins.get((module.replace("numpy._core", "numpy.core"), name))

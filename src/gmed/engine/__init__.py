@@ -2,7 +2,7 @@
 
 from gmed.engine.benchmark_id import BenchmarkId
 from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
-from gmed.engine.config import Terms
+from gmed.engine.config import ExecutionConfig
 from gmed.engine.executors.local import Evaluated, Event, Failed, Finished, Progress, execute
 from gmed.engine.extensions import load_extension
 from gmed.engine.methods import Method, resolve
@@ -19,13 +19,13 @@ __all__ = [
     "BenchmarkId",
     "Evaluated",
     "Event",
+    "ExecutionConfig",
     "Failed",
     "Finished",
     "Method",
     "Progress",
     "RunResult",
     "RunSpec",
-    "Terms",
     "execute",
     "get_benchmark",
     "load_extension",

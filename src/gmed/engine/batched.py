@@ -22,10 +22,10 @@ from gmed.memory.pinned import should_pin
 from gmed.models import PassCounter, eval_mode
 from gmed.streams import Stream, to_float
 
-SHARE = 0.8
+MEMORY_FRACTION = 0.8
 """Of the free memory, what is planned with; other processes and caches want some too."""
 
-WORK = 7_000
+WORKSPACE_EXAMPLES = 7_000
 """What a step of the largest model here takes besides data and memory, in examples held as floats: twice the 40 MB
 measured for ER+GMED on ResNet-18 at 32 x 32."""
 
@@ -35,34 +35,34 @@ def free_bytes(where: torch.device) -> int | None:
     return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else None
 
 
-def learners_that_fit(spec: RunSpec, stream: Stream, free: int) -> int:
+def max_group_size(spec: RunSpec, stream: Stream, free: int) -> int:
     """How many runs like this one can advance together in so much memory, at least one.
 
     >>> spec = RunSpec.make("split-mnist", "er", seed=0)
     >>> stream = spec.benchmark.make_stream(None, 0)
-    >>> learners_that_fit(spec, stream, free=2**30), learners_that_fit(spec, stream, free=2**20)
+    >>> max_group_size(spec, stream, free=2**30), max_group_size(spec, stream, free=2**20)
     (24, 1)
     """
     example = stream.x[0].numel()
     data = stream.x.nbytes + sum(test.x.nbytes for test in stream.tests)
     stored = 4 * example * int(spec.method.base.parameters.get("memory", 0))
     memory = 0 if should_pin(stored, stream.x.device) else stored
-    return max(1, int(SHARE * free) // (data + memory + 4 * example * WORK))
+    return max(1, int(MEMORY_FRACTION * free) // (data + memory + 4 * example * WORKSPACE_EXAMPLES))
 
 
 Group = tuple[RunSpec, ...]
 """Runs that are computed together: of one benchmark, and of methods that differ in real numbers at most."""
 
-MOST_TOGETHER = 20
+MAX_GROUP_SIZE = 20
 
 
-def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
+def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
     """Seeds, and points of a grid, of one method on one benchmark, up to twenty at a time; a method that goes step by
     step alone.
 
     >>> grid = [f"er+gmed(alpha={alpha})" for alpha in (0.1, 1.0)]
     >>> specs = [RunSpec.make("split-mnist", method, seed) for method in ("er", *grid) for seed in (0, 1)]
-    >>> [[(spec.method.name, spec.seed) for spec in group] for group in computed_together(specs)]
+    >>> [[(spec.method.name, spec.seed) for spec in group] for group in group_runs(specs)]
     [[('er', 0), ('er', 1)], \
 [('er+gmed(alpha=0.1)', 0), ('er+gmed(alpha=0.1)', 1), ('er+gmed(alpha=1.0)', 0), ('er+gmed(alpha=1.0)', 1)]]
     """
@@ -71,25 +71,25 @@ def computed_together(specs: Sequence[RunSpec]) -> list[Group]:
         alike.setdefault((spec.benchmark.name, spec.method.shape), []).append(spec)
     groups: list[Group] = []
     for same in alike.values():
-        size = MOST_TOGETHER if same[0].is_capturable() else 1
+        size = MAX_GROUP_SIZE if same[0].is_capturable() else 1
         groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
     return groups
 
 
-BRANCHES = 20
+NUM_STREAMS = 20
 """Streams that the branches of a graph are laid on: one for each of the most learners that advance together."""
 
-ROWS = 100
+STEPS_PER_BLOCK = 100
 """Steps decided at a time. Between two stretches a run can be stopped and kept."""
 
-BATCH = "examples of the incoming batch"
+BATCH_INDICES = "examples of the incoming batch"
 """The table of what a step learns from."""
 
 Tables = dict[int, dict[str, NDArray[Any]]]
 """For each learner by its number, a row for every step of everything a step asks for."""
 
 
-class Together:
+class BatchedTrainer:
     """Learners, each with a stream of its own, all streams cut alike.
 
     A learner whose loss is not finite any more is noted in :attr:`failures`; the others go on.
@@ -105,7 +105,7 @@ class Together:
     failures
         Where it is noted why a learner failed, by its number.
     rows
-        How many steps are decided at a time, by default :data:`ROWS`.
+        How many steps are decided at a time, by default :data:`STEPS_PER_BLOCK`.
 
     Attributes
     ----------
@@ -129,43 +129,43 @@ class Together:
         self.failures = {} if failures is None else failures
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured = False
-        self._rows = ROWS if rows is None else rows
-        self._sound = list(range(len(learners)))
-        self._asked: dict[int, dict[str, Any]] = {}  # by the last step of each learner that is like the next
-        self._made: dict[
+        self._rows = STEPS_PER_BLOCK if rows is None else rows
+        self._active = list(range(len(learners)))
+        self._recorded_draws: dict[int, dict[str, Any]] = {}  # by the last step of each learner that is like the next
+        self._pass_counts: dict[
             int, PassCounter
         ] = {}  # the passes of that step, and of every later one that asks for the like
         self._ahead: dict[int, PrecomputedDraws] = {}
-        self._decided: tuple[int, Tables] | None = None
+        self._drawn: tuple[int, Tables] | None = None
         self._task: tuple[int, ...] = ()
         self._branches = [
             torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            for _ in range(BRANCHES if self.device.type == "cuda" else 0)
+            for _ in range(NUM_STREAMS if self.device.type == "cuda" else 0)
         ]
 
-    def learn(self, start: int, stop: int, *task: int) -> Iterator[int]:
+    def train(self, start: int, stop: int, *task: int) -> Iterator[int]:
         """Learn from the examples start .. stop of every stream; tells now and then how far it has come."""
         if task != self._task:  # a new task may change what a step is
-            self._task, self._asked, self._decided = task, {}, None
+            self._task, self._recorded_draws, self._drawn = task, {}, None
             self.graph, self._ahead = None, {}
         at = start
-        while at < stop and self._sound:
+        while at < stop and self._active:
             steps = (stop - at) // self.batch_size
-            decided = self._decided is not None and self._decided[0] == at and self._whole()
+            decided = self._drawn is not None and self._drawn[0] == at and self._whole()
             with use_triton() if self.capturable else nullcontext():  # in every step, for all to be computed alike
-                if decided or (steps > 1 and self._settled(steps)):
-                    at = self._stretch(at, stop)
+                if decided or (steps > 1 and self._ready_to_capture(steps)):
+                    at = self._graph_steps(at, stop)
                 else:
                     end = min(at + self.batch_size, stop)
-                    self._one_step(at, end)
+                    self._eager_step(at, end)
                     at = end
             yield at
 
     # ------------------------------------------------------------------ step by step
 
-    def _one_step(self, at: int, end: int) -> None:
+    def _eager_step(self, at: int, end: int) -> None:
         whole = end - at == self.batch_size
-        for replica in tuple(self._sound):
+        for replica in tuple(self._active):
             learner, stream = self.learners[replica], self.streams[replica]
             draw_source = RecordingDraws() if self.capturable else EagerDraws()
             made = PassCounter()
@@ -179,7 +179,7 @@ class Together:
                 self._fail(replica, error)
             self._count(replica, made)
             if isinstance(draw_source, RecordingDraws) and like_the_next and learner.has_static_graph():
-                self._asked[replica], self._made[replica] = draw_source.requested, made
+                self._recorded_draws[replica], self._pass_counts[replica] = draw_source.requested, made
 
     def _count(self, replica: int, made: PassCounter, steps: int = 1) -> None:
         if (passes := self.counts[replica].passes) is not None:
@@ -200,82 +200,82 @@ class Together:
 
     def _whole(self) -> bool:
         """Whether no memory has slots that were emptied on request: what is drawn depends on when those are filled."""
-        memories = [self.learners[replica].memory for replica in self._sound]
+        memories = [self.learners[replica].memory for replica in self._active]
         return all(memory is None or memory.is_contiguous for memory in memories)
 
-    def _settled(self, steps: int) -> bool:
+    def _ready_to_capture(self, steps: int) -> bool:
         """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
         if not self.capturable or not self._whole():
             return False
-        return all(self._settles(replica, steps) for replica in self._sound)
+        return all(self._ready(replica, steps) for replica in self._active)
 
-    def _settles(self, replica: int, steps: int) -> bool:
-        learner, asked = self.learners[replica], self._asked.get(replica)
+    def _ready(self, replica: int, steps: int) -> bool:
+        learner, asked = self.learners[replica], self._recorded_draws.get(replica)
         if asked is None or not learner.has_static_graph():
             return False
         learner.draw_source = EagerDraws()
         for later in (0, steps - 1):
-            with _later(learner, later, self.batch_size):
+            with _shifted_counters(learner, later, self.batch_size):
                 if any(decide().shape != shape for decide, shape in asked.values()):
                     return False
         return True
 
-    def _stretch(self, at: int, stop: int) -> int:
+    def _graph_steps(self, at: int, stop: int) -> int:
         """Make the next steps of every learner, up to as many as tables have rows; where that leads."""
         steps = min((stop - at) // self.batch_size, self._rows)
         after = at + steps * self.batch_size
-        tables = self._decided[1] if self._decided and self._decided[0] == at else self._decide(at, steps)
-        sound = [self.learners[replica] for replica in self._sound]
+        tables = self._drawn[1] if self._drawn and self._drawn[0] == at else self._draw_ahead(at, steps)
+        sound = [self.learners[replica] for replica in self._active]
         before = [(learner.steps, learner.memory.num_seen if learner.memory is not None else 0) for learner in sound]
-        self._fill(tables)
-        self._launch(steps)
+        self._load_tables(tables)
+        self._replay_graph(steps)
         for learner, (made, seen) in zip(sound, before, strict=True):
             learner.steps = made + steps
             if learner.memory is not None:
                 learner.memory.num_seen = seen + steps * self.batch_size
-        for replica in self._sound:
-            self._count(replica, self._made[replica], steps)
+        for replica in self._active:
+            self._count(replica, self._pass_counts[replica], steps)
         following = min((stop - after) // self.batch_size, self._rows)
-        self._decided = (after, self._decide(after, following)) if following else None  # while the device computes
-        self._note_failures(steps)
+        self._drawn = (after, self._draw_ahead(after, following)) if following else None  # while the device computes
+        self._record_divergence(steps)
         return after
 
-    def _decide(self, at: int, steps: int) -> Tables:
+    def _draw_ahead(self, at: int, steps: int) -> Tables:
         tables = {}
-        for replica in self._sound:
-            learner, asked = self.learners[replica], self._asked[replica]
+        for replica in self._active:
+            learner, asked = self.learners[replica], self._recorded_draws[replica]
             learner.draw_source = EagerDraws()
             rows: dict[str, list[NDArray[Any]]] = {name: [] for name in asked}
             for step in range(steps):
-                with _later(learner, step, self.batch_size):
+                with _shifted_counters(learner, step, self.batch_size):
                     for name, (decide, _) in asked.items():
                         rows[name].append(decide())
             table = {name: np.stack(values) for name, values in rows.items()}
-            table[BATCH] = np.arange(at, at + steps * self.batch_size).reshape(steps, -1)
+            table[BATCH_INDICES] = np.arange(at, at + steps * self.batch_size).reshape(steps, -1)
             tables[replica] = table
         return tables
 
-    def _fill(self, tables: Tables) -> None:
+    def _load_tables(self, tables: Tables) -> None:
         if not self._ahead:
             due = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self._ahead = {replica: PrecomputedDraws(self._rows, tables[replica], due) for replica in self._sound}
-        self._due.zero_()
+            self._ahead = {replica: PrecomputedDraws(self._rows, tables[replica], due) for replica in self._active}
+        self._step_index.zero_()
         for replica, ahead in self._ahead.items():
             ahead.load(tables[replica])
             self.learners[replica].draw_source = ahead
 
     @property
-    def _due(self) -> Tensor:
-        return self._ahead[self._sound[0]].step_index
+    def _step_index(self) -> Tensor:
+        return self._ahead[self._active[0]].step_index
 
-    def _launch(self, steps: int) -> None:
+    def _replay_graph(self, steps: int) -> None:
         if self.device.type != "cuda":
             for _ in range(steps):
-                self._every_step()
+                self._step_all()
             return
         if self.graph is None:
             for _ in range(min(WARM_UP, steps)):
-                self._every_step()
+                self._step_all()
             steps -= min(WARM_UP, steps)
             if steps:
                 self.graph, self.captured = self._capture(), True
@@ -285,41 +285,41 @@ class Together:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         try:
-            return capture(self._every_step)
+            return capture(self._step_all)
         except RuntimeError as error:
-            kinds = " and ".join(sorted({type(self.learners[replica]).__name__ for replica in self._sound}))
+            kinds = " and ".join(sorted({type(self.learners[replica]).__name__ for replica in self._active}))
             raise UsageError(
                 f"a step of {kinds} cannot be captured as a CUDA graph: {error}. Every part of it is declared "
                 "capturable; one that asks the device for a number, or the host for what is not planned, is not"
             ) from error
 
-    def _every_step(self) -> None:
+    def _step_all(self) -> None:
         """The next step of every learner, each on a branch of its own where there are branches."""
         if self._branches:
             trunk = torch.cuda.current_stream()
             for branch in self._branches:
                 branch.wait_stream(trunk)
             try:
-                for place, replica in enumerate(self._sound):
-                    with torch.cuda.stream(self._branches[place % BRANCHES]):
+                for place, replica in enumerate(self._active):
+                    with torch.cuda.stream(self._branches[place % NUM_STREAMS]):
                         self._step(replica)
             finally:
                 for branch in self._branches:
                     trunk.wait_stream(branch)
         else:
-            for replica in self._sound:
+            for replica in self._active:
                 self._step(replica)
-        self._due.add_(1)
+        self._step_index.add_(1)
 
     @torch.enable_grad()
     def _step(self, replica: int) -> None:
         self._ahead[replica].next_row()
-        stream, rows = self.streams[replica], self._ahead[replica].row(BATCH)
+        stream, rows = self.streams[replica], self._ahead[replica].row(BATCH_INDICES)
         x, y = to_float(stream.x.index_select(0, rows)), stream.y.index_select(0, rows)
         self._predict(replica, x, y)
         self.learners[replica].step(x, y, *self._task)
 
-    def _note_failures(self, steps: int) -> None:
+    def _record_divergence(self, steps: int) -> None:
         for replica, ahead in tuple(self._ahead.items()):
             learner = self.learners[replica]
             losses = torch.isfinite(ahead.losses[:steps]).tolist()
@@ -335,12 +335,12 @@ class Together:
     def _fail(self, replica: int, error: GmedError) -> None:
         """Go on without this learner: with a graph of the others, if there is one."""
         self.failures[replica] = error
-        self._sound.remove(replica)
+        self._active.remove(replica)
         self.graph, self._ahead = None, {}
 
 
 @contextmanager
-def _later(learner: Learner, steps: int, batch_size: int) -> Iterator[None]:
+def _shifted_counters(learner: Learner, steps: int, batch_size: int) -> Iterator[None]:
     """Inside, the learner's counters are those it will have so many steps later."""
     memory = learner.memory
     learner.steps += steps

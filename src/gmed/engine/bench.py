@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from gmed.engine.batched import Together
+from gmed.engine.batched import BatchedTrainer
 from gmed.engine.benchmarks import Benchmark, get_benchmark
-from gmed.engine.config import keep_freed_memory, pick_device
-from gmed.engine.runner import environment, make_learner
+from gmed.engine.config import resolve_device, tune_malloc
+from gmed.engine.runner import collect_environment, make_learner
 from gmed.engine.spec import RunSpec
 from gmed.engine.training import train
 from gmed.learners import Learner
@@ -29,11 +29,11 @@ STAGES = {
 }
 """What a step is made of, and the methods of learners that each stage is the work of."""
 
-REST = "rest"
+OTHER = "rest"
 """What belongs to no stage: what is around a step, and passes that a step makes by itself."""
 
 
-class Stages:
+class StageProfiler:
     """Seconds that a learner spends in each stage of :meth:`~gmed.learners.Learner.update`.
 
     What a look-ahead computes counts for the stage that first asks for it; a stage inside another counts for the outer
@@ -41,7 +41,7 @@ class Stages:
 
     >>> import gmed
     >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.05, memory=gmed.memory.Reservoir(500))
-    >>> stages = Stages(learner)
+    >>> stages = StageProfiler(learner)
     >>> learner.update(torch.rand(10, 1, 28, 28), torch.arange(10))
     >>> list(stages.seconds), min(stages.seconds.values()) > 0
     (['draw', 'edit', 'update', 'memory', 'rest'], True)
@@ -56,7 +56,7 @@ class Stages:
                 if hasattr(learner, name):
                     self.seconds[stage] = 0.0
                     setattr(learner, name, self._timed(getattr(learner, name), stage))
-        self.seconds[REST] = 0.0
+        self.seconds[OTHER] = 0.0
         learner.update = self._whole(learner.update)  # type: ignore[method-assign]
 
     def _timed(self, method: Callable[..., Any], stage: str) -> Callable[..., Any]:
@@ -74,10 +74,10 @@ class Stages:
 
     def _whole(self, update: Callable[..., None]) -> Callable[..., None]:
         def whole(*given: Any) -> None:
-            elsewhere, start = sum(self.seconds.values()) - self.seconds[REST], self._now()
+            elsewhere, start = sum(self.seconds.values()) - self.seconds[OTHER], self._now()
             update(*given)
-            elsewhere -= sum(self.seconds.values()) - self.seconds[REST]
-            self.seconds[REST] += self._now() - start + elsewhere
+            elsewhere -= sum(self.seconds.values()) - self.seconds[OTHER]
+            self.seconds[OTHER] += self._now() - start + elsewhere
 
         return whole
 
@@ -136,13 +136,13 @@ def bench(
     warm_up: int = WARM_UP,
     device: str = "auto",
     by_stage: bool = True,
-    at_most: float = math.inf,
+    max_seconds: float = math.inf,
 ) -> list[Speed]:
     """Measure a method on random images in the shape of a benchmark's, first in the training loop, then together.
 
     The loop is run twice, the second time with a clock at every stage of a step, unless that is not wanted.
 
-    The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up. After ``at_most`` seconds
+    The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up. After ``max_seconds``
     no further step is made if there were two, and the last ones are what was measured.
 
     Parameters
@@ -154,27 +154,27 @@ def bench(
     --------
     >>> [speed.replicas for speed in bench("split-mnist", "finetune", steps=20, device="cpu")]
     [0]
-    >>> [speed.milliseconds > 0 for speed in bench("split-mnist", "er", replicas=(), steps=10**4, at_most=0.0)]
+    >>> [speed.milliseconds > 0 for speed in bench("split-mnist", "er", replicas=(), steps=10**4, max_seconds=0.0)]
     [True]
     """
-    keep_freed_memory()
-    found, where = get_benchmark(benchmark), pick_device(device)
+    tune_malloc()
+    found, where = get_benchmark(benchmark), resolve_device(device)
     stream = _random_stream(found, (warm_up, warm_up + steps), where)
     spec, speeds = RunSpec.make(benchmark, method, 0), list[Speed]()
     counts = ((1,) if where.type == "cuda" else ()) if replicas is None else replicas
     for count in (0, *counts):
         _reset_peak(where)
-        seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where, at_most)
+        seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where, max_seconds)
         each = 1000 * seconds / steps / max(count, 1)
         ratio = speeds[0].milliseconds / each if speeds else 1.0
-        stages = None if count or not by_stage else _stages(spec, stream, (warm_up, steps), where)
+        stages = None if count or not by_stage else _stage_times(spec, stream, (warm_up, steps), where)
         speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured, stages))
     return speeds
 
 
 def seconds_to_predict(benchmark: str, method: str, *, device: str = "auto", examples: int = 1000) -> float:
     """How long a method takes to classify an example here, among many."""
-    spec, where = RunSpec.make(benchmark, method, 0), pick_device(device)
+    spec, where = RunSpec.make(benchmark, method, 0), resolve_device(device)
     learner = make_learner(spec, where)
     x = to_float(_random_stream(spec.benchmark, (examples // spec.benchmark.batch_size,), where).x)
     found = []
@@ -187,13 +187,13 @@ def seconds_to_predict(benchmark: str, method: str, *, device: str = "auto", exa
     return min(found) / len(x)
 
 
-def where_measured(device: str) -> dict[str, str]:
+def environment_of(device: str) -> dict[str, str]:
     """The hardware and the versions."""
-    return environment(pick_device(device))
+    return collect_environment(resolve_device(device))
 
 
 def _seconds(
-    spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], where: torch.device, at_most: float
+    spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], where: torch.device, max_seconds: float
 ) -> tuple[float, bool]:
     """Seconds that the second number of steps takes after the first, and whether they ran as a CUDA graph.
 
@@ -201,7 +201,7 @@ def _seconds(
     """
     size = spec.benchmark.batch_size
     learners = [make_learner(RunSpec(spec.benchmark, spec.method, seed), where) for seed in range(max(replicas, 1))]
-    group = Together(learners, [stream] * len(learners), size)
+    group = BatchedTrainer(learners, [stream] * len(learners), size)
 
     before, timed = steps
 
@@ -210,7 +210,7 @@ def _seconds(
         if not replicas:
             yield from train(learners[0], stream, size)
         for task, (start, stop) in enumerate(pairwise((0, *stream.eval_points)) if replicas else ()):
-            yield from group.learn(start, stop, *((task,) if learners[0].task_aware else ()))
+            yield from group.train(start, stop, *((task,) if learners[0].task_aware else ()))
             for failure in group.failures.values():
                 raise failure
 
@@ -218,17 +218,17 @@ def _seconds(
     for seen in learn():
         _wait(where)
         marks.append((seen // size, time.perf_counter()))
-        if len(marks) > 2 and marks[-1][1] - marks[0][1] > at_most:
+        if len(marks) > 2 and marks[-1][1] - marks[0][1] > max_seconds:
             break
     *earlier, (last, end) = marks
     made, start = next((mark for mark in earlier if mark[0] >= before), earlier[-1])
     return (end - start) * timed / (last - made), group.captured
 
 
-def _stages(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: torch.device) -> dict[str, float]:
+def _stage_times(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: torch.device) -> dict[str, float]:
     """Milliseconds by stage of the second number of steps after the first."""
     learner, size, (before, timed) = make_learner(spec, where), spec.benchmark.batch_size, steps
-    stages = Stages(learner)
+    stages = StageProfiler(learner)
     for seen in train(learner, stream, size):
         if seen == before * size:
             stages.seconds = dict.fromkeys(stages.seconds, 0.0)
@@ -240,7 +240,7 @@ def _random_stream(benchmark: Benchmark, steps: Sequence[int], where: torch.devi
     make_rng = torch.Generator().manual_seed(0)
     ends = tuple(step * benchmark.batch_size for step in steps)
     count = ends[-1]
-    own = benchmark.id.own_data
+    own = benchmark.id.custom_data
     shape, classes = (own.shape, own.classes) if own else (SHAPES[benchmark.data], 10)
     x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=make_rng)
     return Stream(x, torch.randint(classes, (count,), generator=make_rng), (), ends, classes).to(where)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gmed.data.custom import MOST_LETTERS, OwnData
-from gmed.engine.custom_model import OwnModel
+from gmed.data.custom import MAX_NAME_LENGTH, CustomDataRef
+from gmed.engine.custom_model import ModelRef
 from gmed.errors import UsageError
 
 FUZZY = "-fuzzy"
@@ -35,15 +35,15 @@ class BenchmarkId:
     --------
     >>> BenchmarkId.parse("split-mnist-fuzzy[model=net.py:small,0123456789ab]")
     BenchmarkId(base='split-mnist', fuzzy=True, tuning=False, \
-model=OwnModel(reference='net.py:small', digest='0123456789ab'))
+model=ModelRef(reference='net.py:small', digest='0123456789ab'))
     >>> str(BenchmarkId("split-mnist").variant(tuning=True))
     'split-mnist-tuning'
     """
 
-    base: str | OwnData
+    base: str | CustomDataRef
     fuzzy: bool = False
     tuning: bool = False
-    model: OwnModel | None = None
+    model: ModelRef | None = None
 
     @classmethod
     def parse(cls, text: str) -> BenchmarkId:
@@ -51,14 +51,14 @@ model=OwnModel(reference='net.py:small', digest='0123456789ab'))
         return _parse(text)
 
     def __str__(self) -> str:
-        base = self.base.name if isinstance(self.base, OwnData) else self.base
+        base = self.base.name if isinstance(self.base, CustomDataRef) else self.base
         name = base + FUZZY * self.fuzzy + TUNING * self.tuning
-        return name if self.model is None else self.model.on(name)
+        return name if self.model is None else self.model.qualify(name)
 
     @property
-    def own_data(self) -> OwnData | None:
+    def custom_data(self) -> CustomDataRef | None:
         """The data, if they are one's own."""
-        return self.base if isinstance(self.base, OwnData) else None
+        return self.base if isinstance(self.base, CustomDataRef) else None
 
     def variant(self, *, fuzzy: bool = False, tuning: bool = False) -> BenchmarkId:
         """Return the same with sharp tasks, with fuzzy ones, or for tuning."""
@@ -76,11 +76,13 @@ def tuning_name(benchmark: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> BenchmarkId:
-    if len(text) > MOST_LETTERS or not text.isprintable():
-        raise UsageError(f"{text[:50]!r}...: not the name of a benchmark, which has at most {MOST_LETTERS:,} letters")
-    name, model = OwnModel.named(text) or (text, None)
-    if OwnModel.named(name):
+    if len(text) > MAX_NAME_LENGTH or not text.isprintable():
+        raise UsageError(
+            f"{text[:50]!r}...: not the name of a benchmark, which has at most {MAX_NAME_LENGTH:,} letters"
+        )
+    name, model = ModelRef.parse(text) or (text, None)
+    if ModelRef.parse(name):
         raise UsageError(f"{text[:200]!r}: a benchmark is learned by one model, and this names two")
     ending = next((ending for ending in (FUZZY, TUNING) if name.endswith(ending)), "")
     base = name.removesuffix(ending)
-    return BenchmarkId(OwnData.named(base) or base, ending == FUZZY, ending == TUNING, model)
+    return BenchmarkId(CustomDataRef.parse(base) or base, ending == FUZZY, ending == TUNING, model)

@@ -13,21 +13,21 @@ from typing import Any
 from torch import nn
 
 from gmed.data import Dataset
-from gmed.data.custom import OwnData
-from gmed.data.dataset import Progress, unwatched
-from gmed.data.registry import get_entry
+from gmed.data.custom import CustomDataRef
+from gmed.data.dataset import Progress, no_progress
+from gmed.data.registry import get_dataset_info
 from gmed.engine.benchmark_id import BenchmarkId
-from gmed.engine.custom_model import OwnModel
-from gmed.engine.grammar import Part
+from gmed.engine.custom_model import ModelRef
+from gmed.engine.grammar import Component
 from gmed.errors import DataError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.registry import parameter_ids
 from gmed.streams import Stream, by_task, fuzzy, permuted, rotated, split, validation_stream
 
-SMALLEST_PHOTOGRAPH = 25
+MIN_RESNET_IMAGE = 25
 """Pixels that the network for photographs needs."""
 
-AT_HAND: dict[str, Dataset] = {}
+PRELOADED: dict[str, Dataset] = {}
 """Data sets that this process was handed, by name; they are not looked for in files."""
 
 STREAMS: dict[str, Callable[..., Stream]] = {
@@ -67,8 +67,8 @@ class Benchmark:
     id: BenchmarkId
     summary: str
     data: str
-    stream: Part
-    model: Part | OwnModel
+    stream: Component
+    model: Component | ModelRef
     settings: Mapping[str, Any]
     family: str
     batch_size: int = 10
@@ -93,12 +93,12 @@ class Benchmark:
         """The name that defaults of its methods are declared under."""
         return self.id.base if isinstance(self.id.base, str) else self.family
 
-    def dataset(self, directory: Path | None = None, progress: Progress = unwatched) -> Dataset:
+    def dataset(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
         """Return its data set, from a folder or by default wherever it is."""
-        if self.data in AT_HAND:
-            return AT_HAND[self.data]
-        own = self.id.own_data
-        return own.load(directory) if own else get_entry(self.data).load(directory, progress)
+        if self.data in PRELOADED:
+            return PRELOADED[self.data]
+        own = self.id.custom_data
+        return own.load(directory) if own else get_dataset_info(self.data).load(directory, progress)
 
     def make_stream(self, directory: Path | None, seed: int) -> Stream:
         """Make the stream of one seed."""
@@ -108,14 +108,14 @@ class Benchmark:
 
     def make_model(self) -> nn.Module:
         """Make the network, with random weights."""
-        if isinstance(self.model, OwnModel):
+        if isinstance(self.model, ModelRef):
             return self.model()
         return MODELS[self.model.name](**self.model.parameters)
 
-    def data_problem(self, directory: Path | None = None) -> str | None:
+    def missing_data(self, directory: Path | None = None) -> str | None:
         """Return why the data set cannot be found here, if it cannot."""
         try:
-            get_entry(self.data).find(directory)
+            get_dataset_info(self.data).find(directory)
         except DataError as error:
             return str(error)
         return None
@@ -127,7 +127,7 @@ class Benchmark:
         stream |= {"fuzzy": True} if self.fuzzy else {}
         stream |= {"tuning": True} if self.tuning else {}
         model: Any
-        if isinstance(self.model, OwnModel):
+        if isinstance(self.model, ModelRef):
             model = self.model.config()
         else:
             given = _by_id(MODELS[self.model.name], self.model.parameters)
@@ -145,34 +145,34 @@ def _by_id(maker: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str
     return {ids[name][0] if name in ids else name: value for name, value in parameters.items()}
 
 
-_MNIST: dict[str, Any] = {"family": "mnist", "data": "mnist", "model": Part("MLP", {})}
+_MNIST: dict[str, Any] = {"family": "mnist", "data": "mnist", "model": Component("MLP", {})}
 
-_SHARP = (
+_BASE = (
     Benchmark(
         id=BenchmarkId("split-mnist"),
         summary="digits 0/1, then 2/3, ... 8/9; 1,000 examples each",
-        stream=Part("split", {}),
+        stream=Component("split", {}),
         settings={"lr": 0.05, "memory": 500, "tasks": 5},
         **_MNIST,
     ),
     Benchmark(
         id=BenchmarkId("split-mnist-full"),
         summary="digits 0/1, then 2/3, ... 8/9; all 60,000 examples",
-        stream=Part("split", {"per_task": None}),
+        stream=Component("split", {"per_task": None}),
         settings={"lr": 0.05, "memory": 500, "tasks": 5},
         **_MNIST,
     ),
     Benchmark(
         id=BenchmarkId("permuted-mnist"),
         summary="10 pixel permutations; 1,000 examples each",
-        stream=Part("permuted", {}),
+        stream=Component("permuted", {}),
         settings={"lr": 0.05, "memory": 500, "tasks": 10},
         **_MNIST,
     ),
     Benchmark(
         id=BenchmarkId("rotated-mnist"),
         summary="20 angles from 0 to 180 degrees; 1,000 examples each",
-        stream=Part("rotated", {}),
+        stream=Component("rotated", {}),
         settings={"lr": 0.05, "memory": 500, "tasks": 20},
         **_MNIST,
     ),
@@ -181,8 +181,8 @@ _SHARP = (
         summary="10 classes of photographs, 2 at a time; 10,000 examples each",
         family="images",
         data="cifar10",
-        stream=Part("split", {"per_task": None}),
-        model=Part("ResNet18", {}),
+        stream=Component("split", {"per_task": None}),
+        model=Component("ResNet18", {}),
         settings={"lr": 0.1, "memory": 500, "tasks": 5},
     ),
     Benchmark(
@@ -190,8 +190,8 @@ _SHARP = (
         summary="100 classes of photographs, 5 at a time; 2,500 examples each",
         family="images",
         data="cifar100",
-        stream=Part("split", {"tasks": 20, "per_task": None}),
-        model=Part("ResNet18", {"classes": 100}),
+        stream=Component("split", {"tasks": 20, "per_task": None}),
+        model=Component("ResNet18", {"classes": 100}),
         settings={"lr": 0.03, "memory": 10_000, "tasks": 20},
     ),
     Benchmark(
@@ -199,8 +199,8 @@ _SHARP = (
         summary="100 classes of 84 x 84 photographs, 5 at a time; 2,500 each",
         family="images",
         data="mini-imagenet",
-        stream=Part("split", {"tasks": 20, "per_task": None}),
-        model=Part("ResNet18", {"classes": 100, "size": 84}),
+        stream=Component("split", {"tasks": 20, "per_task": None}),
+        model=Component("ResNet18", {"classes": 100, "size": 84}),
         settings={"lr": 0.1, "memory": 10_000, "tasks": 20},
     ),
 )
@@ -208,7 +208,7 @@ _SHARP = (
 BENCHMARKS = {
     str(found.id): found
     for variant in ({}, {"fuzzy": True}, {"tuning": True})
-    for found in (replace(b, id=b.id.variant(**variant)) for b in _SHARP)
+    for found in (replace(b, id=b.id.variant(**variant)) for b in _BASE)
 }
 """The benchmarks of the package, by name."""
 
@@ -219,8 +219,8 @@ def get_benchmark(name: str) -> Benchmark:
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     wanted = BenchmarkId.parse(name)
-    if wanted.own_data is not None:
-        found = _of_own(wanted.own_data)
+    if wanted.custom_data is not None:
+        found = _from_custom_data(wanted.custom_data)
     elif (plain := str(replace(wanted, model=None))) in BENCHMARKS:
         found = BENCHMARKS[plain]
     else:
@@ -228,18 +228,18 @@ def get_benchmark(name: str) -> Benchmark:
     return replace(found, id=wanted, model=wanted.model or found.model)
 
 
-def _of_own(own: OwnData) -> Benchmark:
+def _from_custom_data(own: CustomDataRef) -> Benchmark:
     """Photographs are learned by the reduced ResNet-18, all else by the MLP."""
     square = len(own.shape) == 3 and own.shape[0] == 3 and own.shape[1] == own.shape[2]
-    if square and own.shape[1] >= SMALLEST_PHOTOGRAPH:
-        model = Part("ResNet18", {"classes": own.classes, "size": own.shape[1]})
+    if square and own.shape[1] >= MIN_RESNET_IMAGE:
+        model = Component("ResNet18", {"classes": own.classes, "size": own.shape[1]})
     else:
-        model = Part("MLP", {"inputs": prod(own.shape), "classes": own.classes})
+        model = Component("MLP", {"inputs": prod(own.shape), "classes": own.classes})
     return Benchmark(
         id=BenchmarkId(own),
         summary=f"{own.tasks} tasks made of {own.file}",
         data=own.name,
-        stream=Part("tasked", {}),
+        stream=Component("tasked", {}),
         model=model,
         settings={"lr": 0.05, "memory": 500, "tasks": own.tasks},
         family="own",

@@ -74,9 +74,9 @@ class Checkpoint:
 FIRST_FORMAT = "gmed-state/1"
 """With a checksum too, but for checkpoints of the first versions, which had no other labels than these."""
 
-FIRST_LABELS = {"format", "run", "benchmark", "method", "progress"}
+FIRST_METADATA = {"format", "run", "benchmark", "method", "progress"}
 
-LEAST_BETWEEN = 50.0
+MIN_INTERVAL_RATIO = 50.0
 """Time between checkpoints, in times what writing them takes."""
 
 
@@ -112,31 +112,31 @@ class Checkpoints:
         self.warn: Callable[[str], None] = _warn
         self._warned = False
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time for another."""
         return time.monotonic() >= self._due
 
-    def written(self, seconds: float) -> None:
+    def mark_written(self, seconds: float) -> None:
         """They have just been written, in so much time: when the next ones are due."""
-        self._due = time.monotonic() + max(self.every, LEAST_BETWEEN * seconds)
+        self._due = time.monotonic() + max(self.every, MIN_INTERVAL_RATIO * seconds)
 
     def save(self, spec: RunSpec, checkpoint: Checkpoint) -> None:
         """Replace the run's checkpoint, whole or not at all."""
-        self.keep_file(spec, _encoded(spec, checkpoint))
+        self.write_file(spec, _encoded(spec, checkpoint))
 
     def load(self, spec: RunSpec) -> Checkpoint | None:
         """The run's checkpoint, if there is a sound one."""
-        content = self.file(spec)
+        content = self.read_file(spec)
         return None if content is None else _decoded(spec, content)
 
-    def file(self, spec: RunSpec) -> bytes | None:
+    def read_file(self, spec: RunSpec) -> bytes | None:
         """The run's checkpoint as it is kept, if there is one: to be taken elsewhere."""
         try:
             return read_bytes(self._path(spec))
         except OSError:
             return None
 
-    def keep_file(self, spec: RunSpec, content: bytes) -> None:
+    def write_file(self, spec: RunSpec, content: bytes) -> None:
         """Keep a checkpoint that comes from elsewhere."""
         try:
             self._write(self._path(spec), content)
@@ -189,10 +189,10 @@ class CheckpointsInMemory(Checkpoints):
         super().__init__(Path(), every=float("inf"))
         self.files = dict(files)
 
-    def file(self, spec: RunSpec) -> bytes | None:
+    def read_file(self, spec: RunSpec) -> bytes | None:
         return self.files.get(spec.key)
 
-    def keep_file(self, spec: RunSpec, content: bytes) -> None:
+    def write_file(self, spec: RunSpec, content: bytes) -> None:
         self.files[spec.key] = content
 
     def discard(self, spec: RunSpec) -> None:
@@ -220,7 +220,7 @@ def _decoded(spec: RunSpec, content: bytes) -> Checkpoint | None:
         written = labels.pop("checksum", None)
         if labels["format"] not in (FORMAT, FIRST_FORMAT) or labels["run"] != spec.key:
             return None
-        if written is None and (labels["format"] != FIRST_FORMAT or not labels.keys() <= FIRST_LABELS):
+        if written is None and (labels["format"] != FIRST_FORMAT or not labels.keys() <= FIRST_METADATA):
             return None
         if written is not None and written != checksum(state, labels):
             return None
@@ -229,7 +229,7 @@ def _decoded(spec: RunSpec, content: bytes) -> Checkpoint | None:
         return None  # RecursionError is a RuntimeError
 
 
-def checkpointed(path: Path) -> tuple[str, str] | None:
+def read_run_name(path: Path) -> tuple[str, str] | None:
     """The benchmark and method of the run a checkpoint is of, if it is one."""
     try:
         labels = read_labels(path)

@@ -16,7 +16,7 @@ from gmed.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Terms:
+class ExecutionConfig:
     """How runs are computed; the accuracies they find do not depend on it.
 
     Attributes
@@ -40,10 +40,10 @@ class Terms:
     prequential: bool = False
 
 
-USUAL = Terms()
+DEFAULT_CONFIG = ExecutionConfig()
 
 
-def prepare_cuda() -> None:
+def set_cuda_env() -> None:
     """Settings that CUDA reads when it is first used in a process, if only to ask whether it is there.
 
     More branches of a graph run at once with more connections to the device, of which the clients of NVIDIA's MPS have
@@ -55,7 +55,7 @@ def prepare_cuda() -> None:
 
 
 @cache
-def keep_freed_memory() -> None:
+def tune_malloc() -> None:
     """Tell the C library to keep what is freed for the next to ask, where it can be told (glibc).
 
     A step allocates and frees megabytes. Given back to the system every time and fetched again page by page, they cost
@@ -76,11 +76,11 @@ def check_device(name: str) -> None:
         raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
 
 
-def pick_device(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
     """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
     check_device(name)
     if name != "cpu":
-        prepare_cuda()
+        set_cuda_env()
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gmed.data import Dataset
-from gmed.engine.grammar import parse_part
+from gmed.engine.grammar import parse_component
 from gmed.errors import GmedError, UsageError
 from gmed.io.state import checksum
 from gmed.io.user_code import Source, file_source, have, read_module, source_of, sources_of
@@ -31,7 +31,7 @@ from gmed.streams import to_float
 if TYPE_CHECKING:
     from gmed.engine.benchmarks import Benchmark
 
-Given = str | Callable[..., nn.Module] | nn.Module
+ModelLike = str | Callable[..., nn.Module] | nn.Module
 """A model as it is given: where to find what makes it, what makes it, or itself."""
 
 
@@ -43,11 +43,11 @@ class _Maker:
     source: Source | None
 
 
-_GIVEN: dict[OwnModel, _Maker] = {}
+_MAKERS: dict[ModelRef, _Maker] = {}
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class ModelRef:
     """What makes a model, with everything that identifies it: all of it is in the name of the benchmark.
 
     Attributes
@@ -59,8 +59,8 @@ class OwnModel:
 
     Examples
     --------
-    >>> model = OwnModel.given("torch.nn:Linear(in_features=2,out_features=3)")
-    >>> model(), OwnModel.named(model.on("split-mnist")) == ("split-mnist", model)
+    >>> model = ModelRef.from_user("torch.nn:Linear(in_features=2,out_features=3)")
+    >>> model(), ModelRef.parse(model.on("split-mnist")) == ("split-mnist", model)
     (Linear(in_features=2, out_features=3, bias=True), True)
     """
 
@@ -68,7 +68,7 @@ class OwnModel:
     digest: str
 
     @classmethod
-    def given(cls, model: Given) -> OwnModel:
+    def from_user(cls, model: ModelLike) -> ModelRef:
         """The model that somebody means, which can be made in this process from now on."""
         if isinstance(model, nn.Module):
             return cls._object(model)
@@ -85,11 +85,11 @@ class OwnModel:
         return cls._known(f"{where}:{name}", source.digest, _Maker(model, source))
 
     @classmethod
-    def _found(cls, text: str) -> OwnModel:
+    def _found(cls, text: str) -> ModelRef:
         where, what = _where_and_what(text)
         if not where or not what:
             raise UsageError(f"model {text!r}: write it as net.py:small or package.module:factory")
-        part = parse_part(what, text)
+        part = parse_component(what, text)
         if where.endswith(".py"):
             source = file_source(where)
             module, where = have(source), source.name
@@ -100,7 +100,7 @@ class OwnModel:
         return cls._known(f"{where}:{part}", source.digest, _Maker(partial(factory, **part.parameters), source))
 
     @classmethod
-    def _object(cls, model: nn.Module) -> OwnModel:
+    def _object(cls, model: nn.Module) -> ModelRef:
         kinds = {type(part) for part in model.modules()}
         texts = sorted({source.digest for source in sources_of(kinds)})
         weights = checksum(model.state_dict(), {"made of": repr(model), "sources": ",".join(texts)})
@@ -108,13 +108,13 @@ class OwnModel:
         return cls._known(type(model).__qualname__, weights[:12], _Maker(partial(copy.deepcopy, kept), None))
 
     @classmethod
-    def _known(cls, reference: str, digest: str, maker: _Maker) -> OwnModel:
+    def _known(cls, reference: str, digest: str, maker: _Maker) -> ModelRef:
         found = cls(reference, digest)
-        _GIVEN[found] = maker
+        _MAKERS[found] = maker
         return found
 
     @classmethod
-    def named(cls, name: str) -> tuple[str, OwnModel] | None:
+    def parse(cls, name: str) -> tuple[str, ModelRef] | None:
         """The benchmark and the model that a name says, or ``None`` if it says no model. Nothing is looked for."""
         benchmark, _, rest = name.rpartition("[model=")
         reference, _, digest = rest.removesuffix("]").rpartition(",")
@@ -122,7 +122,7 @@ class OwnModel:
             return None
         return benchmark, cls(reference, digest)
 
-    def on(self, benchmark: str) -> str:
+    def qualify(self, benchmark: str) -> str:
         """The name of a benchmark with this model in place of its own."""
         return f"{benchmark}[model={self.reference},{self.digest}]"
 
@@ -142,19 +142,21 @@ class OwnModel:
     @property
     def is_here(self) -> bool:
         """Whether it can be made in this process."""
-        return self in _GIVEN
+        return self in _MAKERS
 
     @property
-    def is_object(self) -> bool:
+    def is_instance(self) -> bool:
         """Whether it was given as a module, which no other process has."""
         return self.is_here and self._maker().source is None
 
     @property
-    def is_findable(self) -> bool:
+    def has_import_path(self) -> bool:
         """Whether it is named by where it is, so that it can be given again by its name alone.
 
-        >>> OwnModel("net.py:small", "0123456789ab").is_findable, OwnModel("Sequential", "0123456789ab").is_findable
-        (True, False)
+        >>> ModelRef("net.py:small", "0123456789ab").has_import_path
+        True
+        >>> ModelRef("Sequential", "0123456789ab").has_import_path
+        False
         """
         return ":" in self.reference
 
@@ -168,7 +170,7 @@ class OwnModel:
     def _maker(self) -> _Maker:
         if not self.is_here:
             raise UsageError(f"the model {self.reference} ({self.digest}) is not here; give it again: --model")
-        return _GIVEN[self]
+        return _MAKERS[self]
 
     def config(self) -> dict[str, str]:
         """What of it decides a result."""
@@ -176,20 +178,20 @@ class OwnModel:
 
 
 @dataclass(frozen=True)
-class GivenModel:
+class SentModel:
     """A model that one process was given, for another that computes for it."""
 
     reference: str
     source: Source
 
-    def load(self) -> OwnModel:
+    def load(self) -> ModelRef:
         """Return the model, which can then be made in this process."""
-        part = parse_part(_where_and_what(self.reference)[1], self.reference)
+        part = parse_component(_where_and_what(self.reference)[1], self.reference)
         factory = _attribute(have(self.source), part.name)
         if not callable(factory):
             raise UsageError(f"{self.source.file} has nothing called {part.name} that could make a model")
         maker = _Maker(partial(factory, **part.parameters), self.source)
-        return OwnModel._known(self.reference, self.source.digest, maker)
+        return ModelRef._known(self.reference, self.source.digest, maker)
 
 
 def _where_and_what(text: str) -> tuple[str, str]:
@@ -278,12 +280,12 @@ def _is_special(name: str) -> bool:
     return name.startswith("__")
 
 
-def check_fits(benchmark: Benchmark, data: Dataset) -> None:
+def check_model_compatible(benchmark: Benchmark, data: Dataset) -> None:
     """Make a model and one step with it on two examples of the data, or say what it is that does not fit.
 
     >>> from gmed.engine.benchmarks import get_benchmark
     >>> mnist = get_benchmark("split-mnist")
-    >>> check_fits(mnist, mnist.dataset())
+    >>> check_model_compatible(mnist, mnist.dataset())
     """
     with seeded_torch(0, "weights"):
         model = benchmark.make_model()

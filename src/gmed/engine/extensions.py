@@ -13,7 +13,7 @@ from pathlib import Path
 from gmed import registry
 from gmed.errors import UsageError
 from gmed.io.user_code import Source, file_source, have, run
-from gmed.registry import REGISTERED, REPLACEABLE, names_of
+from gmed.registry import REGISTERED, REPLACEABLE, names_from
 
 
 def load_extension(path: str | Path) -> tuple[str, ...]:
@@ -23,16 +23,16 @@ def load_extension(path: str | Path) -> tuple[str, ...]:
     """
     with _all_or_nothing():
         source = file_source(path)
-        if not names_of(source):
+        if not names_from(source):
             run(source)
-        if not names_of(source):
+        if not names_from(source):
             raise UsageError(f"{path}: registers nothing; put @gmed.register('my-edit') above the class it is about")
         registry.unregister(known for known in REGISTERED.values() if known.file == source.file and known != source)
-    return names_of(source)
+    return names_from(source)
 
 
 @lru_cache(maxsize=1)
-def have_all(sources: tuple[Source, ...]) -> None:
+def ensure_all_loaded(sources: tuple[Source, ...]) -> None:
     """Have these parts of somebody's own in this process, whoever had their names before.
 
     For processes that compute for others, now with one file and now with another.

@@ -11,14 +11,14 @@ from typing import Any
 
 from gmed.errors import UsageError
 
-MOST_BITS = 14_000
+MAX_BITS = 14_000
 """Of a whole number. Python writes no longer ones in digits."""
 
 _WORDS = {"true": True, "false": False, "none": None}
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """A named part and its parameters."""
 
     name: str
@@ -27,15 +27,15 @@ class Part:
     def __str__(self) -> str:
         if not self.parameters:
             return self.name
-        return f"{self.name}({','.join(f'{k}={written(v)}' for k, v in self.parameters.items())})"
+        return f"{self.name}({','.join(f'{k}={format_value(v)}' for k, v in self.parameters.items())})"
 
 
-def parse_part(part: str, text: str) -> Part:
+def parse_component(part: str, text: str) -> Component:
     """What a part of a longer text says.
 
-    >>> parse_part("gmed(steps=3, clamp=[0,1])", "er+gmed(steps=3, clamp=[0,1])").parameters
+    >>> parse_component("gmed(steps=3, clamp=[0,1])", "er+gmed(steps=3, clamp=[0,1])").parameters
     {'steps': 3, 'clamp': [0, 1]}
-    >>> parse_part("my-edit(norm=l2)", "er+my-edit(norm=l2)").parameters
+    >>> parse_component("my-edit(norm=l2)", "er+my-edit(norm=l2)").parameters
     {'norm': 'l2'}
     """
     name, _, arguments = part.partition("(")
@@ -51,7 +51,7 @@ def parse_part(part: str, text: str) -> Part:
         raise UsageError(
             f"cannot read {part!r} in {text!r}; parameters are written name=value, as in 'er+gmed(alpha=1.0,beta=0.01)'"
         ) from None
-    return Part(name.strip(), parameters)
+    return Component(name.strip(), parameters)
 
 
 def _value(node: ast.expr) -> Any:
@@ -69,14 +69,14 @@ def _can_be_written(value: Any) -> bool:
     if isinstance(value, dict):
         return all(isinstance(key, str) and _can_be_written(inner) for key, inner in value.items())
     if isinstance(value, int):
-        return value.bit_length() <= MOST_BITS
+        return value.bit_length() <= MAX_BITS
     return value is None or isinstance(value, (float, str))
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as it is written in a name."""
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(written(v) for v in value)}]"
+        return f"[{','.join(format_value(v) for v in value)}]"
     if isinstance(value, str):
         is_word = value.isascii() and value.isidentifier() and value.lower() not in _WORDS and not iskeyword(value)
         return value if is_word else repr(value)

@@ -8,7 +8,7 @@ from gmed.engine.result import OverheadInUse
 from gmed.learners import Learner
 
 
-class Overhead(NamedTuple):
+class MemoryFootprint(NamedTuple):
     """The memory that a method takes besides the network that plain training would use.
 
     Attributes
@@ -25,13 +25,13 @@ class Overhead(NamedTuple):
     bytes: int
 
     @classmethod
-    def of(cls, learner: Learner, to_float: int) -> Overhead:
+    def of(cls, learner: Learner, to_float: int) -> MemoryFootprint:
         """Of a learner as it is now, whose examples have so many pixels.
 
         >>> import torch, gmed
         >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.1, memory=gmed.memory.Reservoir(2))
         >>> learner.observe(torch.rand(5, 1, 28, 28), torch.arange(5))
-        >>> Overhead.of(learner, 784)  # a slot: 784 pixels of 4 bytes, 3 numbers of 8
+        >>> MemoryFootprint.of(learner, 784)  # a slot: 784 pixels of 4 bytes, 3 numbers of 8
         Overhead(examples=2.0, bytes=6328)
         """
         added, like = learner.extra_parameters(), next(learner.model.parameters())

@@ -20,17 +20,17 @@ from torch import nn
 
 from gmed import registry
 from gmed.engine.benchmarks import Benchmark, get_benchmark
-from gmed.engine.grammar import Part, parse_part, written
+from gmed.engine.grammar import Component, format_value, parse_component
 from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.user_code import Source, read_installed, sources_of
 from gmed.learners import Learner
 from gmed.memory import Memory
-from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, TABLES, Entry, part_id, settable, values_on
+from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, TABLES, Entry, defaults_for, hyperparameters, part_id
 from gmed.rng import seeded_torch
 from gmed.streams import Stream
 from gmed.streams.variants import MAX_PASSES
 
-MOST_LETTERS = 10_000
+MAX_NAME_LENGTH = 10_000
 """Of a method's name."""
 
 registry.complete()
@@ -51,7 +51,7 @@ class Method:
     ----------
     name
         The shortest way to write it: parameters appear where they differ from the benchmark's defaults.
-    base_name
+    baseline_name
         The same method without its edit, or what else is named last, or ``None`` if there is the base alone: what its
         gain is measured against.
     memory, retrieval
@@ -59,27 +59,27 @@ class Method:
     """
 
     name: str
-    base_name: str | None
-    base: Part
-    edit: Part | None
-    memory: Part | None = None
-    retrieval: Part | None = None
+    baseline_name: str | None
+    base: Component
+    edit: Component | None
+    memory: Component | None = None
+    retrieval: Component | None = None
 
     def make_stream(self, stream: Stream, seed: int) -> Stream:
         """The stream as this method sees it."""
         order = METHODS[self.base.name].order
-        return stream if order is None else order(stream, seed, **_given_to(order, self.base.parameters))
+        return stream if order is None else order(stream, seed, **_select_kwargs(order, self.base.parameters))
 
     def make_learner(self, model: nn.Module, seed: int) -> Learner:
         entry, settings = METHODS[self.base.name], self.base.parameters
         if entry.model is not None:
             with seeded_torch(seed, "weights"):
-                model = entry.model(model, **_given_to(entry.model, settings))
-        parts: dict[str, Any] = _given_to(entry.part, settings)
+                model = entry.model(model, **_select_kwargs(entry.model, settings))
+        parts: dict[str, Any] = _select_kwargs(entry.part, settings)
         if self.memory is not None:
             parts["memory"] = MEMORIES[self.memory.name].part(settings["memory"], **self.memory.parameters)
         elif entry.memory is not None:
-            parts["memory"] = entry.memory(settings["memory"], **_given_to(entry.memory, settings))
+            parts["memory"] = entry.memory(settings["memory"], **_select_kwargs(entry.memory, settings))
         if self.retrieval is not None:
             parts["retrieval"] = RETRIEVALS[self.retrieval.name].part(**self.retrieval.parameters)
         if self.edit is not None:
@@ -96,7 +96,7 @@ class Method:
             found["base" if kind == "method" else kind] = {"name": part.name, **given}
         return found
 
-    def _named_parts(self) -> list[tuple[str, Part]]:
+    def _named_parts(self) -> list[tuple[str, Component]]:
         parts = {"method": self.base, "memory": self.memory, "retrieval": self.retrieval, "edit": self.edit}
         return [(kind, part) for kind, part in parts.items() if part is not None]
 
@@ -152,7 +152,7 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
 @lru_cache(maxsize=4096)
 def _resolve(benchmark: str, text: str, memory: int | None, generation: int) -> Method:
     method = read_method(get_benchmark(benchmark), text, memory)
-    _try(text, method)
+    _dry_run(text, method)
     return method
 
 
@@ -179,30 +179,32 @@ def _read_method(benchmark_name: str, text: str, memory: int | None, generation:
     if kind_of_first is None:
         raise _unknown("method", first.name, METHODS)
     if kind_of_first != "method":
-        raise UsageError(f"{first.name} is {_WHAT_IT_IS[kind_of_first]}: er+{first.name}")
+        raise UsageError(f"{first.name} is {_KIND_HELP[kind_of_first]}: er+{first.name}")
     named = _named(text, others)
     entry = METHODS[first.name]
-    _check_takes(text, entry, named)
+    _check_accepted(text, entry, named)
 
     settings = dict(first.parameters)
     if memory is not None and entry.memory is not None:
         settings.setdefault("memory", memory)
     own = replace(entry, memory=Memory) if "memory" in named else entry
     where = benchmark.defaults_key, benchmark.family
-    base, short_base = _settle(Part(first.name, settings), own, {**benchmark.settings, **entry.defaults_on(*where)})
+    base, short_base = _fill_defaults(
+        Component(first.name, settings), own, {**benchmark.settings, **entry.defaults_on(*where)}
+    )
     settled, short = {}, [str(short_base)]
     for kind, part in named.items():
         taken = TABLES[kind][part.name]
         usual = taken.defaults_on(*where)
         if kind == "edit":
-            usual = values_on(entry.edits_on_benchmarks.get(part.name, {}), *where) or usual
+            usual = defaults_for(entry.edits_on_benchmarks.get(part.name, {}), *where) or usual
         else:
             usual = {**benchmark.settings, **usual}
-        settled[kind], shortest = _settle(part, taken, usual)
+        settled[kind], shortest = _fill_defaults(part, taken, usual)
         short.append(str(shortest))
-    base_name = "+".join(short[:-1]) or None
+    baseline_name = "+".join(short[:-1]) or None
     return Method(
-        "+".join(short), base_name, base, settled.get("edit"), settled.get("memory"), settled.get("retrieval")
+        "+".join(short), baseline_name, base, settled.get("edit"), settled.get("memory"), settled.get("retrieval")
     )
 
 
@@ -219,16 +221,16 @@ def _kind(name: str) -> str | None:
 _KINDS = ("memory", "retrieval", "edit")
 """What can be named after the base, in this order."""
 
-_WHAT_IT_IS = {
+_KIND_HELP = {
     "memory": "a memory, and takes the place of a method's",
     "retrieval": "a retrieval, and chooses what a method replays",
     "edit": "an edit, and edits what a method replays",
 }
 
 
-def _named(text: str, others: Sequence[Part]) -> dict[str, Part]:
+def _named(text: str, others: Sequence[Component]) -> dict[str, Component]:
     """What is named after the base, by its kind, in the order that names are written in."""
-    found: dict[str, Part] = {}
+    found: dict[str, Component] = {}
     for part in others:
         kind = _kind(part.name)
         if kind == "method":
@@ -247,7 +249,7 @@ def _unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
     return UsageError(f"{said} One of your own is known once its file is loaded: --extension FILE.py")
 
 
-def _check_takes(text: str, entry: Entry, named: Mapping[str, Part]) -> None:
+def _check_accepted(text: str, entry: Entry, named: Mapping[str, Component]) -> None:
     """Make sure that a method can be put together with these parts."""
     first = text.partition("+")[0].partition("(")[0].strip()
     if "edit" in named and not entry.editable:
@@ -260,7 +262,7 @@ def _check_takes(text: str, entry: Entry, named: Mapping[str, Part]) -> None:
         raise UsageError(f"{text!r}: {first} does not leave open what it replays; these do: {takers}")
 
 
-def _try(text: str, method: Method) -> None:
+def _dry_run(text: str, method: Method) -> None:
     try:
         with seeded_torch(0, "dry run"):  # the caller's random numbers stay as they were
             method.make_learner(nn.Linear(1, 1), seed=0)
@@ -272,14 +274,16 @@ def _try(text: str, method: Method) -> None:
         raise UsageError(f"{text!r} cannot be put together: {type(error).__name__}: {error}") from error
 
 
-def parse(text: str) -> tuple[Part, ...]:
+def parse(text: str) -> tuple[Component, ...]:
     """The parts of a method's name as written.
 
     >>> [str(part) for part in parse("er + gmed(steps=3, clamp=[0,1])")]
     ['er', 'gmed(steps=3,clamp=[0,1])']
     """
-    if len(text) > MOST_LETTERS:
-        raise UsageError(f"a method's name has at most {MOST_LETTERS:,} letters, not {len(text):,}: {text[:50]!r}...")
+    if len(text) > MAX_NAME_LENGTH:
+        raise UsageError(
+            f"a method's name has at most {MAX_NAME_LENGTH:,} letters, not {len(text):,}: {text[:50]!r}..."
+        )
     parts, place = [], 0
     while found := _PART.match(text, place):
         parts.append(found[0])
@@ -288,15 +292,15 @@ def parse(text: str) -> tuple[Part, ...]:
             break
     if place <= len(text):
         raise UsageError(f"cannot read the method {text!r}; write it like er, er+gmed or 'er+gmed(alpha=1.0)'")
-    return tuple(parse_part(part.strip(), text) for part in parts)
+    return tuple(parse_component(part.strip(), text) for part in parts)
 
 
-def _given_to(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    taken = settable(part)
+def _select_kwargs(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    taken = hyperparameters(part)
     return {k: v for k, v in settings.items() if k in taken}
 
 
-def _settle(typed: Part, entry: Entry, usual: Mapping[str, Any]) -> tuple[Part, Part]:
+def _fill_defaults(typed: Component, entry: Entry, usual: Mapping[str, Any]) -> tuple[Component, Component]:
     """Return a part with a value for everything (as typed, else the benchmark's, else the part's own default), and
     the part with only what differs from the defaults.
     """
@@ -321,7 +325,7 @@ def _settle(typed: Part, entry: Entry, usual: Mapping[str, Any]) -> tuple[Part, 
             check_int(f"{typed.name}'s {name}", full[name], *_BOUNDS.get(name, _USUAL_BOUNDS))
         if full[name] != default:
             short[name] = full[name]
-    return Part(typed.name, full), Part(typed.name, short)
+    return Component(typed.name, full), Component(typed.name, short)
 
 
 _TAKES = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}
@@ -331,9 +335,11 @@ def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return check_float(f"{part}'s {name}", value)
     if kind in _TAKES and type(value) is not kind:
-        raise UsageError(f"{part}({name}=...) takes {_TAKES[kind]}, not {written(value)}")
+        raise UsageError(f"{part}({name}=...) takes {_TAKES[kind]}, not {format_value(value)}")
     if get_origin(kind) is Literal and value not in (choices := get_args(kind)):
-        raise UsageError(f"{part}({name}=...) takes {' or '.join(map(written, choices))}, not {written(value)}")
+        raise UsageError(
+            f"{part}({name}=...) takes {' or '.join(map(format_value, choices))}, not {format_value(value)}"
+        )
     return tuple(map(float, value)) if _is_range(value) else value
 
 

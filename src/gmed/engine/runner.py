@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from gmed._version import __version__
-from gmed.engine.batched import Together, free_bytes, learners_that_fit
+from gmed.engine.batched import BatchedTrainer, free_bytes, max_group_size
 from gmed.engine.checkpoint import Checkpoint, PassCounts
-from gmed.engine.config import USUAL, Terms, keep_freed_memory, pick_device
-from gmed.engine.memory_footprint import Overhead
+from gmed.engine.config import DEFAULT_CONFIG, ExecutionConfig, resolve_device, tune_malloc
+from gmed.engine.memory_footprint import MemoryFootprint
 from gmed.engine.result import RunResult
 from gmed.engine.spec import RunSpec
-from gmed.engine.stream_cache import made_stream
+from gmed.engine.stream_cache import get_stream
 from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
@@ -32,10 +32,10 @@ from gmed.models import PassCounter, ResNet18
 from gmed.rng import seeded_torch
 from gmed.streams import Examples, Stream, to_float
 
-AT_ONCE = {"cpu": 800_000, "cuda": 8_000_000}
+CHUNK_SIZE = {"cpu": 800_000, "cuda": 8_000_000}
 """Numbers of a test set that are classified at a time: enough to keep a device busy, with room for activations."""
 
-SMALL = 784
+MIN_INPUT_ELEMENTS = 784
 """Numbers of an input below which the activations are what takes room."""
 
 GROUPED_ON = {"cuda"}
@@ -51,7 +51,7 @@ OnEvaluated = Callable[[RunSpec, int, int, list[list[float]]], None]
 """Called at every point of evaluation of a run: examples seen, examples there are, accuracies so far."""
 
 
-def _unheard(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
+def _noop(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
     """Nobody listens."""
 
 
@@ -68,30 +68,30 @@ class Interrupted(KeyboardInterrupt):
         What became of those that had ended, by their keys.
     """
 
-    def __init__(self, ended: Mapping[str, Outcome] | None = None) -> None:
+    def __init__(self, outcomes_so_far: Mapping[str, Outcome] | None = None) -> None:
         super().__init__()
-        self.ended = dict(ended or {})
+        self.outcomes_so_far = dict(outcomes_so_far or {})
 
 
-def run_one(spec: RunSpec, terms: Terms = USUAL) -> RunResult:
+def run_one(spec: RunSpec, terms: ExecutionConfig = DEFAULT_CONFIG) -> RunResult:
     """Compute one run in this process.
 
-    >>> result = run_one(RunSpec.make("split-mnist", "finetune", seed=0), Terms(device="cpu"))
+    >>> result = run_one(RunSpec.make("split-mnist", "finetune", seed=0), ExecutionConfig(device="cpu"))
     >>> [len(row) for row in result.accuracy], result.steps
     ([5, 5, 5, 5, 5], 500)
     """
-    (outcome,) = run_together([spec], terms)
+    (outcome,) = run_group([spec], terms)
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
 
-def run_together(
+def run_group(
     specs: Sequence[RunSpec],
-    terms: Terms,
+    terms: ExecutionConfig,
     on_progress: OnProgress = lambda seen, total: None,
     stopping: Callable[[], bool] = lambda: False,
-    on_evaluated: OnEvaluated = _unheard,
+    on_evaluated: OnEvaluated = _noop,
 ) -> list[Outcome]:
     """Compute runs on one benchmark in this process, all advancing together: of one method at several seeds, or of
     methods that differ in numbers.
@@ -106,32 +106,32 @@ def run_together(
     Examples
     --------
     >>> specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in (0, 1)]
-    >>> [outcome.seed for outcome in run_together(specs, Terms(device="cpu"))]
+    >>> [outcome.seed for outcome in run_group(specs, ExecutionConfig(device="cpu"))]
     [0, 1]
     """
-    keep_freed_memory()
-    kept = {spec.key: _kept(spec, terms) for spec in specs}
+    tune_malloc()
+    checkpoints_found = {spec.key: _load_checkpoint(spec, terms) for spec in specs}
     outcomes: dict[str, Outcome] = {}
-    for part in _that_fit(_at_one_point(specs, kept), terms):
+    for part in _split_by_memory(_group_by_progress(specs, checkpoints_found), terms):
         try:
-            checkpoints = [kept[spec.key] for spec in part]
-            found = _computed(part, checkpoints, terms, on_progress, stopping, on_evaluated)
+            checkpoints = [checkpoints_found[spec.key] for spec in part]
+            found = _run_or_split(part, checkpoints, terms, on_progress, stopping, on_evaluated)
         except Interrupted as stopped:
-            raise Interrupted(outcomes | stopped.ended) from None
+            raise Interrupted(outcomes | stopped.outcomes_so_far) from None
         outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
     return [outcomes[spec.key] for spec in specs]
 
 
-def _kept(spec: RunSpec, terms: Terms) -> Checkpoint | None:
+def _load_checkpoint(spec: RunSpec, terms: ExecutionConfig) -> Checkpoint | None:
     """The run's checkpoint, if there is one that has counted all that the run is to count."""
     checkpoint = terms.checkpoints.load(spec) if terms.checkpoints else None
     return None if checkpoint and terms.prequential and checkpoint.right is None else checkpoint
 
 
-def _computed(
+def _run_or_split(
     specs: Sequence[RunSpec],
-    kept: Sequence[Checkpoint | None],
-    terms: Terms,
+    checkpoints_found: Sequence[Checkpoint | None],
+    terms: ExecutionConfig,
     on_progress: OnProgress,
     stopping: Callable[[], bool],
     on_evaluated: OnEvaluated,
@@ -140,8 +140,8 @@ def _computed(
     error for all it happened to.
     """
     try:
-        with _default_dtype(torch.float32), _same_every_time(terms.deterministic):
-            return _Run(specs, kept, terms).finish(on_progress, stopping, on_evaluated)
+        with _default_dtype(torch.float32), _deterministic_cudnn(terms.deterministic):
+            return _GroupRunner(specs, checkpoints_found, terms).run(on_progress, stopping, on_evaluated)
     except Exception as error:
         of_one_method = len({spec.method.name for spec in specs}) == 1
         if len(specs) == 1 or (of_one_method and not _out_of_memory(error)):
@@ -152,7 +152,7 @@ def _computed(
     return [
         outcome
         for part in (slice(None, half), slice(half, None))
-        for outcome in _computed(specs[part], kept[part], terms, on_progress, stopping, on_evaluated)
+        for outcome in _run_or_split(specs[part], checkpoints_found[part], terms, on_progress, stopping, on_evaluated)
     ]
 
 
@@ -160,40 +160,44 @@ def _out_of_memory(error: BaseException | None) -> bool:
     return error is not None and (isinstance(error, torch.OutOfMemoryError) or _out_of_memory(error.__context__))
 
 
-class _Run:
+class _GroupRunner:
     """Runs that advance together, from where their checkpoints left them: one on its own, or several on a GPU."""
 
-    def __init__(self, specs: Sequence[RunSpec], kept: Sequence[Checkpoint | None], terms: Terms) -> None:
+    def __init__(
+        self, specs: Sequence[RunSpec], checkpoints_found: Sequence[Checkpoint | None], terms: ExecutionConfig
+    ) -> None:
         self.specs, self.terms = specs, terms
-        self.where = pick_device(terms.device)
-        self.clock = _Clock()
+        self.device = resolve_device(terms.device)
+        self.clock = StageTimer()
         with self.clock("data"):
-            self.streams = [make_stream(spec, self.where, terms.data_dir) for spec in specs]
-        self.learners = [make_learner(spec, self.where) for spec in specs]
+            self.streams = [make_stream(spec, self.device, terms.data_dir) for spec in specs]
+        self.learners = [make_learner(spec, self.device) for spec in specs]
         self.accuracy: list[list[list[float]]] = [[] for _ in specs]
         self.memory: list[list[list[int]] | None] = [
             None if learner.memory is None else [] for learner in self.learners
         ]
         self.seen = 0
         self.resumed_at: list[int] = []
-        self.counts = [Counts(PassCounter(), _zero(self.where) if terms.prequential else None) for _ in specs]
+        self.counts = [Counts(PassCounter(), _zero(self.device) if terms.prequential else None) for _ in specs]
         self.failures: dict[int, GmedError] = {}
         self.group = None
-        if self.where.type in GROUPED_ON and all(learner.is_capturable() for learner in self.learners):
+        if self.device.type in GROUPED_ON and all(learner.is_capturable() for learner in self.learners):
             batch_size = specs[0].benchmark.batch_size
-            self.group = Together(self.learners, self.streams, batch_size, self.counts, self.failures)
+            self.group = BatchedTrainer(self.learners, self.streams, batch_size, self.counts, self.failures)
         elif len(specs) > 1:
             raise ValueError("several runs advance together only on a GPU, and only if their steps can be captured")
-        self.untrained = [self._before_the_first_step(replica, checkpoint) for replica, checkpoint in enumerate(kept)]
-        for replica, checkpoint in enumerate(kept):
+        self.untrained = [
+            self._initial_accuracy(replica, checkpoint) for replica, checkpoint in enumerate(checkpoints_found)
+        ]
+        for replica, checkpoint in enumerate(checkpoints_found):
             if checkpoint is not None:
                 self._resume(replica, checkpoint)
 
-    def _before_the_first_step(self, replica: int, checkpoint: Checkpoint | None) -> list[float]:
+    def _initial_accuracy(self, replica: int, checkpoint: Checkpoint | None) -> list[float]:
         if checkpoint is not None and checkpoint.untrained is not None:
             return checkpoint.untrained
         with self.clock("evaluate"):
-            return accuracies_on(self.learners[replica], self.streams[replica].tests)
+            return evaluate_tasks(self.learners[replica], self.streams[replica].tests)
 
     def _resume(self, replica: int, checkpoint: Checkpoint) -> None:
         spec = self.specs[replica]
@@ -212,8 +216,8 @@ class _Run:
         for stage, seconds in checkpoint.seconds.items():
             self.clock.seconds[stage] = self.clock.seconds.get(stage, 0.0) + seconds
 
-    def finish(
-        self, on_progress: OnProgress, stopping: Callable[[], bool], on_evaluated: OnEvaluated = _unheard
+    def run(
+        self, on_progress: OnProgress, stopping: Callable[[], bool], on_evaluated: OnEvaluated = _noop
     ) -> list[Outcome]:
         """Train and evaluate to the end of the stream."""
         for task, (start, stop) in enumerate(pairwise((0, *self.streams[0].eval_points))):
@@ -221,7 +225,7 @@ class _Run:
                 for seen in self.clock.timed("train", self._train(task, max(start, self.seen), stop)):
                     self.seen = seen
                     on_progress(seen, len(self.streams[0]))
-                    self._keep(stopping())
+                    self._checkpoint_if_due(stopping())
                 for replica in self._evaluate():
                     found = list(self.accuracy[replica])
                     on_evaluated(self.specs[replica], stop, len(self.streams[replica]), found)
@@ -230,7 +234,7 @@ class _Run:
     def _train(self, task: int, start: int, stop: int) -> Iterator[int]:
         """Train up to a point of evaluation; yield now and then how many examples have been seen."""
         if self.group is not None:
-            yield from self.group.learn(start, stop, *([task] if self.learners[0].task_aware else []))
+            yield from self.group.train(start, stop, *([task] if self.learners[0].task_aware else []))
         elif not self.failures:
             try:
                 batch_size = self.specs[0].benchmark.batch_size
@@ -244,31 +248,31 @@ class _Run:
         with self.clock("evaluate"):
             for replica in sound:
                 learner, stream, memory = self.learners[replica], self.streams[replica], self.memory[replica]
-                self.accuracy[replica].append(accuracies_on(learner, stream.tests))
+                self.accuracy[replica].append(evaluate_tasks(learner, stream.tests))
                 if memory is not None and learner.memory is not None:
                     memory.append(learner.memory.class_counts(stream.num_classes))
         return sound
 
-    def _keep(self, stopping: bool) -> None:
+    def _checkpoint_if_due(self, stopping: bool) -> None:
         checkpoints = self.terms.checkpoints
-        if checkpoints is not None and (stopping or checkpoints.due()):
+        if checkpoints is not None and (stopping or checkpoints.is_due()):
             start = time.perf_counter()
             with self.clock("checkpoints"):
                 for replica, spec in enumerate(self.specs):
                     if replica not in self.failures:
                         state = {k: t.cpu() for k, t in self.learners[replica].state_dict().items()}
-                        progress = self.seen, self.accuracy[replica], self._share(), self.resumed_at
+                        progress = self.seen, self.accuracy[replica], self._time_per_run(), self.resumed_at
                         counts = self.untrained[replica], self._passes(replica), self._correct(replica)
                         checkpoints.save(spec, Checkpoint(*progress, state, *counts, self.memory[replica]))
-            checkpoints.written(time.perf_counter() - start)
+            checkpoints.mark_written(time.perf_counter() - start)
         if stopping:
             raise Interrupted({self.specs[replica].key: error for replica, error in self.failures.items()})
 
     def _result(self, replica: int) -> RunResult:
         spec, rows = self.specs[replica], self.accuracy[replica]
         passes, correct, examples = self._passes(replica), self._correct(replica), len(self.streams[replica])
-        conditions = environment(self.where)
-        if self.where.type == "cuda":
+        conditions = collect_environment(self.device)
+        if self.device.type == "cuda":
             conditions["replicas"] = str(len(self.specs))
             conditions["steps"] = "CUDA graph" if self.group is not None and self.group.captured else "step by step"
             conditions["kernels"] = "deterministic" if self.terms.deterministic else "fastest"
@@ -284,7 +288,7 @@ class _Run:
             final_accuracy=float(np.mean(rows[-1])),
             pooled_accuracy=float(np.average(rows[-1], weights=[len(t.y) for t in self.streams[replica].tests])),
             steps=self.learners[replica].steps,
-            timings=self._share(),
+            timings=self._time_per_run(),
             environment=conditions,
             untrained=self.untrained[replica],
             passes=None
@@ -292,7 +296,7 @@ class _Run:
             else {"forward": passes["forward"] / examples, "backward": passes["backward"] / examples},
             prequential=None if correct is None else correct / examples,
             memory=self.memory[replica],
-            overhead=Overhead.of(self.learners[replica], self.streams[replica].x[0].numel()).to_dict(),
+            overhead=MemoryFootprint.of(self.learners[replica], self.streams[replica].x[0].numel()).to_dict(),
         )
 
     def _passes(self, replica: int) -> PassCounts | None:
@@ -303,88 +307,90 @@ class _Run:
         correct = self.counts[replica].correct
         return None if correct is None else int(correct)
 
-    def _share(self) -> dict[str, float]:
+    def _time_per_run(self) -> dict[str, float]:
         """Each run's part of the time spent."""
         return {stage: round(seconds / len(self.specs), 4) for stage, seconds in self.clock.seconds.items()}
 
 
-def _zero(where: torch.device) -> Tensor:
-    return torch.zeros((), dtype=torch.int64, device=where)
+def _zero(device: torch.device) -> Tensor:
+    return torch.zeros((), dtype=torch.int64, device=device)
 
 
-def _at_one_point(specs: Sequence[RunSpec], kept: Mapping[str, Checkpoint | None]) -> list[list[RunSpec]]:
+def _group_by_progress(
+    specs: Sequence[RunSpec], checkpoints_found: Mapping[str, Checkpoint | None]
+) -> list[list[RunSpec]]:
     """Runs that have come equally far, and can go on together."""
     parts: dict[int, list[RunSpec]] = {}
     for spec in specs:
-        checkpoint = kept[spec.key]
+        checkpoint = checkpoints_found[spec.key]
         parts.setdefault(checkpoint.seen if checkpoint else 0, []).append(spec)
     return list(parts.values())
 
 
-def _that_fit(parts: list[list[RunSpec]], terms: Terms) -> Iterator[list[RunSpec]]:
+def _split_by_memory(parts: list[list[RunSpec]], terms: ExecutionConfig) -> Iterator[list[RunSpec]]:
     """The same runs in parts that can be computed at a time: on a GPU as many as there is room for, else one by one."""
-    where = pick_device(terms.device)
+    device = resolve_device(terms.device)
     for part in parts:
         size = 1
-        if len(part) > 1 and where.type in GROUPED_ON and part[0].is_capturable():
-            size, free = len(part), free_bytes(where)
+        if len(part) > 1 and device.type in GROUPED_ON and part[0].is_capturable():
+            size, free = len(part), free_bytes(device)
             if free is not None:
-                stream = made_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, where)
-                size = learners_that_fit(part[0], stream, free)
+                stream = get_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, device)
+                size = max_group_size(part[0], stream, free)
         yield from (part[at : at + size] for at in range(0, len(part), size))
 
 
-def make_stream(spec: RunSpec, where: torch.device, data_dir: Path | None = None) -> Stream:
+def make_stream(spec: RunSpec, device: torch.device, data_dir: Path | None = None) -> Stream:
     """The stream of a run, as its method sees it."""
-    made = made_stream(spec.benchmark.name, spec.seed, data_dir, where)
-    return spec.method.make_stream(made, spec.seed).to(where)
+    made = get_stream(spec.benchmark.name, spec.seed, data_dir, device)
+    return spec.method.make_stream(made, spec.seed).to(device)
 
 
-def make_learner(spec: RunSpec, where: torch.device) -> Learner:
+def make_learner(spec: RunSpec, device: torch.device) -> Learner:
     """The learner of a run before its first step."""
     with seeded_torch(spec.seed, "weights"):
         model = spec.benchmark.make_model()
-    return spec.method.make_learner(laid_out(model.to(where)), spec.seed)
+    return spec.method.make_learner(to_channels_last(model.to(device)), spec.seed)
 
 
-def laid_out(model: nn.Module) -> nn.Module:
+def to_channels_last(model: nn.Module) -> nn.Module:
     """The same model, its weights in the order in memory that it is computed with fastest (benchmarks/speed.md)."""
     if isinstance(model, ResNet18):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
 
-def explain(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """What a failed run says: the reason on the first line, then where, unless it was raised on purpose."""
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     if isinstance(error, GmedError):
         return reason
-    place = _place_outside(error)
+    place = _user_frame(error)
     return f"{reason}{place}\n{''.join(traceback.format_exception(error))}"
 
 
-def _place_outside(error: Exception) -> str:
+def _user_frame(error: Exception) -> str:
     """Where in a file of somebody's own an error arose, if it did there."""
     inside = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), str(Path(np.__file__).parent), "<")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(inside)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 
 
-def accuracies_on(learner: Learner, tests: Sequence[Examples]) -> list[float]:
+def evaluate_tasks(learner: Learner, tests: Sequence[Examples]) -> list[float]:
     """The share of each test set that the learner classifies rightly."""
     told = [(task,) if learner.told else () for task in range(len(tests))]
-    found = [_right(learner, *pair) for pair in zip(tests, told, strict=True)]
+    found = [_count_correct(learner, *pair) for pair in zip(tests, told, strict=True)]
     right = torch.stack(found).tolist()  # a GPU is waited for once
     return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
 
 
-def _right(learner: Learner, test: Examples, task: tuple[int, ...]) -> Tensor:
-    chunk = max(1, AT_ONCE[test.x.device.type] // max(test.x[0].numel(), SMALL))
+def _count_correct(learner: Learner, test: Examples, task: tuple[int, ...]) -> Tensor:
+    chunk = max(1, CHUNK_SIZE[test.x.device.type] // max(test.x[0].numel(), MIN_INPUT_ELEMENTS))
     pieces = zip(torch.split(test.x, chunk), torch.split(test.y, chunk), strict=True)
     return torch.stack([(learner.predict(to_float(x), *task) == y).sum() for x, y in pieces]).sum()
 
 
-def environment(device: torch.device) -> dict[str, str]:
+def collect_environment(device: torch.device) -> dict[str, str]:
     """What a result depends on besides its specification."""
     found = {
         "gmed": __version__,
@@ -410,7 +416,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def _same_every_time(wanted: bool) -> Iterator[None]:
+def _deterministic_cudnn(wanted: bool) -> Iterator[None]:
     """Inside, if wanted, cuDNN computes the same bits from the same numbers every time."""
     before = torch.backends.cudnn.deterministic
     torch.backends.cudnn.deterministic = wanted or before
@@ -420,7 +426,7 @@ def _same_every_time(wanted: bool) -> Iterator[None]:
         torch.backends.cudnn.deterministic = before
 
 
-class _Clock:
+class StageTimer:
     """Seconds by stage."""
 
     def __init__(self) -> None:

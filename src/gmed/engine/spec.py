@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from gmed.engine.benchmarks import Benchmark, get_benchmark
-from gmed.engine.custom_model import OwnModel
+from gmed.engine.custom_model import ModelRef
 from gmed.engine.methods import Method, read_method, resolve
 from gmed.io.user_code import Source
 
@@ -34,10 +34,10 @@ class RunSpec:
         return cls(found, resolve(found, method, memory), seed)
 
     @classmethod
-    def named(cls, benchmark: str, method: str, seed: int) -> RunSpec:
+    def parse(cls, benchmark: str, method: str, seed: int) -> RunSpec:
         """The run that a file names. Nothing is made or tried for it: whether it can be computed shows when it is.
 
-        >>> RunSpec.named("split-mnist", "er+gmed", seed=3) == RunSpec.make("split-mnist", "er+gmed", seed=3)
+        >>> RunSpec.parse("split-mnist", "er+gmed", seed=3) == RunSpec.make("split-mnist", "er+gmed", seed=3)
         True
         """
         found = get_benchmark(benchmark)
@@ -87,7 +87,7 @@ class RunSpec:
     def sources(self) -> tuple[Source, ...]:
         """What of somebody's own computes it; who computes it elsewhere must have that too."""
         model = self.benchmark.model
-        made_by = (model.source(),) if isinstance(model, OwnModel) and not model.is_object else ()
+        made_by = (model.source(),) if isinstance(model, ModelRef) and not model.is_instance else ()
         return tuple(dict.fromkeys((*self.method.sources(), *made_by)))
 
     def __hash__(self) -> int:

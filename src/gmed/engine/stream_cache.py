@@ -16,11 +16,11 @@ method is run at many seeds, and the next meets the same streams."""
 _kept: dict[tuple[str, int, Path | None], Stream] = {}
 
 
-def made_stream(benchmark: str, seed: int, data_dir: Path | None, where: torch.device) -> Stream:
+def get_stream(benchmark: str, seed: int, data_dir: Path | None, where: torch.device) -> Stream:
     """The stream that every method meets on this benchmark at this seed.
 
     >>> cpu = torch.device("cpu")
-    >>> made_stream("split-mnist", 0, None, cpu) is made_stream("split-mnist", 0, None, cpu)
+    >>> get_stream("split-mnist", 0, None, cpu) is get_stream("split-mnist", 0, None, cpu)
     True
     """
     key = benchmark, seed, data_dir
@@ -33,7 +33,7 @@ def made_stream(benchmark: str, seed: int, data_dir: Path | None, where: torch.d
     return stream
 
 
-def forget_streams() -> None:
+def clear_stream_cache() -> None:
     """Keep none: where data have changed or room is wanted."""
     _kept.clear()
 

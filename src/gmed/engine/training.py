@@ -59,9 +59,9 @@ class Counts:
 
     def __init__(self, passes: PassCounter | None, correct: Tensor | None = None) -> None:
         self.passes, self.correct = passes, correct
-        self._of_a_step = PassCounter()  # those of the last step that was watched
+        self._per_step = PassCounter()  # those of the last step that was watched
         self._alike: tuple[int, ...] | None = None  # what identifies the steps that make as many
-        self._most_drawn = sys.maxsize  # by such a step, of the stored examples
+        self._max_drawn = sys.maxsize  # by such a step, of the stored examples
         self._static_graph = False
 
     @torch.no_grad()
@@ -76,23 +76,23 @@ class Counts:
         if self.passes is None:
             return
         stored = 0 if learner.memory is None else len(learner.memory)
-        if (batch_size, *task, min(stored, self._most_drawn)) != self._alike:
-            self._alike, self._most_drawn = (batch_size, *task, stored), sys.maxsize
+        if (batch_size, *task, min(stored, self._max_drawn)) != self._alike:
+            self._alike, self._max_drawn = (batch_size, *task, stored), sys.maxsize
             self._static_graph = learner.has_static_graph()
-            self._of_a_step = learner.passes = PassCounter()
+            self._per_step = learner.passes = PassCounter()
             learner.draw_source = EagerDraws()
 
     def end_step(self, learner: Learner) -> None:
         """Count the passes of the step that was taken."""
         if self.passes is None:
             return
-        self.passes.add(self._of_a_step)
+        self.passes.add(self._per_step)
         if not learner.has_static_graph():
             self._alike = None
         elif learner.passes is not None and self._alike is not None:  # it was watched
             *kind, stored = self._alike
             drawn = learner.draw_source.rows if isinstance(learner.draw_source, EagerDraws) else stored
             if drawn < stored:
-                self._most_drawn = drawn
+                self._max_drawn = drawn
             repeats = self._static_graph and learner.is_capturable()
-            self._alike = (*kind, min(stored, self._most_drawn)) if repeats else None
+            self._alike = (*kind, min(stored, self._max_drawn)) if repeats else None

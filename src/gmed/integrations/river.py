@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from gmed.errors import GmedError, InputError, UsageError, check_int
 from gmed.learners._locking import Lock, alone, exclusive
-from gmed.online import Labels, OnlineClassifier, Settings, Standardiser
+from gmed.online import Labels, OnlineClassifier, RunningScaler, Settings
 from gmed.online.scaling import LARGEST
 
 try:
@@ -75,14 +75,14 @@ class GMEDClassifier(base.Classifier):
         features = self._features or sorted(x, key=str)
         row = self._row(x, features)
         if self._classifier is not None:
-            self._classifier.labels.with_also(_labels([y]))
+            self._classifier.labels.extended(_labels([y]))
         else:
             known = [label for _, label in self._waiting]
-            Labels.of(_labels(known or [y])).with_also(_labels([y]))
+            Labels.of(_labels(known or [y])).extended(_labels([y]))
         self._learn(features, [*self._waiting, (row, y)], self.buffer)
 
     @exclusive
-    def learn_waiting(self) -> None:
+    def flush(self) -> None:
         """Learn from the examples that wait, however few they are."""
         self._learn(self._features, self._waiting, 1)
 
@@ -124,7 +124,7 @@ class GMEDClassifier(base.Classifier):
         missing = np.isnan(x)
         if not missing.any():
             return x
-        if self._classifier is not None and isinstance(self._classifier.units, Standardiser):
+        if self._classifier is not None and isinstance(self._classifier.units, RunningScaler):
             mean, _ = self._classifier.units.moments()
         else:
             mean = np.where(missing, 0, x).sum(0) / np.maximum(1, (~missing).sum(0))

@@ -211,13 +211,13 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._classifier.remove_examples(row=row, label=label, where=where)
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        if not reset and self._plainly_rows(X) and _plainly_labels(y) and len(X) == len(y):
+        if not reset and self._is_clean_array(X) and _is_clean_labels(y) and len(X) == len(y):
             return X.astype(np.float64, copy=False), y
         features, labels = validate_data(self, X, y, reset=reset, dtype=np.float64)
         check_classification_targets(labels)
         return features, labels
 
-    def _plainly_rows(self, X: Any) -> TypeGuard[NDArray[np.floating[Any]]]:
+    def _is_clean_array(self, X: Any) -> TypeGuard[NDArray[np.floating[Any]]]:
         """Whether these are sound rows without doubt; to ask scikit-learn takes as long as a step."""
         return (
             type(X) is np.ndarray
@@ -281,7 +281,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _classes_and_scores(self, X: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float32]]:
         check_is_fitted(self)
         now = self._at_this_moment()
-        if now._plainly_rows(X):
+        if now._is_clean_array(X):
             return now._classifier.classes_and_scores(X.astype(np.float64, copy=False))
         return now._classifier.classes_and_scores(validate_data(now, X, reset=False, dtype=np.float64))
 
@@ -369,7 +369,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(held)
 
 
-def _plainly_labels(y: Any) -> TypeGuard[NDArray[Any]]:
+def _is_clean_labels(y: Any) -> TypeGuard[NDArray[Any]]:
     return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"
 
 

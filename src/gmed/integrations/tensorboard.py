@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-class TensorBoardCurves(Watcher):
+class TensorBoardCallback(Watcher):
     """Writes the accuracies of every run as they are found, a folder for each: benchmark/method/seed.
 
     Tells another watcher everything as well.
@@ -87,7 +87,7 @@ class TensorBoardCurves(Watcher):
             self.writers[spec.key] = self.make(str(self.folder.joinpath(*map(plain, parts))))
         return self.writers[spec.key]
 
-    def __enter__(self) -> TensorBoardCurves:
+    def __enter__(self) -> TensorBoardCallback:
         return self
 
     def __exit__(

@@ -23,7 +23,7 @@ FORMAT = "gmed-state/2"
 """What is written: always with a checksum."""
 FIRST_FORMAT = "gmed-state/1"
 """With a checksum too, but for files of the first versions, which had no other labels than these."""
-FIRST_LABELS = {"format", "learner", "run", "name", "benchmark", "method", "progress"}
+FIRST_METADATA = {"format", "learner", "run", "name", "benchmark", "method", "progress"}
 
 
 def write_state(path: Path, state: dict[str, Tensor], labels: dict[str, str]) -> None:
@@ -60,7 +60,7 @@ def read_state(path: Path, labels: dict[str, str]) -> tuple[dict[str, Tensor], d
         metadata: dict[str, str] = _header(content).get("__metadata__", {})
     _check_labels(path, metadata, labels)
     written = metadata.pop("checksum", None)
-    if written is None and (metadata["format"] != FIRST_FORMAT or not metadata.keys() <= FIRST_LABELS):
+    if written is None and (metadata["format"] != FIRST_FORMAT or not metadata.keys() <= FIRST_METADATA):
         raise UsageError(f"{path}: damaged: it has lost its checksum. Use another copy.")
     if written is not None and written != checksum(state, metadata):
         raise UsageError(f"{path}: damaged: it is not what was written. Use another copy.")

@@ -139,7 +139,7 @@ class CropTo(nn.Module):
         return x[:, :, : self.size, : self.size]
 
 
-AT_ONCE = 100
+CHUNK_SIZE = 100
 """Examples whose earlier levels are computed together."""
 
 MOST_EXPERTS = 1_000
@@ -228,7 +228,7 @@ class ExpertMixture(nn.Module):
         """What every stage of a ``part`` gives in all experts but the last; none if there is one expert."""
         experts = self._experts()[:-1]
         parts = [expert.generator if part == "generator" else expert.classifier for expert in experts]
-        chunks = [_levels(parts, chunk) for chunk in torch.split(x, AT_ONCE)]
+        chunks = [_levels(parts, chunk) for chunk in torch.split(x, CHUNK_SIZE)]
         return [torch.cat(level) for level in zip(*chunks, strict=True)]
 
     def forward(

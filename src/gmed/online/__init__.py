@@ -3,6 +3,6 @@
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.config import Settings
 from gmed.online.labels import Labels
-from gmed.online.scaling import AsTheyAre, Standardiser
+from gmed.online.scaling import IdentityScaler, RunningScaler
 
-__all__ = ["AsTheyAre", "Labels", "OnlineClassifier", "Settings", "Standardiser"]
+__all__ = ["IdentityScaler", "Labels", "OnlineClassifier", "RunningScaler", "Settings"]

@@ -22,13 +22,13 @@ from gmed.learners._locking import Lock, alone, consistent_read, exclusive
 from gmed.models import MLP
 from gmed.online.config import Model, Settings
 from gmed.online.labels import Labels, plain
-from gmed.online.scaling import AsTheyAre, Floats, Standardiser, Units
+from gmed.online.scaling import Floats, IdentityScaler, RunningScaler, Units
 from gmed.rng import make_rng
 
 KIND = "gmed-classifier/1"
 BLOCK = 10_000
 """The most rows that are predicted at once, however many there are."""
-GROSSLY = 500
+OUTLIER_RATIO = 500
 """A value that lies so many times as far out as all others is taken for an error."""
 
 
@@ -46,7 +46,7 @@ class OnlineClassifier:
     """A classifier of rows of numbers that goes on learning: new rows, new classes, at any time.
 
     It is an :class:`~gmed.learners.ER` learner (:class:`~gmed.learners.FineTune` without a memory) that sees features
-    in units of their own (:class:`Standardiser`) and classes by their names (:class:`Labels`). Where units are
+    in units of their own (:class:`RunningScaler`) and classes by their names (:class:`Labels`). Where units are
     renewed, stored examples are expressed in the new ones.
 
     A call that fails, or is interrupted by Ctrl-C, changes nothing. One thread may learn while others predict: a
@@ -132,7 +132,7 @@ class OnlineClassifier:
             now = self._now
             labels = None if now is None else now.labels
             for named in ([] if classes is None or not len(classes) else [classes]) + [y]:
-                labels = Labels.of(named) if labels is None else labels.with_also(named)
+                labels = Labels.of(named) if labels is None else labels.extended(named)
             assert labels is not None
             units = self._first_units(x) if now is None else now.units.after(x)
             self._warn_of_outliers(units, x)
@@ -164,7 +164,7 @@ class OnlineClassifier:
             self._now = Learned(labels, units, learner, len(x))
 
     def _first_units(self, x: Floats) -> Units:
-        return Standardiser.of(x) if self.settings.standardise else AsTheyAre()
+        return RunningScaler.of(x) if self.settings.standardise else IdentityScaler()
 
     def _copy(self, now: Learned | None, labels: Labels, units: Units) -> Learner:
         """A learner that has learned as much as this classifier, for these classes and units."""
@@ -186,13 +186,13 @@ class OnlineClassifier:
     def _warn_of_outliers(self, units: Units, x: Floats) -> None:
         """Say it, once, when values appear that look like errors."""
         before = None if self._now is None else self._now.units
-        if self._warned or not isinstance(units, Standardiser) or (before is not None and units.same_as(before)):
+        if self._warned or not isinstance(units, RunningScaler) or (before is not None and units.same_as(before)):
             return
         odd = suspicious(x, units)
         rows, columns = odd.any(1), odd.any(0)
         if not rows.any():  # or such as turn out to be errors only now that there are others
             odd = suspicious(units.extremes, units)
-            if not isinstance(before, Standardiser) or not odd.any() or suspicious(before.extremes, before).any():
+            if not isinstance(before, RunningScaler) or not odd.any() or suspicious(before.extremes, before).any():
                 return
             x, columns = units.extremes, odd.any(0)
         column = int(np.flatnonzero(columns)[0])
@@ -246,14 +246,14 @@ class OnlineClassifier:
         labels, units, learner = self.labels, self.units, self.learner
         if row is not None and learner.memory is not None and learner.memory.num_seen != self.rows:
             raise UsageError("rows were passed over repeatedly and have no numbers; forget them by label or where")
-        outputs = None if label is None else labels.outputs_named(np.atleast_1d(np.asarray(label, dtype=object)))
+        outputs = None if label is None else labels.encode_names(np.atleast_1d(np.asarray(label, dtype=object)))
 
         def goes(z: Tensor, numbers: Tensor) -> Any:
             assert where is not None
             return where(units.restored(z.cpu().numpy()), labels.met[numbers.cpu().numpy()])
 
         count = learner.remove_examples(stream_index=row, label=outputs, where=goes if where is not None else None)
-        if isinstance(units, Standardiser):
+        if isinstance(units, RunningScaler):
             self._now = replace(self._now, units=units.without_extremes())
         return count
 
@@ -320,7 +320,7 @@ class OnlineClassifier:
                     kind: {name.removeprefix(kind): t for name, t in tensors.items() if name.startswith(kind)}
                     for kind in ("units.", "learner.")
                 }
-                units = Standardiser.from_state(parts["units."], new.inputs) if parts["units."] else AsTheyAre()
+                units = RunningScaler.from_state(parts["units."], new.inputs) if parts["units."] else IdentityScaler()
                 outputs = max(len(labels.met), int(parts["learner."]["classes"]))
                 new._check_sizes(outputs, parts["learner."])
                 learner = new.settings.make_learner(new.inputs, outputs, new.seed)
@@ -363,13 +363,13 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(islice(names, 3)) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def suspicious(x: Floats, units: Standardiser) -> NDArray[np.bool_]:
+def suspicious(x: Floats, units: RunningScaler) -> NDArray[np.bool_]:
     """Which values look like errors: far out in a quarter of their row, or hundreds of times further than others.
 
     Single values that are merely rare, such as the first ink in a corner, are none.
     """
     low, high = units.limits()
     far = (x < low) | (x > high)
-    grossly = (x < low - GROSSLY * (high - low)) | (x > high + GROSSLY * (high - low))
+    grossly = (x < low - OUTLIER_RATIO * (high - low)) | (x > high + OUTLIER_RATIO * (high - low))
     found: NDArray[np.bool_] = (far & (far.mean(1, keepdims=True) >= 0.25)) | (grossly & (high > low))
     return found

@@ -26,7 +26,7 @@ class Labels:
 
     Examples
     --------
-    >>> labels = Labels.of(np.array(["pear", "fig", "pear"])).with_also(np.array(["apple", "fig"]))
+    >>> labels = Labels.of(np.array(["pear", "fig", "pear"])).extended(np.array(["apple", "fig"]))
     >>> labels.classes.tolist(), labels.met.tolist()
     (['apple', 'fig', 'pear'], ['fig', 'pear', 'apple'])
     >>> labels.outputs(np.array(["apple", "pear"])).tolist()
@@ -61,12 +61,12 @@ class Labels:
         """The output of each example's class; all must have been met."""
         return self.places[self._found(y)]
 
-    def outputs_named(self, names: NDArray[Any]) -> list[int]:
+    def encode_names(self, names: NDArray[Any]) -> list[int]:
         """The outputs of classes that are named; one never met has none. Names must be of the labels' kind."""
         names = self._alike(names)
         return np.flatnonzero(np.isin(self.met, names)).tolist()
 
-    def with_also(self, y: NDArray[Any]) -> Labels:
+    def extended(self, y: NDArray[Any]) -> Labels:
         """These and the classes of more examples; the same object where there is nothing new."""
         y = self._alike(y)
         new = np.unique(y[self.classes[self._found(y)] != y])

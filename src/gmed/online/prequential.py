@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gmed.data.dataset import Progress, unwatched
+from gmed.data.dataset import Progress, no_progress
 from gmed.errors import UsageError, check_int
 
 Example = tuple[Any, Any]
@@ -46,7 +46,7 @@ def prequential(
     batch_size: int | None = None,
     classes: Iterable[Any] | None = None,
     window: int = 1000,
-    progress: Progress = unwatched,
+    progress: Progress = no_progress,
 ) -> Prequential:
     """Predict each batch of a stream, then learn from it.
 

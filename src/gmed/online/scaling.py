@@ -13,9 +13,9 @@ from gmed.errors import InputError, UsageError
 
 Floats = NDArray[np.float64]
 
-REACH = 10.0
+CLIP_STD = 10.0
 """How many deviations from the mean a value may lie; those further out count as lying there."""
-GROWTH = 1.1
+REFRESH_FACTOR = 1.1
 """Units are renewed when so many times as many rows are known as when they were last."""
 EXTREMES = 10
 """How many of the lowest and of the highest values of each feature are kept apart from the statistics."""
@@ -26,7 +26,7 @@ LARGEST = 1e150
 
 
 @dataclass(frozen=True)
-class Standardiser:
+class RunningScaler:
     """Features in units of their own: how far from the mean, in standard deviations, of all rows met so far.
 
     Mean and deviation of a stream move, most of all at its beginning. The *statistics* follow every row; the *units*,
@@ -58,7 +58,7 @@ class Standardiser:
     Examples
     --------
     >>> rows = np.array([[1.0, 50.0], [3.0, 50.0]])
-    >>> known = Standardiser.of(rows)
+    >>> known = RunningScaler.of(rows)
     >>> known.standardised(rows).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     >>> later = known.after(np.array([[8.0, 50.0]]))
@@ -79,13 +79,13 @@ class Standardiser:
     scale: Floats
 
     @classmethod
-    def of(cls, x: Floats) -> Standardiser:
+    def of(cls, x: Floats) -> RunningScaler:
         """That of a stream that begins with these rows."""
         nothing = np.zeros(x.shape[1])
         none = np.zeros((0, x.shape[1]))
         return cls(0, nothing, nothing, none, 0, nothing, np.ones(x.shape[1])).after(x)
 
-    def after(self, x: Floats) -> Standardiser:
+    def after(self, x: Floats) -> RunningScaler:
         """The same stream with more rows."""
         if (too_large := np.abs(x).max(0) > LARGEST).any():
             column = int(np.flatnonzero(too_large)[0])
@@ -94,12 +94,12 @@ class Standardiser:
         while start < len(x):  # no more rows at once than are known, by which it is decided what lies far out
             size = max(known.count, 2 * EXTREMES)
             known, start = known._met(x[start : start + size]), start + size
-        return known._renewed() if known.count >= GROWTH * self.since or self._out_of_reach(x) else known
+        return known._renewed() if known.count >= REFRESH_FACTOR * self.since or self._is_clipped(x) else known
 
     def standardised(self, x: Floats) -> NDArray[np.float32]:
         """Rows in these units."""
         with np.errstate(over="ignore"):
-            return _within_reach((x - self.shift) / self.scale).astype(np.float32)
+            return _clip((x - self.shift) / self.scale).astype(np.float32)
 
     def restored(self, z: NDArray[np.float32]) -> Floats:
         """Rows in these units as they were given, but for what was out of reach."""
@@ -107,13 +107,13 @@ class Standardiser:
 
     def convert(self, z: Tensor, to: Units) -> None:
         """Express rows that are in these units in later ones of the same stream, in place."""
-        assert isinstance(to, Standardiser)
+        assert isinstance(to, RunningScaler)
         raw = self.restored(z.cpu().numpy())
         z.copy_(torch.from_numpy(to.standardised(raw)))
 
     def same_as(self, other: Units) -> bool:
         """Whether rows are expressed alike in both."""
-        return isinstance(other, Standardiser) and self.since == other.since
+        return isinstance(other, RunningScaler) and self.since == other.since
 
     def moments(self) -> tuple[Floats, Floats]:
         """Mean and standard deviation of each feature, without extremes that lie far from all other values."""
@@ -127,24 +127,24 @@ class Standardiser:
         most = self.extremes.max(0, where=counting, initial=-np.inf)
         return np.minimum(least, mean - OUTLYING * deviation), np.maximum(most, mean + OUTLYING * deviation)
 
-    def without_extremes(self) -> Standardiser:
+    def without_extremes(self) -> RunningScaler:
         """The same statistics, with no value of a single row in them."""
-        return self._entered(self._drawn_in(self.extremes), kept=self.extremes[:0])
+        return self._entered(self._clipped(self.extremes), kept=self.extremes[:0])
 
-    def _met(self, x: Floats) -> Standardiser:
+    def _met(self, x: Floats) -> RunningScaler:
         """The statistics after some rows more."""
         met = replace(self, count=self.count + len(x))
         if len(self.extremes) == 2 * EXTREMES and self._is_ordinary(x):
-            return met._entered(self._drawn_in(x), kept=self.extremes)
+            return met._entered(self._clipped(x), kept=self.extremes)
         pool = np.sort(np.concatenate([self.extremes, x]), axis=0)
         low, high = min(EXTREMES, len(pool)), max(EXTREMES, len(pool) - EXTREMES)
-        return met._entered(self._drawn_in(pool[low:high]), kept=np.concatenate([pool[:low], pool[high:]]))
+        return met._entered(self._clipped(pool[low:high]), kept=np.concatenate([pool[:low], pool[high:]]))
 
     def _is_ordinary(self, x: Floats) -> bool:
         """Whether no value is among the lowest or the highest of its feature."""
         return bool(((x >= self.extremes[EXTREMES - 1]) & (x <= self.extremes[EXTREMES])).all())
 
-    def _entered(self, values: Floats, kept: Floats) -> Standardiser:
+    def _entered(self, values: Floats, kept: Floats) -> RunningScaler:
         """The statistics with more values in them, and these kept apart."""
         if not len(values):
             return replace(self, extremes=kept)
@@ -152,7 +152,7 @@ class Standardiser:
         mean, squares = _merged((count - len(values), self.mean, self.squares), values)
         return replace(self, mean=mean, squares=squares, extremes=kept)
 
-    def _drawn_in(self, values: Floats) -> Floats:
+    def _clipped(self, values: Floats) -> Floats:
         """Values as they enter the statistics: none further out than what counts as outlying."""
         deviation = np.sqrt(self.squares / max(1, self.count - len(self.extremes)))
         if (np.abs(values - self.mean) <= OUTLYING * deviation).all():
@@ -188,12 +188,12 @@ class Standardiser:
         mean, squares = _merged((count, self.mean, self.squares), self.extremes, counting)
         return mean, np.sqrt(squares / (count + counting.sum(0)))
 
-    def _renewed(self) -> Standardiser:
+    def _renewed(self) -> RunningScaler:
         mean, deviation = self.moments()
         return replace(self, since=self.count, shift=mean, scale=np.where(_varies(mean, deviation), deviation, 1.0))
 
-    def _out_of_reach(self, x: Floats) -> bool:
-        far = REACH * self.scale
+    def _is_clipped(self, x: Floats) -> bool:
+        far = CLIP_STD * self.scale
         return bool(((x > self.shift + far) | (x < self.shift - far)).any())
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -201,7 +201,7 @@ class Standardiser:
         return {name: torch.tensor(value) for name, value in vars(self).items()}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Tensor], features: int) -> Standardiser:
+    def from_state(cls, state: Mapping[str, Tensor], features: int) -> RunningScaler:
         """The one whose state this is. Those of earlier versions keep no extremes apart."""
         count, since = int(state["count"]), int(state["since"])
         whole = {"extremes": torch.zeros((0, features), dtype=torch.float64), **state}
@@ -217,17 +217,17 @@ class Standardiser:
         return new
 
 
-def _within_reach(z: Floats) -> Floats:
+def _clip(z: Floats) -> Floats:
     """Rows as a model can take them: no value further out than it can be, no row much further than others.
 
     A row all of whose values are wrong would otherwise, however they are cut back, undo what was learned.
     """
-    far = (np.abs(z) > REACH).any(1)
+    far = (np.abs(z) > CLIP_STD).any(1)
     if far.any():
-        cut = np.clip(z[far], -REACH, REACH)
+        cut = np.clip(z[far], -CLIP_STD, CLIP_STD)
         length = np.linalg.norm(cut, axis=1, keepdims=True)
         z = z.copy()
-        z[far] = cut * np.minimum(1, math.sqrt(REACH**2 + 4 * z.shape[1]) / length)
+        z[far] = cut * np.minimum(1, math.sqrt(CLIP_STD**2 + 4 * z.shape[1]) / length)
     return z
 
 
@@ -259,10 +259,10 @@ def _shortest_half(ordered: Floats) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class AsTheyAre:
+class IdentityScaler:
     """Features as they are given: for inputs that have a unit already, such as pixels."""
 
-    def after(self, x: Floats) -> AsTheyAre:
+    def after(self, x: Floats) -> IdentityScaler:
         return self
 
     def standardised(self, x: Floats) -> NDArray[np.float32]:
@@ -281,5 +281,5 @@ class AsTheyAre:
         return {}
 
 
-Units = Standardiser | AsTheyAre
+Units = RunningScaler | IdentityScaler
 """How the rows of a stream are expressed."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmed.data.dataset import Progress, unwatched
+from gmed.data.dataset import Progress, no_progress
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, UsageError, check_float, check_int
 from gmed.io.files import check_output_path, open_regular
@@ -92,7 +92,7 @@ def fit_table(
     fit: TableFit,
     *,
     checkpoint_every: float = 60.0,
-    progress: Progress = unwatched,
+    progress: Progress = no_progress,
     watch: Callable[[Learned], None] = lambda learned: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Learned:
@@ -197,7 +197,7 @@ def feature_names(model: Path, texts: dict[str, str]) -> list[str]:
 
 
 def predict_table(
-    model: Path, table: Path, progress: Progress = unwatched
+    model: Path, table: Path, progress: Progress = no_progress
 ) -> Iterator[tuple[OnlineClassifier, np.ndarray, tuple[str, ...]]]:
     """Predictions for the rows of a table, block by block.
 

@@ -51,7 +51,7 @@ class Target:
         made = resolve(get_benchmark(benchmark), method)
         if made.edit is None or (self.against is not None and made.edit.name != "gmed"):
             return None
-        return made.base_name if self.against is None else f"{made.base_name}+{self.against}"
+        return made.baseline_name if self.against is None else f"{made.baseline_name}+{self.against}"
 
 
 TARGETS = {

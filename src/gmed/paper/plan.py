@@ -12,34 +12,41 @@ from gmed.errors import UsageError, unknown
 from gmed.experiment import Experiment
 from gmed.results import Results, Store
 
-USUAL_SEEDS = 20
+DEFAULT_SEEDS = 20
 """How many, where the paper does not say."""
 
-SIX = ("split-mnist", "permuted-mnist", "rotated-mnist", "split-cifar10", "split-cifar100", "split-mini-imagenet")
+PAPER_BENCHMARKS = (
+    "split-mnist",
+    "permuted-mnist",
+    "rotated-mnist",
+    "split-cifar10",
+    "split-cifar100",
+    "split-mini-imagenet",
+)
 """The benchmarks that most of the paper is about."""
 
-SMALL_VERSION = "A SMALL VERSION, three seeds at most: it shows that everything runs, and says nothing about the paper."
+QUICK_WARNING = "A SMALL VERSION, three seeds at most: it shows that everything runs, and says nothing about the paper."
 """Printed with whatever is of so few seeds that it decides nothing."""
 
 QUICK_SEEDS = 3
 QUICK_BENCHMARKS = ("split-mnist", "split-mnist-fuzzy", "split-mnist-full", "rotated-mnist")
 """Where a small version looks first; the whole column follows from none of it."""
 
-TOO_SLOW = "cn-dpm"
+SLOW_METHODS = "cn-dpm"
 """Which takes minutes a run, and is left out of a small version."""
 
 
-class Planned(NamedTuple):
+class PlannedRuns(NamedTuple):
     """A method on a benchmark, and at how many seeds."""
 
     benchmark: str
     method: str
-    seeds: int = USUAL_SEEDS
+    seeds: int = DEFAULT_SEEDS
 
     def specs(self) -> list[RunSpec]:
         """The runs.
 
-        >>> [str(spec) for spec in Planned("split-mnist", "er+gmed(alpha=5.0)", 2).specs()]
+        >>> [str(spec) for spec in PlannedRuns("split-mnist", "er+gmed(alpha=5.0)", 2).specs()]
         ['split-mnist er+gmed seed 0', 'split-mnist er+gmed seed 1']
         """
         benchmark = get_benchmark(self.benchmark)
@@ -47,10 +54,10 @@ class Planned(NamedTuple):
         return [RunSpec(benchmark, method, seed) for seed in range(self.seeds)]
 
 
-class Chosen(NamedTuple):
+class Selection(NamedTuple):
     """What of a plan is computed, and for every benchmark or method that is left out the reason."""
 
-    planned: list[Planned]
+    planned: list[PlannedRuns]
     missing: dict[str, str]
 
     @property
@@ -60,7 +67,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    plan: Iterable[Planned],
+    plan: Iterable[PlannedRuns],
     where: str,
     *,
     benchmarks: Sequence[str] = (),
@@ -70,13 +77,13 @@ def choose(
     store: str | Path | None = None,
     observed: str = "",
     whole: bool = False,
-) -> Chosen:
+) -> Selection:
     """Of a plan, the benchmarks that are wanted and can be computed, at as many seeds as are asked for.
 
     A benchmark can be computed if its data are here; else those of its methods of which the store has all runs, or what
     was ``observed`` of them, are shown, or with ``whole`` all of its methods or none.
 
-    >>> plan = [Planned("split-mnist", "er"), Planned("rotated-mnist", "er", 10)]
+    >>> plan = [PlannedRuns("split-mnist", "er"), PlannedRuns("rotated-mnist", "er", 10)]
     >>> choose(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
     [Planned(benchmark='rotated-mnist', method='er', seeds=10)]
     >>> choose(plan, "Table 0", quick=True).planned
@@ -90,7 +97,7 @@ def choose(
             raise unknown(f"column of {where}:", name, columns)
     folder = Path(data_dir) if data_dir else None
     wanted = [name for name in columns if name in benchmarks or not benchmarks]
-    missing = {name: why for name in wanted if (why := BENCHMARKS[name].data_problem(folder))}
+    missing = {name: why for name in wanted if (why := BENCHMARKS[name].missing_data(folder))}
     stored = _stored([one for one in plan if one.benchmark in missing], store, observed)
     if whole:
         partly = {one.benchmark for one in plan if one.benchmark in missing and one not in stored}
@@ -110,13 +117,13 @@ def choose(
         here = [next((name for name in QUICK_BENCHMARKS if name in here), here[0])]
         missing = {name: why for name, why in missing.items() if name.startswith(f"{here[0]} ")}
     chosen = [one for one in plan if one.benchmark in here]
-    if quick and any(one.method == TOO_SLOW for one in chosen):
-        chosen = [one for one in chosen if one.method != TOO_SLOW]
-        missing[TOO_SLOW] = "takes minutes a run, and is not in the small version"
-    return Chosen(chosen, missing)
+    if quick and any(one.method == SLOW_METHODS for one in chosen):
+        chosen = [one for one in chosen if one.method != SLOW_METHODS]
+        missing[SLOW_METHODS] = "takes minutes a run, and is not in the small version"
+    return Selection(chosen, missing)
 
 
-def _stored(plan: Sequence[Planned], store: str | Path | None, observed: str) -> list[Planned]:
+def _stored(plan: Sequence[PlannedRuns], store: str | Path | None, observed: str) -> list[PlannedRuns]:
     """Those of which the store has all runs, or what was observed of all."""
     if not plan or store is None or not Path(store).exists():
         return []
@@ -125,7 +132,7 @@ def _stored(plan: Sequence[Planned], store: str | Path | None, observed: str) ->
     return [one for one in plan if {spec.key for spec in one.specs()} <= kept]
 
 
-def compute(planned: Iterable[Planned], watcher: Callable[[], Watcher] = Watcher, **how: Any) -> Results:
+def compute(planned: Iterable[PlannedRuns], watcher: Callable[[], Watcher] = Watcher, **how: Any) -> Results:
     """The runs, from the store as far as it has them; ``how`` as in :func:`gmed.run`."""
     groups: dict[tuple[str, int], list[str]] = {}
     for benchmark, method, seeds in planned:

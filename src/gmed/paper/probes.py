@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from gmed.data.dataset import Progress, unwatched
+from gmed.data.dataset import Progress, no_progress
 from gmed.editing import GMED
 from gmed.editing.base import EditContext, History
 from gmed.editing.optimal_edit import forgetting_gradient
@@ -29,7 +29,7 @@ from gmed.streams import Stream, to_float
 
 
 @dataclass(frozen=True)
-class WatchedGMED(GMED):
+class InstrumentedGMED(GMED):
     """GMED, and at every step the cosine similarity of its edits to the optimal ones (Figure 3 of the paper).
 
     The optimal direction is that in which the loss of earlier examples after the real update falls fastest; so many of
@@ -63,15 +63,15 @@ class WatchedGMED(GMED):
         return edited
 
 
-def similarity_to_the_optimal_edit(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> list[float]:
+def similarity_to_optimal_edit(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> list[float]:
     """The similarities over a run of a method that edits with GMED, step by step.
 
-    >>> found = similarity_to_the_optimal_edit(RunSpec.make("split-mnist", "er+gmed(alpha=1.0)", seed=0))
+    >>> found = similarity_to_optimal_edit(RunSpec.make("split-mnist", "er+gmed(alpha=1.0)", seed=0))
     >>> len(found), all(-1 <= similarity <= 1 for similarity in found)
     (499, True)
     """
     learner = editing_learner(spec, device)
-    watched = WatchedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
+    watched = InstrumentedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = watched
     for _ in train(learner, make_stream(spec, torch.device(device), data_dir), spec.benchmark.batch_size):
         pass
@@ -136,7 +136,7 @@ def editing_learner(spec: RunSpec, device: str) -> Replay:
     return learner
 
 
-LOOKS = 24
+NUM_SNAPSHOTS = 24
 """About how often memory is looked at during a run; always at the points of evaluation."""
 
 SLOTS = 100
@@ -165,7 +165,7 @@ class RecordingGMED(GMED):
         return edited
 
 
-class Look(NamedTuple):
+class MemorySnapshot(NamedTuple):
     """Some slots of memory at one moment, on the CPU.
 
     Attributes
@@ -200,19 +200,19 @@ class EditHistory(NamedTuple):
         How many examples the stream has.
     """
 
-    looks: list[Look]
+    snapshots: list[MemorySnapshot]
     increases: list[Tensor]
     originals: Tensor
     total: int
 
 
 def edit_history(
-    spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = unwatched
+    spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = no_progress
 ) -> EditHistory:
     """Watch a run of a method that edits with GMED. It computes what it computes unwatched.
 
     >>> history = edit_history(RunSpec.make("split-mnist", "er(memory=50)+gmed", seed=0))
-    >>> len(history.looks), history.looks[-1].seen, [len(part) for part in history.increases]
+    >>> len(history.snapshots), history.snapshots[-1].seen, [len(part) for part in history.increases]
     (20, 5000, [2, 2, 2, 2, 2])
     """
     stream = make_stream(spec, torch.device(device), data_dir)
@@ -225,22 +225,22 @@ def edit_history(
     learner.editing = recording
     memory, size = learner.memory, spec.benchmark.batch_size
     slots = make_rng(spec.seed, "slots looked at").permutation(memory.capacity)[:SLOTS]
-    looks, increases = [], []
+    snapshots, increases = [], []
     for start, stop in pairwise((0, *stream.eval_points)):
-        for begin, end in pairwise(moments(start, stop, size, max(1, LOOKS // len(stream.eval_points)))):
+        for begin, end in pairwise(split_points(start, stop, size, max(1, NUM_SNAPSHOTS // len(stream.eval_points)))):
             for _ in train(learner, stream, size, begin, end):
                 pass
-            looks.append(_look(memory, end, slots))
+            snapshots.append(_look(memory, end, slots))
             progress(end, len(stream))
         increases.append(torch.cat([torch.zeros(2, 0), *recording.increases], dim=1))
         recording.increases.clear()
-    return EditHistory(looks, increases, _originals(stream, looks[-1].stream_index), len(stream))
+    return EditHistory(snapshots, increases, _originals(stream, snapshots[-1].stream_index), len(stream))
 
 
-def moments(start: int, stop: int, batch_size: int, parts: int) -> list[int]:
+def split_points(start: int, stop: int, batch_size: int, parts: int) -> list[int]:
     """Where a stretch of stream is divided into so many parts, each but the last a whole number of batches.
 
-    >>> moments(0, 1000, 10, 4), moments(1000, 1025, 10, 4)
+    >>> split_points(0, 1000, 10, 4), split_points(1000, 1025, 10, 4)
     ([0, 250, 500, 750, 1000], [1000, 1010, 1025])
     """
     batches = (stop - start) // batch_size
@@ -248,10 +248,10 @@ def moments(start: int, stop: int, batch_size: int, parts: int) -> list[int]:
     return [start, *sorted(within - {start, stop}), stop]
 
 
-def _look(memory: Memory, seen: int, slots: NDArray[np.int64]) -> Look:
+def _look(memory: Memory, seen: int, slots: NDArray[np.int64]) -> MemorySnapshot:
     rows = torch.from_numpy(slots).to(memory.x.device)
     columns = (memory.x, memory.y, memory.edit_count, memory.stream_index)
-    return Look(seen, *(column[rows].cpu() for column in columns))  # indexing copies
+    return MemorySnapshot(seen, *(column[rows].cpu() for column in columns))  # indexing copies
 
 
 def _originals(stream: Stream, stream_index: Tensor) -> Tensor:

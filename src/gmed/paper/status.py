@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from gmed.engine import RunSpec, get_benchmark
-from gmed.engine.batched import MOST_TOGETHER
+from gmed.engine.batched import MAX_GROUP_SIZE
 from gmed.engine.bench import SHAPES, bench, seconds_to_predict
-from gmed.engine.config import pick_device
+from gmed.engine.config import resolve_device
 from gmed.engine.methods import parse
-from gmed.engine.runner import environment
+from gmed.engine.runner import collect_environment
 from gmed.experiment import default_store
-from gmed.paper.artifacts.base import Study
-from gmed.paper.plan import TOO_SLOW
+from gmed.paper.artifacts.base import Artifact
+from gmed.paper.plan import SLOW_METHODS
 from gmed.results import Store
 from gmed.results.store import Timing
 
@@ -32,7 +32,7 @@ WARM_UP, STEPS, AT_MOST = 5, 10, 0.5
 PATIENCE = 40.0
 """Seconds after which no further speed is measured with images of one size."""
 
-SAME_SPEED = {"memory", "told", "write_back"}
+SPEED_NEUTRAL = {"memory", "told", "write_back"}
 """Parameters that do not change how long a step takes."""
 
 Clock = Callable[[str, str], float | None]
@@ -40,7 +40,7 @@ Clock = Callable[[str, str], float | None]
 
 
 @dataclass(frozen=True)
-class Standing:
+class ArtifactStatus:
     """How far a study has come.
 
     Attributes
@@ -61,7 +61,7 @@ class Standing:
         At how many seeds a method is run: the fewest and the most.
     """
 
-    study: Study
+    study: Artifact
     stored: int
     needed: int
     kept: bool
@@ -77,14 +77,14 @@ class Standing:
         return {**study, **{name: value for name, value in vars(self).items() if name != "study"}}
 
 
-def survey(
-    studies: Iterable[Study],
+def artifact_status(
+    studies: Iterable[Artifact],
     *,
     store: str | Path | None = None,
     data_dir: str | Path | None = None,
     device: str = "auto",
     measure: Callable[[str, str], None] | None = None,
-) -> list[Standing]:
+) -> list[ArtifactStatus]:
     """How far each of them has come.
 
     Parameters
@@ -92,22 +92,22 @@ def survey(
     measure
         If given, speeds that the store does not have are measured, after it was told of which benchmark and method.
     """
-    path, where = Path(store or default_store()), pick_device(device)
+    path, where = Path(store or default_store()), resolve_device(device)
     timings, stored = list[Timing](), dict[str, set[str]]()
     studies = list(studies)
     if path.exists():
         with Store(path) as opened:
             timings = opened.timings()
             stored = {what: opened.keys(what) for what in {study.observes for study in studies}}
-    clock = recorded(timings, environment(where)["device"])
+    clock = recorded(timings, collect_environment(where)["device"])
     if measure is not None:
         clock = lru_cache(maxsize=None)(_measured(clock, device, data_dir, measure))
     at_once = 1 if where.type == "cuda" else os.cpu_count() or 1
     here = lru_cache(maxsize=None)(
-        lambda name: get_benchmark(name).data_problem(Path(data_dir) if data_dir else None) is None
+        lambda name: get_benchmark(name).missing_data(Path(data_dir) if data_dir else None) is None
     )
 
-    def standing(study: Study) -> Standing:
+    def standing(study: Artifact) -> ArtifactStatus:
         needed, kept, seconds, unknown, elsewhere = set[str](), 0, 0.0, 0, 0
         sets: dict[str, bool] = {}
         for planned in study.plan():
@@ -117,14 +117,14 @@ def survey(
             needed |= keys
             kept += len(keys) - len(missing)
             if missing and here(planned.benchmark):
-                each = clock(planned.benchmark, study.costs_like or planned.method)
+                each = clock(planned.benchmark, study.cost_proxy or planned.method)
                 seconds += (each or 0.0) * len(missing) / at_once
                 unknown += 0 if each else len(missing)
             elif missing:
                 elsewhere += len(missing)
         seeds = [planned.seeds for planned in study.plan()]
         most = min(seeds), max(seeds)
-        return Standing(study, kept, len(needed), study.stored, sets, seconds, unknown, elsewhere, most)
+        return ArtifactStatus(study, kept, len(needed), study.stored, sets, seconds, unknown, elsewhere, most)
 
     return [standing(study) for study in studies]
 
@@ -171,7 +171,7 @@ def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Call
         if (seconds := known(benchmark, method)) is not None:
             return seconds
         spec = RunSpec.make(benchmark, method, seed=0)
-        if spec.method.base.name == TOO_SLOW:  # and most of its time goes into a few steps
+        if spec.method.base.name == SLOW_METHODS:  # and most of its time goes into a few steps
             return None
         size = SHAPES.get(spec.benchmark.data, spec.benchmark.data)
         shape = size, _work(spec)
@@ -195,17 +195,17 @@ def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Call
 def _work(spec: RunSpec) -> str:
     """What a step of the method does, whatever its memory holds."""
     parts = json.loads(spec.method.shape).items()
-    return json.dumps({kind: {k: v for k, v in part.items() if k not in SAME_SPEED} for kind, part in parts})
+    return json.dumps({kind: {k: v for k, v in part.items() if k not in SPEED_NEUTRAL} for kind, part in parts})
 
 
 def _seconds_each(spec: RunSpec, device: str) -> tuple[float, float]:
     """How long a step and a prediction take, computed as runs are: one thread each, or many seeds together."""
     name = spec.benchmark.name, spec.method.name
-    together = pick_device(device).type == "cuda" and spec.is_capturable()
+    together = resolve_device(device).type == "cuda" and spec.is_capturable()
     how: dict[str, Any] = (
-        {"replicas": (MOST_TOGETHER,), "warm_up": 100, "steps": 200}
+        {"replicas": (MAX_GROUP_SIZE,), "warm_up": 100, "steps": 200}
         if together
-        else {"replicas": (), "at_most": AT_MOST}
+        else {"replicas": (), "max_seconds": AT_MOST}
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

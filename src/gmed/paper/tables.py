@@ -13,7 +13,7 @@ from gmed.callbacks import Watcher
 from gmed.experiment import default_store
 from gmed.paper import Cell, quantities
 from gmed.paper.catalog import Target, get_target
-from gmed.paper.plan import USUAL_SEEDS, Planned, choose, compute
+from gmed.paper.plan import DEFAULT_SEEDS, PlannedRuns, choose, compute
 from gmed.paper.published import PREVIOUS_BEST, table
 from gmed.results import Difference, Failure, Results, difference
 from gmed.results.comparisons import Comparison, compare
@@ -24,7 +24,7 @@ Pair = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Ours:
+class TableRow:
     """A cell of the paper, and what came out here; accuracies in percent."""
 
     cell: Cell
@@ -50,7 +50,7 @@ class Reproduction:
     """
 
     target: Target
-    rows: list[Ours]
+    rows: list[TableRow]
     comparisons: list[Comparison]
     results: Results
     missing: dict[str, str] = field(default_factory=dict)
@@ -123,13 +123,13 @@ def reproduce(
     return assemble(made, columns, results, chosen.missing, quick)
 
 
-def planned(target: Target) -> list[Planned]:
+def planned(target: Target) -> list[PlannedRuns]:
     """The runs that a table needs.
 
     >>> planned(get_target("gss"))[0]
     Planned(benchmark='split-mnist', method='gss', seeds=20)
     """
-    return [Planned(cell.benchmark, cell.method, cell.published.n or USUAL_SEEDS) for cell in target.cells()]
+    return [PlannedRuns(cell.benchmark, cell.method, cell.published.n or DEFAULT_SEEDS) for cell in target.cells()]
 
 
 def assemble(
@@ -141,7 +141,7 @@ def assemble(
 ) -> Reproduction:
     """The table and its comparisons, from results that are there."""
     levels = () if quick else target.levels
-    rows: list[Ours] = []
+    rows: list[TableRow] = []
     pairs: dict[Pair, str | None] = {}
     chosen: dict[Pair, dict[str, Any]] = {}
     for benchmark, cells in columns.items():
@@ -153,7 +153,9 @@ def assemble(
                     pairs[benchmark, cell.method, rival] = cell.published.marks
         if target.best:
             chosen |= _best(target, benchmark, cells, results)
-        for method, rival in _besides(target, [cell for cell in cells if _percent(results, benchmark, cell.method)]):
+        for method, rival in _extra_pairs(
+            target, [cell for cell in cells if _percent(results, benchmark, cell.method)]
+        ):
             pairs.setdefault((benchmark, method, rival), None)
     comparisons = [
         replace(c, published_marks=pairs[c.benchmark, c.method, c.rival], **_published(target, c))
@@ -178,13 +180,13 @@ def _percent(results: Results, benchmark: str, method: str) -> dict[int, float]:
     return {seed: 100 * accuracy for seed, accuracy in results.accuracies(benchmark, method).items()}
 
 
-def _ours(cell: Cell, percent: list[float]) -> Ours:
+def _ours(cell: Cell, percent: list[float]) -> TableRow:
     mean, p = sum(percent) / len(percent), cell.published
     spread = math.sqrt(sum((x - mean) ** 2 for x in percent) / (len(percent) - 1)) if len(percent) > 1 else math.nan
-    return Ours(cell, len(percent), mean, spread, difference(percent, p.mean, p.std, p.n))
+    return TableRow(cell, len(percent), mean, spread, difference(percent, p.mean, p.std, p.n))
 
 
-def _besides(target: Target, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+def _extra_pairs(target: Target, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
     """The methods of rows that a table compares besides; a row may be of several."""
     named: dict[str, list[str]] = {}
     for cell in cells:

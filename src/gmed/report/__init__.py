@@ -1,6 +1,6 @@
 """A store as a report that can be sent around: one HTML file, or tables for a paper."""
 
-from gmed.report.data import Contents, find_contents, watch_edits
+from gmed.report.data import ReportData, collect, watch_edits
 from gmed.report.html import html
 
-__all__ = ["Contents", "find_contents", "html", "watch_edits"]
+__all__ = ["ReportData", "collect", "html", "watch_edits"]

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gmed.data.custom import is_own
+from gmed.data.custom import is_data_path
 from gmed.engine import RunResult, RunSpec
 from gmed.engine.benchmark_id import BenchmarkId
 from gmed.report.grouping import by_method
-from gmed.results.formatting import as_typed
+from gmed.results.formatting import to_cli_args
 from gmed.results.tuning import Scores
 
 
@@ -27,14 +27,14 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
     alike: dict[tuple[int, ...], list[str]] = {}
     for method, own in by_method(runs).items():
         alike.setdefault(tuple(sorted(run.seed for run in own)), []).append(method)
-    benchmark, asked = runs[0].benchmark, prequential_asked(runs)
+    benchmark, asked = runs[0].benchmark, is_prequential(runs)
     model = BenchmarkId.parse(benchmark).model
-    if model is not None and not model.is_findable:
+    if model is not None and not model.has_import_path:
         return [f"# {benchmark}: its model was handed over in Python, as a module; gmed.run(..., model=...) runs it"]
     return [
         shlex.join(
             [
-                *("gmed", "run", *as_typed(benchmark, *methods), "--seeds", _seeds(seeds), *asked),
+                *("gmed", "run", *to_cli_args(benchmark, *methods), "--seeds", _seeds(seeds), *asked),
                 *(*extension_options([(benchmark, method) for method in methods]), "--store", store),
             ]
         )
@@ -42,7 +42,7 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
     ]
 
 
-def prequential_asked(runs: Iterable[RunResult]) -> list[str]:
+def is_prequential(runs: Iterable[RunResult]) -> list[str]:
     """The option that the runs were computed with, if they were."""
     return ["--prequential"] if all(run.prequential is not None for run in runs) else []
 
@@ -52,7 +52,7 @@ def tune_commands(benchmark: str, found: dict[str, Scores], store: str) -> list[
     return [
         shlex.join(
             [
-                *("gmed", "tune", *as_typed(benchmark, method), "--seeds", str(grid.seeds)),
+                *("gmed", "tune", *to_cli_args(benchmark, method), "--seeds", str(grid.seeds)),
                 *(*extension_options([(benchmark, method)]), "--store", store),
             ]
         )
@@ -68,7 +68,7 @@ def report_command(
     >>> report_command([], "data/wine.csv", ["er"], "gmed.db", gallery=True)
     'gmed report wine.csv er --gallery --store gmed.db'
     """
-    chosen = [Path(benchmark).name if is_own(benchmark) else benchmark, *methods] if benchmark else []
+    chosen = [Path(benchmark).name if is_data_path(benchmark) else benchmark, *methods] if benchmark else []
     asked = ["--gallery"] if gallery else []
     needed = extension_options([(run.benchmark, run.method) for run in runs])
     return shlex.join(["gmed", "report", *chosen, *asked, *needed, "--store", store])
@@ -83,7 +83,7 @@ def extension_options(named: Iterable[tuple[str, str]]) -> list[str]:
     sources = (
         source
         for benchmark, method in dict.fromkeys(named)
-        for source in RunSpec.named(benchmark, method, 0).method.sources()
+        for source in RunSpec.parse(benchmark, method, 0).method.sources()
     )
     files = dict.fromkeys(source.name for source in sources if source.folder is None)
     return [word for file in files for word in ("--extension", file)]

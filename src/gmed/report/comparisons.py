@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gmed.report.grouping import shuffles
+from gmed.report.grouping import is_iid_baseline
 from gmed.results import Results, Row
 from gmed.results.comparisons import Comparison, compare
 
@@ -19,10 +19,10 @@ def comparisons(results: Results, rows: Sequence[Row]) -> list[Comparison]:
     return compare(results, pairs, LEVELS, mark_corrected=True)
 
 
-def correction_in_words(compared: Sequence[Comparison]) -> str:
+def describe_correction(compared: Sequence[Comparison]) -> str:
     """How p-values are corrected.
 
-    >>> correction_in_words([])
+    >>> describe_correction([])
     'Holm-corrected for 0 comparisons'
     """
     return f"Holm-corrected for {len(compared)} comparison{'' if len(compared) == 1 else 's'}"
@@ -39,7 +39,7 @@ def best_methods(rows: Sequence[Row]) -> dict[str, list[str]]:
     """
     rivals: dict[str, list[Row]] = {}
     for row in rows:
-        if not shuffles(row.method):
+        if not is_iid_baseline(row.method):
             rivals.setdefault(row.benchmark, []).append(row)
     highest = {benchmark: max(row.mean for row in found) for benchmark, found in rivals.items()}
     return {

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gmed.data.dataset import Progress, unwatched
+from gmed.data.dataset import Progress, no_progress
 from gmed.engine import RunResult, RunSpec, get_benchmark
-from gmed.engine.custom_model import OwnModel
+from gmed.engine.custom_model import ModelRef
 from gmed.errors import GmedError, UsageError
-from gmed.experiment import left_out
+from gmed.experiment import outdated_note
 from gmed.report.charts import cost, curves, edits, memory_over_time, seed_distribution, task_matrices
 from gmed.report.charts.chart import Chart
 from gmed.report.charts.paired_differences import gains_at_a_glance, paired_differences
-from gmed.report.charts.tuning_grid import tried, tuned_benchmarks, tuning_grid
+from gmed.report.charts.tuning_grid import tuned_benchmarks, tuning_grid, tuning_scores
 from gmed.report.commands import report_command, run_commands, tune_commands
 from gmed.report.comparisons import best_methods, comparisons
 from gmed.report.grouping import by_benchmark, by_method, has_memory, titles, without_tuning
-from gmed.report.probe_cache import find_watched
+from gmed.report.probe_cache import find_probe
 from gmed.report.provenance import environments, settings
 from gmed.report.tables import metric_table, result_table
 from gmed.results import Results, Row, Store
@@ -70,20 +70,20 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Contents:
+class ReportData:
     """Everything.
 
     Attributes
     ----------
     store
         The name of the file, without where it is.
-    left_out
+    outdated_note
         Why stored runs are not shown, in words, if any are not.
     """
 
     store: str
     results: Results
-    left_out: str
+    outdated_note: str
     compared: list[Comparison]
     gains: Chart | None
     sections: list[Section]
@@ -91,7 +91,7 @@ class Contents:
     commands: list[str]
 
 
-def find_contents(
+def collect(
     every: Results,
     outdated: int,
     store: str | Path,
@@ -99,7 +99,7 @@ def find_contents(
     methods: Sequence[str] = (),
     *,
     data_dir: Path | None = None,
-) -> Contents:
+) -> ReportData:
     """What a report shows of results from a store: of all benchmarks and methods, or of these alone.
 
     Parameters
@@ -114,13 +114,13 @@ def find_contents(
     compared, best = comparisons(results, rows), best_methods(rows)
     known = dict.fromkeys([*runs, *tuned_benchmarks(by_benchmark(every.runs))])
     with Store(store) as opened:
-        tuned = {name: found for name in known if (found := tried(opened, name))}
+        tuned = {name: found for name in known if (found := tuning_scores(opened, name))}
         watched = {
             name: (spec, seen)
             for name, own in runs.items()
-            if (spec := edits.run_to_watch(own)) and (seen := find_watched(opened, spec))
+            if (spec := edits.run_to_probe(own)) and (seen := find_probe(opened, spec))
         }
-    places = unique_places([name for name in known if name in runs or name in tuned])
+    places = unique_anchors([name for name in known if name in runs or name in tuned])
     titled, file = titles(list(places)), Path(store).name
     sections = [
         _section(
@@ -141,10 +141,10 @@ def find_contents(
     commands = [line for own in runs.values() for line in run_commands(own, file)]
     commands += [line for name, found in tuned.items() for line in tune_commands(name, found, file)]
     commands.append(report_command(every.runs, benchmark, methods, file, gallery=bool(watched)))
-    return Contents(
+    return ReportData(
         file,
         results,
-        left_out(store, outdated),
+        outdated_note(store, outdated),
         compared,
         gains_at_a_glance(compared, titled),
         sections,
@@ -166,7 +166,7 @@ def _section(
     results: Results,
     data_dir: Path | None,
 ) -> Section:
-    own = get_benchmark(name).id.own_data
+    own = get_benchmark(name).id.custom_data
     classes = own.class_names(data_dir) if own else ()
     found: list[Chart | None] = []
     if runs:
@@ -213,15 +213,15 @@ def _hints(runs: list[RunResult], charts: list[Chart], watched: Watched | None) 
         hints.append(
             "What was in memory is not known of these runs, which are older than the count; gmed run --rerun counts."
         )
-    if runs and watched is None and edits.run_to_watch(runs) is not None:
+    if runs and watched is None and edits.run_to_probe(runs) is not None:
         hints.append("Edited examples and losses: gmed report --gallery watches one run of each benchmark.")
     return hints
 
 
-def unique_places(names: Sequence[str]) -> dict[str, str]:
+def unique_anchors(names: Sequence[str]) -> dict[str, str]:
     """A name for each benchmark that can stand in an address and in a file's name.
 
-    >>> unique_places(["split-mnist", "a.csv[by-time]", "a.csv[by-time!]"])
+    >>> unique_anchors(["split-mnist", "a.csv[by-time]", "a.csv[by-time!]"])
     {'split-mnist': 'split-mnist', 'a.csv[by-time]': 'a-csv-by-time', 'a.csv[by-time!]': 'a-csv-by-time-2'}
     """
     found: dict[str, str] = {}
@@ -241,7 +241,7 @@ def watch_edits(
     *,
     device: str = "cpu",
     data_dir: Path | None = None,
-    shown: Callable[[str], AbstractContextManager[Progress]] = lambda what: nullcontext(unwatched),
+    shown: Callable[[str], AbstractContextManager[Progress]] = lambda what: nullcontext(no_progress),
 ) -> dict[RunSpec, GmedError]:
     """Watch one run of each benchmark that has not been watched yet, and keep what was seen in the store.
 
@@ -257,8 +257,8 @@ def watch_edits(
     """
     failed = {}
     with Store(store) as opened:
-        wanted = [edits.run_to_watch(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
-        todo = [spec for spec in wanted if spec is not None and find_watched(opened, spec) is None]
+        wanted = [edits.run_to_probe(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
+        todo = [spec for spec in wanted if spec is not None and find_probe(opened, spec) is None]
         for number, spec in enumerate(todo, 1):
             with shown(f"{spec} ({number} of {len(todo)})") as progress:
                 try:
@@ -267,7 +267,7 @@ def watch_edits(
                 except GmedError as error:
                     failed[spec] = error
                 else:
-                    opened.keep_observed(spec, edits.WHAT, seen)
+                    opened.put_probe(spec, edits.WHAT, seen)
     return failed
 
 
@@ -281,10 +281,10 @@ def _check_may_run(spec: RunSpec) -> None:
     if method.sources() and any(isinstance(value, str) for part in parts for value in part.parameters.values()):
         raise UsageError(f"{spec.method.name}: text is handed to a method of your own only by gmed run")
     model = spec.benchmark.model
-    if isinstance(model, OwnModel) and not model.is_here:
+    if isinstance(model, ModelRef) and not model.is_here:
         raise UsageError(
             f"its model {model.reference} has not been given, or has changed since the run; "
             f"if it is yours: --model {shlex.quote(model.reference)}"
-            if model.is_findable
+            if model.has_import_path
             else "its model was handed over in Python, as a module, and is not here"
         )

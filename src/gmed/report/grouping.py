@@ -46,7 +46,7 @@ def titles(names: Sequence[str]) -> dict[str, str]:
 
 def _always(name: str) -> str:
     benchmark = BenchmarkId.parse(name)
-    own, model = benchmark.own_data, benchmark.model
+    own, model = benchmark.custom_data, benchmark.model
     base = replace(benchmark, base=own.file if own else benchmark.base, model=None)
     return str(base) + (f" · {model.reference.partition('(')[0]}" if model else "")
 
@@ -54,7 +54,7 @@ def _always(name: str) -> str:
 def _details(name: str) -> tuple[str, ...]:
     """What else a name says, the more telling first."""
     benchmark = BenchmarkId.parse(name)
-    own, model = benchmark.own_data, benchmark.model
+    own, model = benchmark.custom_data, benchmark.model
     return (
         own.split if own else "",
         f"label {own.label}" if own and own.label else "",
@@ -65,10 +65,10 @@ def _details(name: str) -> tuple[str, ...]:
     )
 
 
-AT_ONCE = 8
+MAX_SERIES = 8
 """Methods that one chart shows at once: as many as there are colours that all readers tell apart."""
 
-KNOWN_FIRST = ("er", "er+gmed", "mir", "mir+gmed")
+DEFAULT_METHODS = ("er", "er+gmed", "mir", "mir+gmed")
 """What is shown before a reader has chosen."""
 
 
@@ -98,8 +98,8 @@ def by_method(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
 def first_choice(runs: Sequence[RunResult]) -> list[str]:
     """The methods that a chart begins with: those that are known best, else the first."""
     there = list(by_method(runs))
-    known = [method for method in there if method in KNOWN_FIRST]
-    return (known or there)[:AT_ONCE]
+    known = [method for method in there if method in DEFAULT_METHODS]
+    return (known or there)[:MAX_SERIES]
 
 
 def has_memory(method: str) -> bool:
@@ -111,10 +111,10 @@ def has_memory(method: str) -> bool:
     return METHODS[parse(method)[0].name].memory is not None
 
 
-def shuffles(method: str) -> bool:
+def is_iid_baseline(method: str) -> bool:
     """Whether a method meets the stream in another order than it comes in.
 
-    >>> shuffles("iid-offline(passes=3)"), shuffles("er+gmed")
+    >>> is_iid_baseline("iid-offline(passes=3)"), is_iid_baseline("er+gmed")
     (True, False)
     """
     return METHODS[parse(method)[0].name].order is not None

@@ -12,9 +12,9 @@ from typing import Any
 
 from gmed._version import __version__
 from gmed.report.charts.chart import inline_json
-from gmed.report.comparisons import LEVELS, correction_in_words
-from gmed.report.data import Contents, Section
-from gmed.results.comparisons import levels_in_words
+from gmed.report.comparisons import LEVELS, describe_correction
+from gmed.report.data import ReportData, Section
+from gmed.results.comparisons import describe_levels
 from gmed.results.formatting import first_line
 from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 
@@ -27,7 +27,7 @@ VEGA = "window.vegaEmbed = vegaEmbed;"
 """What the page takes of the bundle of Vega, Vega-Lite and Vega-Embed."""
 
 
-def html(contents: Contents) -> str:
+def html(contents: ReportData) -> str:
     """The page.
 
     Whatever comes from a store or a file name is escaped by the template, and a policy in the page itself forbids
@@ -55,8 +55,8 @@ def html(contents: Contents) -> str:
         store=contents.store,
         runs=f"{len(results.runs):,}",
         methods=len({run.method for run in results.runs}),
-        left_out=contents.left_out,
-        legend=f"Stars: one-tailed paired t-test, {correction_in_words(contents.compared)} ({levels_in_words(LEVELS)})."
+        outdated_note=contents.outdated_note,
+        legend=f"Stars: one-tailed paired t-test, {describe_correction(contents.compared)} ({describe_levels(LEVELS)})."
         if contents.compared
         else "",
         glance=glance(contents),
@@ -108,7 +108,7 @@ def breakable(name: str) -> Any:
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
-def glance(contents: Contents) -> Table:
+def glance(contents: ReportData) -> Table:
     """A row for each benchmark."""
     table = Table(
         [
@@ -137,7 +137,7 @@ def glance(contents: Contents) -> Table:
     return table
 
 
-def environment_table(contents: Contents) -> Table:
+def environment_table(contents: ReportData) -> Table:
     """A row for each combination of versions and devices."""
     names = list(dict.fromkeys(name for found, _ in contents.environments for name in found))
     table = Table([*texts(*names), *numbers("runs")], name="environments")

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from gmed.report.comparisons import LEVELS, best_methods, comparisons, correction_in_words
+from gmed.report.comparisons import LEVELS, best_methods, comparisons, describe_correction
 from gmed.results import Results, Row, markdown
 from gmed.results.comparisons import Comparison
 from gmed.results.formatting import p_value
@@ -96,6 +96,6 @@ def _caption(rows: list[Row], compared: list[Comparison], usual: int) -> str:
         stars = [rf"$^{{{ast * (place + 1)}}}$ $p < {level:g}$" for place, level in enumerate(LEVELS)]
         parts.append(
             "Marks: better than the same method without the part named last at the same seeds, one-tailed paired "
-            rf"$t$-test, {correction_in_words(compared)} ({', '.join(stars)})."
+            rf"$t$-test, {describe_correction(compared)} ({', '.join(stars)})."
         )
     return " ".join(parts)

@@ -15,11 +15,11 @@ from gmed.results.store import DamagedRunWarning
 PICTURE = "data:image/png;base64,"
 
 
-def find_watched(store: Store, spec: RunSpec) -> dict[str, Any] | None:
+def find_probe(store: Store, spec: RunSpec) -> dict[str, Any] | None:
     """Return what was seen of a run; nothing where it was not watched, or where that is damaged, which is noted.
 
     >>> with Store(":memory:") as store:
-    ...     find_watched(store, RunSpec.make("split-mnist", "er+gmed", 0)) is None
+    ...     find_probe(store, RunSpec.make("split-mnist", "er+gmed", 0)) is None
     True
     """
     seen = store.observed(spec, WHAT)

@@ -28,7 +28,7 @@ def settings(benchmark: str, method: str) -> str:
     >>> print(settings("split-mnist", "er").splitlines()[0])
     batch_size = 10
     """
-    spec = RunSpec.named(benchmark, method, 0)
+    spec = RunSpec.parse(benchmark, method, 0)
     found = spec.config()
     parts = [(name, found[name]) for name in sorted(found) if name not in ("benchmark", "method")]
     parts += [(f"method.{part}", values) for part, values in found["method"].items()]

@@ -1,6 +1,6 @@
 """What runs found: the store, statistics and summaries."""
 
-from gmed.results.claims import Sweep
+from gmed.results.claims import SweepClaims
 from gmed.results.results import Failure, Published, Results, Row
 from gmed.results.stats import Difference, Gain, difference, paired_gain
 from gmed.results.store import Store
@@ -14,7 +14,7 @@ __all__ = [
     "Results",
     "Row",
     "Store",
-    "Sweep",
+    "SweepClaims",
     "difference",
     "markdown",
     "paired_gain",

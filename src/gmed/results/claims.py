@@ -17,13 +17,13 @@ from uuid import uuid4
 from gmed.engine import RunSpec
 from gmed.results.store import Store
 
-SIGN_OF_LIFE = 10.0
+HEARTBEAT_SECONDS = 10.0
 """Seconds between two signs of life of a sweep."""
 
-TELL_EVERY = 1.0
+PROGRESS_SECONDS = 1.0
 """Seconds between two notes on how far runs have come, where they have."""
 
-GIVEN_UP = 60.0
+STALE_SECONDS = 60.0
 """Seconds without one after which a sweep on another machine counts as dead."""
 
 
@@ -31,7 +31,7 @@ LONGEST_NUMBER = 19
 """Digits in the number of a process."""
 
 
-class Sweep:
+class SweepClaims:
     """A computation of runs into a store that others may be computing into too.
 
     What one sweep has claimed no other computes, as long as it lives. A sweep that was killed loses its claims: at
@@ -39,7 +39,7 @@ class Sweep:
 
     Examples
     --------
-    >>> with Store(":memory:") as store, Sweep(store) as sweep, Sweep(store) as other:
+    >>> with Store(":memory:") as store, SweepClaims(store) as sweep, SweepClaims(store) as other:
     ...     specs = [RunSpec.make("split-mnist", "er", seed) for seed in range(3)]
     ...     [len(sweep.claim(specs[:2])), len(other.claim(specs))]
     [2, 1]
@@ -51,7 +51,7 @@ class Sweep:
         self._over = Event()
         self._told: dict[str, tuple[int, int]] = {}
 
-    def __enter__(self) -> Sweep:
+    def __enter__(self) -> SweepClaims:
         with self.store.explained("could not be changed"), self.store.transaction():
             self._register()
         if self.store.path != ":memory:":
@@ -89,9 +89,9 @@ class Sweep:
 
     def _live(self) -> None:
         since = 0.0
-        while not self._over.wait(TELL_EVERY):
-            since += TELL_EVERY
-            if not self._told and since < SIGN_OF_LIFE:
+        while not self._over.wait(PROGRESS_SECONDS):
+            since += PROGRESS_SECONDS
+            if not self._told and since < HEARTBEAT_SECONDS:
                 continue
             told, self._told, since = self._told, {}, 0.0
             with suppress(sqlite3.Error), closing(sqlite3.connect(self.store.path, timeout=30)) as db, db:
@@ -134,7 +134,7 @@ def alive(host: str, process: str, seen: float) -> bool:
         return False
     if host == this_host() and since:
         return started(int(number)) == since
-    return abs(time.time() - seen) < GIVEN_UP
+    return abs(time.time() - seen) < STALE_SECONDS
 
 
 def started(process: int) -> str:

@@ -95,10 +95,10 @@ def compare(
     ]
 
 
-def levels_in_words(levels: Sequence[float]) -> str:
+def describe_levels(levels: Sequence[float]) -> str:
     """Return what the marks mean.
 
-    >>> levels_in_words([0.05, 0.01])
+    >>> describe_levels([0.05, 0.01])
     '* p < 0.05, ** p < 0.01'
     """
     return ", ".join(f"{'*' * number} p < {level:g}" for number, level in enumerate(levels, 1))

@@ -34,7 +34,7 @@ def is_writable(path: str) -> bool:
     return os.access(file.parent, os.W_OK) and all(os.access(each, os.W_OK) for each in there)
 
 
-class Opened:
+class StoreConnection:
     """A connection to a store's file, and what must still hold for what it reads to be right.
 
     A store that can be written is opened so. One that cannot is read with everything that was committed to it, be it

@@ -77,16 +77,16 @@ def first_line(error: str) -> str:
     return "".join(character if character.isprintable() else " " for character in first)
 
 
-def as_typed(benchmark: str, *methods: str) -> list[str]:
+def to_cli_args(benchmark: str, *methods: str) -> list[str]:
     """A benchmark as the command line takes it, and methods: what is one's own is named by its file.
 
-    >>> as_typed("iris.csv[label=kind,drop=id,by-time,10 tasks,4->3,0123456789ab]-fuzzy", "er")
+    >>> to_cli_args("iris.csv[label=kind,drop=id,by-time,10 tasks,4->3,0123456789ab]-fuzzy", "er")
     ['iris.csv', 'er', '--label', 'kind', '--split', 'by-time', '--drop', 'id', '--fuzzy']
-    >>> as_typed("split-mnist-fuzzy[model=net.py:small(width=64),0123456789ab]", "er")
+    >>> to_cli_args("split-mnist-fuzzy[model=net.py:small(width=64),0123456789ab]", "er")
     ['split-mnist-fuzzy', 'er', '--model', 'net.py:small(width=64)']
     """
     named = BenchmarkId.parse(benchmark)
-    own = named.own_data
+    own = named.custom_data
     asked = ["--model", named.model.reference] if named.model else []
     if own is None:
         return [str(replace(named, model=None)), *methods, *asked]
@@ -98,10 +98,10 @@ def as_typed(benchmark: str, *methods: str) -> list[str]:
     return [file, *methods, *label, *split, *dropped, *fuzzy, *asked]
 
 
-def describe_gain(gain: Gain, marks: str = "") -> str:
+def format_gain(gain: Gain, marks: str = "") -> str:
     r"""A paired gain in words, for lines of 80 columns.
 
-    >>> print(describe_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20), "**"))
+    >>> print(format_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20), "**"))
     +1.60** points,
       95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
     """

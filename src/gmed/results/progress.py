@@ -13,7 +13,7 @@ from gmed.results.store import Store, Timing
 
 
 @dataclass(frozen=True)
-class RunUnderWay:
+class RunStatus:
     """A run that a sweep set out to compute.
 
     Attributes
@@ -39,7 +39,7 @@ class RunUnderWay:
 
 
 @dataclass(frozen=True)
-class SweepUnderWay:
+class SweepStatus:
     """A sweep that is alive.
 
     Attributes
@@ -54,17 +54,17 @@ class SweepUnderWay:
 
     host: str
     began: float
-    runs: list[RunUnderWay]
+    runs: list[RunStatus]
 
 
-def sweeps_under_way(store: Store) -> list[SweepUnderWay]:
+def active_sweeps(store: Store) -> list[SweepStatus]:
     """The sweeps that compute into a store now, the oldest first.
 
     >>> from gmed.engine import RunSpec
-    >>> from gmed.results import Sweep
-    >>> with Store(":memory:") as store, Sweep(store) as sweep:
+    >>> from gmed.results import SweepClaims
+    >>> with Store(":memory:") as store, SweepClaims(store) as sweep:
     ...     _ = sweep.claim([RunSpec.make("split-mnist", "er", 0)])
-    ...     [(run.method, run.seed, run.done) for found in sweeps_under_way(store) for run in found.runs]
+    ...     [(run.method, run.seed, run.done) for found in active_sweeps(store) for run in found.runs]
     [('er', 0, 0.0)]
     """
     query = """
@@ -79,30 +79,30 @@ def sweeps_under_way(store: Store) -> list[SweepUnderWay]:
         for sweep in sweeps:
             if alive(sweep["host"], sweep["process"], sweep["seen"]):
                 runs = [_run(row) for row in store.database.execute(query, (sweep["id"],))]
-                found.append(SweepUnderWay(sweep["host"].split(" ")[0], sweep["began"], runs))
+                found.append(SweepStatus(sweep["host"].split(" ")[0], sweep["began"], runs))
     return found
 
 
-def _run(row: Mapping[str, object]) -> RunUnderWay:
+def _run(row: Mapping[str, object]) -> RunStatus:
     names = str(row["benchmark"]), str(row["method"]), int(str(row["seed"]))
     if row["claimed"] is not None:  # it has not ended, whatever the store has of an earlier time
         total = int(str(row["total"]))
-        return RunUnderWay(*names, int(str(row["seen"])) / total if total else 0.0)
+        return RunStatus(*names, int(str(row["seen"])) / total if total else 0.0)
     if row["status"] == "finished":
         accuracy = row["final_accuracy"]  # which is read without the rest of the row, and may be damaged
-        return RunUnderWay(*names, 1.0, accuracy=accuracy if isinstance(accuracy, float) else math.nan)
-    return RunUnderWay(*names, 1.0, error=str(row["error"] or ""))
+        return RunStatus(*names, 1.0, accuracy=accuracy if isinstance(accuracy, float) else math.nan)
+    return RunStatus(*names, 1.0, error=str(row["error"] or ""))
 
 
-def seconds_left(sweep: SweepUnderWay, timings: Sequence[Timing], now: float | None = None) -> float | None:
+def estimate_remaining(sweep: SweepStatus, timings: Sequence[Timing], now: float | None = None) -> float | None:
     """About how long a sweep will take from now on, or ``None`` before that can be told.
 
     What is left takes as long, for its cost, as what has been done took. A run costs what the store knows runs of its
     method on its benchmark to have taken; one of which it knows nothing costs as the others do on average.
 
     >>> timings = [Timing("", "b", "quick", "cpu", 1.0), Timing("", "b", "slow", "cpu", 3.0)]
-    >>> runs = [RunUnderWay("b", "quick", 0, 1.0, accuracy=0.9), RunUnderWay("b", "slow", 0, 0.0)]
-    >>> seconds_left(SweepUnderWay("here", 100.0, runs), timings, now=110.0)
+    >>> runs = [RunStatus("b", "quick", 0, 1.0, accuracy=0.9), RunStatus("b", "slow", 0, 0.0)]
+    >>> estimate_remaining(SweepStatus("here", 100.0, runs), timings, now=110.0)
     30.0
     """
     known: dict[tuple[str, str], list[float]] = {}

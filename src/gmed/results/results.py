@@ -193,7 +193,7 @@ class Results:
         percent = [100 * a for a in _accuracies(groups[benchmark, method]).values()]
         published = self.published(benchmark, method)
         apart = difference(percent, published.mean, published.std, published.n) if published else None
-        base = self._compared_with(groups, benchmark, method)
+        base = self._baseline_of(groups, benchmark, method)
         gain = _gain(groups[benchmark, method], groups[benchmark, base]) if base else None
         std = float(np.std(percent, ddof=1)) if len(percent) > 1 else math.nan
         return Row(
@@ -208,12 +208,12 @@ class Results:
             gain=gain,
         )
 
-    def _compared_with(self, groups: Container[tuple[str, str]], benchmark: str, method: str) -> str | None:
+    def _baseline_of(self, groups: Container[tuple[str, str]], benchmark: str, method: str) -> str | None:
         """The method whose results a row's gain is over, if there are any."""
         if self.over is not None:
             candidates = [resolve(get_benchmark(benchmark), self.over).name]
         else:
-            candidates = [RunSpec.named(benchmark, method, 0).method.base_name or method, method.partition("+")[0]]
+            candidates = [RunSpec.parse(benchmark, method, 0).method.baseline_name or method, method.partition("+")[0]]
         return next((name for name in candidates if name != method and (benchmark, name) in groups), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Results:
         Its keys are those that runs have today, as runs just computed and those of a store have.
         """
         runs = [ReportedRun(**vars(run), metrics=Metrics.of(run)) for run in self.runs]
-        keys = [RunSpec.named(run.benchmark, run.method, run.seed).key for run in self.runs]
+        keys = [RunSpec.parse(run.benchmark, run.method, run.seed).key for run in self.runs]
         return encode(ResultsDocument(SCHEMA, self.store, runs, self.failures, self.rows(), keys))
 
 
@@ -237,7 +237,7 @@ def _gain(ours: Sequence[RunResult], base: Sequence[RunResult]) -> Gain | None:
     if not differences:
         return None
     gain = paired_gain(list(differences.values()), [0.0] * len(differences))
-    here, there = _surroundings(ours), _surroundings(base)
+    here, there = _platforms(ours), _platforms(base)
     return replace(gain, mixed=sum(here[seed] != there[seed] for seed in differences))
 
 
@@ -247,7 +247,7 @@ def _differences(ours: Iterable[RunResult], base: Iterable[RunResult]) -> dict[i
     return {seed: 100 * better[seed] - 100 * worse[seed] for seed in sorted(better.keys() & worse.keys())}
 
 
-def _surroundings(runs: Iterable[RunResult]) -> dict[int, tuple[str | None, str]]:
+def _platforms(runs: Iterable[RunResult]) -> dict[int, tuple[str | None, str]]:
     """Return the device and the version of torch that every seed was computed on and with."""
     return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in runs}
 

@@ -11,7 +11,7 @@ from gmed.engine import RunResult
 from gmed.errors import StoreError
 from gmed.io.records import RecordError, decode
 from gmed.results.results import SCHEMA
-from gmed.results.store import Store, spec_today
+from gmed.results.store import Store, current_spec
 from gmed.results.stored_runs import run_name
 
 
@@ -34,7 +34,7 @@ class Document:
     ...     document = Document.read(Path(folder) / "results.json")
     >>> document.runs == results.runs
     True
-    >>> with document.as_store() as store:
+    >>> with document.load_results() as store:
     ...     store.runs() == results.runs
     True
     """
@@ -49,7 +49,7 @@ class Document:
         if file.exists() and not file.is_file():
             raise StoreError(f"{file}: cannot be read (not a file)")
         try:
-            content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
+            content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         except OSError as error:
             raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
         except (ValueError, RecursionError) as error:
@@ -65,31 +65,31 @@ class Document:
             except RecordError as error:
                 raise StoreError(f"{file}: runs[{place}]{_name(run)} is broken: {error}") from None
         keys = content.get("keys")
-        if keys is not None and not _are_different_texts(keys, len(runs)):
+        if keys is not None and not _are_distinct_strings(keys, len(runs)):
             raise StoreError(f"{file}: 'keys' is not a list of {len(runs)} different keys, one for each run")
         return cls(file, runs, keys)
 
-    def as_store(self) -> Store:
+    def load_results(self) -> Store:
         """The runs that today's code would compute the same, in a store of their own, which is not written anywhere."""
         if self.keys is None:
             raise StoreError(
                 f"{self.file}: has no list 'keys', so that nothing tells which versions computed its runs. "
                 f"Where they are stored, write it anew: gmed export {self.file.name}"
             )
-        specs = [spec_today(run.benchmark, run.method, run.seed) for run in self.runs]
+        specs = [current_spec(run.benchmark, run.method, run.seed) for run in self.runs]
         told = zip(specs, self.runs, self.keys, strict=True)
         store = Store(":memory:")
         store.add_all([(spec, run) for spec, run, key in told if spec is not None and spec.key == key])
         return store
 
 
-def _are_different_texts(keys: object, count: int) -> bool:
+def _are_distinct_strings(keys: object, count: int) -> bool:
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         return False
     return len(set(keys)) == len(keys) == count
 
 
-def _no_number(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 

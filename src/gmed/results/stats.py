@@ -69,16 +69,16 @@ def permutation_p(better: Sequence[float], base: Sequence[float]) -> float:
     """
     differences = np.asarray(better, float) - np.asarray(base, float)
     n, rng = len(differences), np.random.default_rng(0)
-    every_way = np.arange(2**n) if n <= EXACT else None
-    sums = np.zeros(TOSSES if every_way is None else 2**n)
+    every_way = np.arange(2**n) if n <= MAX_EXACT_PAIRS else None
+    sums = np.zeros(NUM_PERMUTATIONS if every_way is None else 2**n)
     for place, value in enumerate(differences):
-        turned = rng.integers(0, 2, TOSSES) if every_way is None else every_way >> place & 1
+        turned = rng.integers(0, 2, NUM_PERMUTATIONS) if every_way is None else every_way >> place & 1
         sums += np.where(turned, -value, value)
     as_much = sums >= differences.sum() - 1e-9 * np.abs(differences).sum()
-    return float(np.mean(as_much)) if n <= EXACT else float((1 + as_much.sum()) / (1 + TOSSES))
+    return float(np.mean(as_much)) if n <= MAX_EXACT_PAIRS else float((1 + as_much.sum()) / (1 + NUM_PERMUTATIONS))
 
 
-EXACT, TOSSES = 20, 200_000
+MAX_EXACT_PAIRS, NUM_PERMUTATIONS = 20, 200_000
 """Up to so many pairs all ways of turning them around are counted; beyond, so many are drawn."""
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from gmed.engine import BENCHMARKS, RunResult, RunSpec, get_benchmark
 from gmed.errors import GmedError, GmedWarning, StoreError
 from gmed.io.records import GREATEST, RecordError
-from gmed.results.connection import Opened, is_full
+from gmed.results.connection import StoreConnection, is_full
 from gmed.results.results import Failure
 from gmed.results.stored_runs import MEASURED, Fields, checksum, decode_row, encode_result, row_name, row_problem
 
@@ -104,7 +104,7 @@ MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD, _OBSERVED_ALONE, 
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
-WITH_OBSERVED = 4
+PROBE_SCHEMA = 4
 """The schema from which on there is a table of what was observed."""
 
 OBSERVED = "key, what, content, recorded, benchmark, method"
@@ -118,7 +118,7 @@ Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
 """Runs, each with its result or with the error it ended in."""
 
 
-class Merged(NamedTuple):
+class MergeSummary(NamedTuple):
     """What became of the runs of another store.
 
     Attributes
@@ -173,9 +173,9 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        self._opened: Opened | None = None
+        self._opened: StoreConnection | None = None
         with self.explained("cannot be used as a results store"):
-            self._opened = Opened(self.path)
+            self._opened = StoreConnection(self.path)
             self.database = self._opened.database
             try:
                 self._open(migrate=self._opened.writable)
@@ -188,12 +188,12 @@ class Store:
         self.database.text_factory = decode_text
         self.database.execute("PRAGMA foreign_keys = ON")
         self.database.execute("PRAGMA synchronous = FULL")
-        self._recognise()
+        self._check_schema()
         if migrate:
             self._migrate()
             _switch_to_wal(self.database)
 
-    def _recognise(self) -> None:
+    def _check_schema(self) -> None:
         """Make sure that the file is a store, or empty, before anything is written to it."""
         found = self._schema()
         if found > SCHEMA_VERSION:
@@ -301,7 +301,7 @@ class Store:
 
     def _current(self, status: str, benchmark: str | None) -> list[RunResult | Failure]:
         """Return what today's runs have found or ended in."""
-        today = _Today()
+        today = _CurrentSpecs()
         return self._decoded(row for row in self._rows(status, benchmark) if today.computes(row))
 
     def _note_damaged(self, damaged: Sequence[str]) -> None:
@@ -327,7 +327,7 @@ class Store:
             for spec, outcome in outcomes:
                 row = _row(spec, outcome)
                 if row["status"] == "finished":
-                    self._write(row | self._measured_before(row))
+                    self._write(row | self._carry_over(row))
                 elif self._replaceable(row):
                     self._write(row)
                 self.database.execute("DELETE FROM claims WHERE key = :key", row)
@@ -348,7 +348,7 @@ class Store:
         row = self.database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
         self.database.execute("UPDATE runs SET checksum = ? WHERE key = ?", (checksum(row), key))
 
-    def _measured_before(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _carry_over(self, row: dict[str, Any]) -> dict[str, Any]:
         """What is known of the same run with the same accuracies, and was not measured this time."""
         here = self.database.execute("SELECT * FROM runs WHERE key = :key AND accuracy = :accuracy", row).fetchone()
         if here is None or row_problem(here) is not None:
@@ -384,13 +384,13 @@ class Store:
     def outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
         """How many finished runs, of all methods or of these, were computed by other versions of their parts."""
         with self.explained("cannot be read"):
-            today, rows = _Today(), self._rows("finished", benchmark, "key, benchmark, method, seed")
+            today, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
             return sum(not today.computes(row) for row in rows if not methods or row["method"] in methods)
 
-    def extensions_lacking(self) -> list[str]:
+    def missing_extensions(self) -> list[str]:
         """The files that computed finished runs whose methods are not known here."""
         with self.explained("cannot be read"):
-            today, rows = _Today(), self._rows("finished", None)
+            today, rows = _CurrentSpecs(), self._rows("finished", None)
             lacking = [row for row in rows if today.spec(row) is None and row_problem(row) is None]
             return sorted(
                 {name for row in lacking for name, v in json.loads(row["versions"]).items() if type(v) is str}
@@ -405,11 +405,11 @@ class Store:
 
         >>> with Store(":memory:") as store:
         ...     spec = RunSpec.make("split-mnist", "er+gmed", seed=0)
-        ...     store.keep_observed(spec, "edits", {"changed": 3})
+        ...     store.put_probe(spec, "edits", {"changed": 3})
         ...     store.observed(spec, "edits")
         {'changed': 3}
         """
-        if self._schema() < WITH_OBSERVED:  # it cannot be written, and has no such table
+        if self._schema() < PROBE_SCHEMA:  # it cannot be written, and has no such table
             return None
         with self.explained("cannot be read"):
             query = "SELECT content FROM observed WHERE key = ? AND what = ?"
@@ -419,7 +419,7 @@ class Store:
                 return None
             return None if row is None else json.loads(row["content"])
 
-    def keep_observed(self, spec: RunSpec, what: str, content: Any) -> None:
+    def put_probe(self, spec: RunSpec, what: str, content: Any) -> None:
         """Keep what was observed of a run, whether its result is here or not."""
         with self.explained("could not be written"), self.transaction():
             row = (spec.key, what, json.dumps(content), _now(), spec.benchmark.name, spec.method.name)
@@ -429,11 +429,11 @@ class Store:
         """The keys of all finished runs, or of the runs of which this was observed.
 
         >>> with Store(":memory:") as store:
-        ...     store.keep_observed(RunSpec.make("split-mnist", "er+gmed", seed=0), "edits", {"changed": 3})
+        ...     store.put_probe(RunSpec.make("split-mnist", "er+gmed", seed=0), "edits", {"changed": 3})
         ...     len(store.keys()), len(store.keys("edits")), len(store.keys("something else"))
         (0, 1, 0)
         """
-        if observed and self._schema() < WITH_OBSERVED:  # it cannot be written, and has no such table
+        if observed and self._schema() < PROBE_SCHEMA:  # it cannot be written, and has no such table
             return set()
         with self.explained("cannot be read"):
             if observed:
@@ -455,7 +455,7 @@ class Store:
                 self.database.execute(f"DELETE FROM observed {which}", (benchmark, *names))
             return self.database.execute(f"DELETE FROM runs {which}", (benchmark, *names)).rowcount
 
-    def merge(self, other: Store) -> Merged:
+    def merge(self, other: Store) -> MergeSummary:
         """Take in the runs of another store. One that is here with another result stays as it is.
 
         What cannot be what a run has found is left out.
@@ -499,10 +499,10 @@ class Store:
                 f"INSERT OR IGNORE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)",
                 [tuple(row) for row in observed if _observed_problem(row) is None],
             )
-            return Merged(added, known, conflicts, self.database.total_changes - before, damaged)
+            return MergeSummary(added, known, conflicts, self.database.total_changes - before, damaged)
 
     def _everything_observed(self) -> list[sqlite3.Row]:
-        if self._schema() < WITH_OBSERVED:
+        if self._schema() < PROBE_SCHEMA:
             return []
         found = "observed" if self._schema() == SCHEMA_VERSION else "observed JOIN runs USING (key)"
         columns = OBSERVED.replace("recorded", "observed.recorded")
@@ -557,19 +557,19 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
     return row | {"status": "finished"} | encode_result(outcome)
 
 
-def spec_today(benchmark: str, method: str, seed: int) -> RunSpec | None:
+def current_spec(benchmark: str, method: str, seed: int) -> RunSpec | None:
     """The run of these names; nothing where there is no such benchmark or method, or no longer.
 
-    >>> str(spec_today("split-mnist", "er(lr=0.05)", 0)), spec_today("split-mnist", "of-another-time", 0)
+    >>> str(current_spec("split-mnist", "er(lr=0.05)", 0)), current_spec("split-mnist", "of-another-time", 0)
     ('split-mnist er seed 0', None)
     """
     try:
-        return RunSpec.named(benchmark, method, seed)
+        return RunSpec.parse(benchmark, method, seed)
     except GmedError:
         return None
 
 
-class _Today:
+class _CurrentSpecs:
     """The runs that today's code would compute. The parts of a method are looked up once for all its seeds."""
 
     def __init__(self) -> None:
@@ -581,7 +581,7 @@ class _Today:
         if [type(name) for name in (*names, seed)] != [str, str, int] or seed < 0:
             return None
         if names not in self._specs:
-            self._specs[names] = spec_today(*names, 0)
+            self._specs[names] = current_spec(*names, 0)
         spec = self._specs[names]
         return None if spec is None else spec.at_seed(seed)
 
@@ -612,7 +612,7 @@ def _observed_problem(row: Fields) -> str | None:
     try:
         for text in dict(row).values():
             text.encode()
-        json.loads(row["content"], parse_constant=_no_number)
+        json.loads(row["content"], parse_constant=_refuse_constant)
     except RecursionError:
         return "its lists are nested too deeply"
     except (ValueError, TypeError, AttributeError) as error:
@@ -620,7 +620,7 @@ def _observed_problem(row: Fields) -> str | None:
     return None
 
 
-def _no_number(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 

@@ -12,7 +12,7 @@ from gmed.engine import get_benchmark
 from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.engine.methods import parse, read_method
 from gmed.errors import DivergedError, UsageError
-from gmed.results.formatting import as_typed
+from gmed.results.formatting import to_cli_args
 from gmed.results.store import Store
 
 TUNED = "(tuned)"
@@ -83,9 +83,9 @@ def scores(store: Store, benchmark: str, method: str) -> Scores:
     for failure in store.failures(tuning_name(benchmark)):
         if failure.method in found and failure.error.startswith(DivergedError.__name__):
             found[failure.method].setdefault(failure.seed, 0.0)
-    seeds = set.intersection(*(set(tried) for tried in found.values()))
+    seeds = set.intersection(*(set(tuning_scores) for tuning_scores in found.values()))
     if not seeds:
-        typed = shlex.join(["gmed", "tune", *as_typed(benchmark, method)])
+        typed = shlex.join(["gmed", "tune", *to_cli_args(benchmark, method)])
         raise UsageError(f"{method} has not been tuned on {benchmark}: {typed}")
     means = {point: _mean([found[name][seed] for seed in seeds]) for point, name in named.items()}
     return Scores(means, len(seeds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gmed.data import Dataset
-from gmed.data.custom import OwnDataset
+from gmed.data.custom import TaskDataset
 from gmed.rng import make_rng
 from gmed.streams.stream import Stream, concat_tasks
 
@@ -41,7 +41,7 @@ def by_task(data: Dataset, seed: int) -> Stream:
 
     Within a task examples keep their order where it means something; otherwise every seed has its own.
     """
-    assert isinstance(data, OwnDataset)
+    assert isinstance(data, TaskDataset)
     order, tasks = make_rng(seed, "order"), range(data.tasks)
     seen = [np.flatnonzero(data.task_train == task) for task in tasks]
     held = [np.flatnonzero(data.task_test == task) for task in tasks]

@@ -22,32 +22,32 @@ import torch
 
 from gmed._version import __version__
 from gmed.data import Dataset
-from gmed.engine.batched import Group, computed_together
-from gmed.engine.benchmarks import AT_HAND
+from gmed.engine.batched import Group, group_runs
+from gmed.engine.benchmarks import PRELOADED
 from gmed.engine.checkpoint import CheckpointsInMemory
-from gmed.engine.config import Terms
-from gmed.engine.executors.local import Event, Events, Failed, Finished, Progress, tied_to_this_process
+from gmed.engine.config import ExecutionConfig
+from gmed.engine.executors.local import Event, Events, Failed, Finished, Progress, why_not_portable
 from gmed.engine.executors.protocol import Job
 from gmed.engine.result import RunResult
-from gmed.engine.runner import Interrupted, environment, explain, run_together
+from gmed.engine.runner import Interrupted, collect_environment, format_error, run_group
 from gmed.engine.spec import RunSpec
-from gmed.engine.stream_cache import forget_streams
+from gmed.engine.stream_cache import clear_stream_cache
 from gmed.errors import UsageError
 from gmed.io.records import Amount, decode, encode
 
 if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
 
-A_WHILE = 60.0
+SLICE_SECONDS = 60.0
 """Seconds that a task goes on for, where no checkpoints are kept that would say how often."""
 
-LOOK_EVERY = 2.0
+POLL_SECONDS = 2.0
 """Seconds between two looks at which workers there are, while nothing comes back."""
 
-SETS_OUT_AGAIN = 3
+MAX_RETRIES = 3
 """How often a run is sent out again after the cluster lost what it was computed from."""
 
-_one_at_a_time = Lock()
+_run_lock = Lock()
 
 
 class Cluster:
@@ -67,16 +67,16 @@ class Cluster:
     def __init__(self, where: str | Client, *, patience: float = 30.0) -> None:
         self.where, self.patience = where, patience
 
-    def __call__(self, specs: Sequence[RunSpec], terms: Terms) -> Events:
+    def __call__(self, specs: Sequence[RunSpec], terms: ExecutionConfig) -> Events:
         if not specs:
             return
-        if tied := tied_to_this_process(specs):
+        if tied := why_not_portable(specs):
             raise UsageError(tied)
         with self._client() as client:
             crew = _Crew(client, self.patience)
             crew.wait()
             device = self._device(client, terms.device, crew)
-            yield from _Chains(client, specs, terms, device, crew).events()
+            yield from _CheckpointChains(client, specs, terms, device, crew).events()
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
@@ -136,7 +136,7 @@ class _Crew:
         for worker, theirs in found.items():
             if isinstance(theirs, OSError):
                 continue  # it is gone again, or does not answer now
-            if other := other_gmed(theirs):
+            if other := version_problem(theirs):
                 self.wrong[worker] = other
                 warnings.warn(
                     f"the worker {worker} {other}; it gets no runs. Install the same gmed there, and start it again.",
@@ -171,21 +171,21 @@ class _Crew:
         return sorted(self.right) if self.wrong else None
 
 
-class _Chains:
+class _CheckpointChains:
     """Runs under way on a cluster."""
 
     def __init__(
         self,
         client: Client,
         specs: Sequence[RunSpec],
-        terms: Terms,
+        terms: ExecutionConfig,
         device: str,
         crew: _Crew,
     ) -> None:
         self.client, self.terms, self.device, self.crew = client, terms, device, crew
-        self.groups = computed_together(specs) if device == "cuda" else [(spec,) for spec in specs]
+        self.groups = group_runs(specs) if device == "cuda" else [(spec,) for spec in specs]
         self.data: dict[str, Future] = {}
-        self.sent_out: dict[Group, int] = {}
+        self.retries: dict[Group, int] = {}
         self.sent_to: dict[Future, list[str] | None] = {}
 
     def events(self) -> Events:
@@ -200,14 +200,14 @@ class _Chains:
             try:
                 found = future.result()
             except Exception as error:  # of the cluster, not of a run: those are part of what was found
-                if (again := self._send_again(group, allowed, error)) is not None:
+                if (again := self._resend(group, allowed, error)) is not None:
                     under_way[again] = group
                     finished.add(again)
                 else:
-                    yield [Failed(spec, f"the cluster lost it: {explain(error)}") for spec in group]
+                    yield [Failed(spec, f"the cluster lost it: {format_error(error)}") for spec in group]
                 continue
             future.release()
-            self.sent_out.pop(group, None)
+            self.retries.pop(group, None)
             yield list(self._news(group, found))
             if rest := tuple(spec for spec in group if spec.key not in found["ended"]):
                 following = self._send(rest, found["checkpoints"])
@@ -216,7 +216,7 @@ class _Chains:
 
     def _wait_for_one(self, finished: as_completed) -> None:
         """Wait until something comes back; what was sent to workers that are all gone comes back cancelled."""
-        look = time.monotonic() + LOOK_EVERY
+        look = time.monotonic() + POLL_SECONDS
         while not finished.has_ready():
             time.sleep(0.01)
             if time.monotonic() > look:
@@ -224,7 +224,7 @@ class _Chains:
                 for future, allowed in self.sent_to.items():
                     if allowed is not None and not self.crew.right.intersection(allowed):
                         future.cancel()
-                look = time.monotonic() + LOOK_EVERY
+                look = time.monotonic() + POLL_SECONDS
 
     def _send(self, group: Group, kept: Mapping[str, bytes]) -> Future:
         checkpoints = self.terms.checkpoints
@@ -232,27 +232,27 @@ class _Chains:
             **encode(Job.of(group, replace(self.terms, device=self.device, data_dir=None, checkpoints=None))),
             "gmed": __version__,
             "source": source_digest(),
-            "seconds": checkpoints.every if checkpoints else A_WHILE,
+            "seconds": checkpoints.every if checkpoints else SLICE_SECONDS,
         }
         resources = {"GPU": 1} if self.device == "cuda" else None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")  # a checkpoint is
             allowed = self.crew.allowed()
             data = self._data(group[0], allowed)
-            future = self.client.submit(go_on, job, data, kept, pure=False, resources=resources, workers=allowed)
+            future = self.client.submit(run_slice, job, data, kept, pure=False, resources=resources, workers=allowed)
         self.sent_to[future] = allowed
         return future
 
-    def _send_again(self, group: Group, allowed: list[str] | None, error: Exception) -> Future | None:
+    def _resend(self, group: Group, allowed: list[str] | None, error: Exception) -> Future | None:
         """Once more from what is kept here, with the data too: workers that had them may be gone.
 
         What may have come to a worker with another gmed is moved to others, and does not count.
         """
-        other = isinstance(error, OtherGmedError)
+        other = isinstance(error, VersionMismatchError)
         self.crew.look(anew=other)
         if not other and (allowed is not None or not self.crew.wrong):
-            self.sent_out[group] = self.sent_out.get(group, 0) + 1
-            if self.sent_out[group] > SETS_OUT_AGAIN or isinstance(error, UsageError):
+            self.retries[group] = self.retries.get(group, 0) + 1
+            if self.retries[group] > MAX_RETRIES or isinstance(error, UsageError):
                 return None
         self.crew.wait()
         self.data.pop(group[0].benchmark.data, None)
@@ -269,7 +269,7 @@ class _Chains:
     def _kept(self, group: Group) -> dict[str, bytes]:
         if self.terms.checkpoints is None:
             return {}
-        files = {spec.key: self.terms.checkpoints.file(spec) for spec in group}
+        files = {spec.key: self.terms.checkpoints.read_file(spec) for spec in group}
         return {key: content for key, content in files.items() if content is not None}
 
     def _news(self, group: Group, found: Mapping[str, Any]) -> Iterator[Event]:
@@ -284,7 +284,7 @@ class _Chains:
                     yield Failed(spec, outcome["error"])
                 continue
             if kept is not None and spec.key in found["checkpoints"]:
-                kept.keep_file(spec, found["checkpoints"][spec.key])
+                kept.write_file(spec, found["checkpoints"][spec.key])
             yield Progress(spec, found["seen"], found["total"])
 
 
@@ -297,13 +297,13 @@ class _Task(Job):
     seconds: Amount
 
 
-def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -> dict[str, Any]:
+def run_slice(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -> dict[str, Any]:
     """On a worker: compute runs from their checkpoints on, for a while. What became of those that ended, and
     checkpoints of the others.
     """
     if (job["gmed"], job["source"]) != (__version__, source_digest()):
-        raise OtherGmedError(f"this worker has gmed {__version__}, the client {job['gmed']}; install the same")
-    with _one_at_a_time:
+        raise VersionMismatchError(f"this worker has gmed {__version__}, the client {job['gmed']}; install the same")
+    with _run_lock:
         torch.set_num_threads(1)
         checkpoints = CheckpointsInMemory(kept)
         asked = decode(_Task, job)
@@ -317,14 +317,14 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
             reached[:] = seen, total
 
         try:
-            outcomes = run_together(specs, terms, on_progress, lambda: time.monotonic() > enough)
+            outcomes = run_group(specs, terms, on_progress, lambda: time.monotonic() > enough)
             ended = {spec.key: outcome for spec, outcome in zip(specs, outcomes, strict=True)}
         except Interrupted as stopped:
-            ended = stopped.ended
-        files = {spec.key: checkpoints.file(spec) for spec in specs if spec.key not in ended}
+            ended = stopped.outcomes_so_far
+        files = {spec.key: checkpoints.read_file(spec) for spec in specs if spec.key not in ended}
     return {
         "ended": {
-            key: {"result": outcome.to_dict()} if isinstance(outcome, RunResult) else {"error": explain(outcome)}
+            key: {"result": outcome.to_dict()} if isinstance(outcome, RunResult) else {"error": format_error(outcome)}
             for key, outcome in ended.items()
         },
         "checkpoints": {key: content for key, content in files.items() if content},
@@ -334,19 +334,19 @@ def go_on(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -
 
 
 def _have(name: str, dataset: Dataset) -> None:
-    if AT_HAND.get(name) is not dataset:
-        AT_HAND.clear()  # a worker may live long
-        AT_HAND[name] = dataset
-        forget_streams()
+    if PRELOADED.get(name) is not dataset:
+        PRELOADED.clear()  # a worker may live long
+        PRELOADED[name] = dataset
+        clear_stream_cache()
 
 
-class OtherGmedError(UsageError):
+class VersionMismatchError(UsageError):
     """A task has come to a worker with another gmed than the client's."""
 
 
 def versions() -> dict[str, str]:
     """What results may depend on here."""
-    return {**environment(torch.device("cpu")), "source": source_digest()}
+    return {**collect_environment(torch.device("cpu")), "source": source_digest()}
 
 
 @cache
@@ -358,7 +358,7 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def other_gmed(theirs: Mapping[str, str] | BaseException) -> str:
+def version_problem(theirs: Mapping[str, str] | BaseException) -> str:
     """What a worker has instead of the gmed that is here; nothing if it has the same."""
     if isinstance(theirs, BaseException):
         return f"cannot be asked which gmed it has ({type(theirs).__name__}: {theirs})"

@@ -21,13 +21,13 @@ from threading import Lock, Thread
 
 import torch
 
-from gmed.engine.batched import Group, computed_together
-from gmed.engine.config import USUAL, Terms, pick_device
-from gmed.engine.custom_model import OwnModel
+from gmed.engine.batched import Group, group_runs
+from gmed.engine.config import DEFAULT_CONFIG, ExecutionConfig, resolve_device
+from gmed.engine.custom_model import ModelRef
 from gmed.engine.executors import protocol
 from gmed.engine.executors.protocol import Job
 from gmed.engine.result import RunResult
-from gmed.engine.runner import Outcome, explain, run_together
+from gmed.engine.runner import Outcome, format_error, run_group
 from gmed.engine.spec import RunSpec
 from gmed.errors import GmedWarning, UsageError
 from gmed.io.records import encode
@@ -72,20 +72,20 @@ Event = Progress | Finished | Failed
 Events = Generator[list[Event], None, None]
 """What has happened to runs since the last look, again and again; closing it stops them."""
 
-Executor = Callable[[Sequence[RunSpec], Terms], Events]
+Executor = Callable[[Sequence[RunSpec], ExecutionConfig], Events]
 """Who computes runs, and tells what happens."""
 
 PATIENCE = 60.0
 """Seconds that workers have for their checkpoints when they are told to stop, unless they are told twice."""
 
 
-def usual_workers(on_gpu: bool) -> int:
+def default_workers(on_gpu: bool) -> int:
     """One per usable core, at most eight for a GPU."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 8) if on_gpu else cores
 
 
-def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | None = None) -> Events:
+def execute(specs: Sequence[RunSpec], terms: ExecutionConfig = DEFAULT_CONFIG, *, workers: int | None = None) -> Events:
     """Compute runs, in any order, and tell what happens as it happens.
 
     Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given a moment to
@@ -96,14 +96,14 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
     workers
         Worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
     """
-    on_gpu = pick_device(terms.device).type == "cuda"
-    groups = computed_together(specs) if on_gpu else [(spec,) for spec in specs]
-    tied = tied_to_this_process(specs)
+    on_gpu = resolve_device(terms.device).type == "cuda"
+    groups = group_runs(specs) if on_gpu else [(spec,) for spec in specs]
+    tied = why_not_portable(specs)
     if tied and workers:
         raise UsageError(f"{tied}; or compute with workers=0")
-    workers = 0 if tied else usual_workers(on_gpu) if workers is None else workers
+    workers = 0 if tied else default_workers(on_gpu) if workers is None else workers
     if workers == 0:
-        yield from _here(groups, terms)
+        yield from _run_inline(groups, terms)
         return
     waiting: SimpleQueue[Group] = SimpleQueue()
     for group in groups:
@@ -124,10 +124,10 @@ def execute(specs: Sequence[RunSpec], terms: Terms = USUAL, *, workers: int | No
         deadline = time.monotonic() + PATIENCE
         try:
             for worker in crew:
-                worker.wait_until(deadline)
+                worker.join_until(deadline)
         finally:  # told to stop again while waiting
             for worker in crew:
-                worker.wait_until(0.0)
+                worker.join_until(0.0)
             for worker in crew:
                 worker.join(1.0)  # it passes on what its process said at the end
             _arrived(_waiting(events), said)
@@ -150,10 +150,10 @@ def _arrived(news: Sequence[Event | protocol.Warned], said: set[str]) -> list[Ev
     return [new for new in news if not isinstance(new, protocol.Warned)]
 
 
-def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
+def why_not_portable(specs: Sequence[RunSpec]) -> str | None:
     """Why runs cannot be computed by another process, if they cannot."""
     for spec in specs:
-        if isinstance(spec.benchmark.model, OwnModel) and spec.benchmark.model.is_object:
+        if isinstance(spec.benchmark.model, ModelRef) and spec.benchmark.model.is_instance:
             return (
                 "the model is an object, which no other process has: "
                 "give what makes it, a function at the top level of a file or 'net.py:small'"
@@ -167,19 +167,19 @@ def tied_to_this_process(specs: Sequence[RunSpec]) -> str | None:
     return None
 
 
-def _here(groups: Sequence[Group], terms: Terms) -> Events:
+def _run_inline(groups: Sequence[Group], terms: ExecutionConfig) -> Events:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
     try:
         for group in groups:
             evaluated: list[Event] = []
-            outcomes: Sequence[Outcome] = run_together(
+            outcomes: Sequence[Outcome] = run_group(
                 group, terms, on_evaluated=lambda *found, told=evaluated: told.append(Evaluated(*found))
             )
             yield [
                 *evaluated,
                 *(
-                    Finished(spec, outcome) if isinstance(outcome, RunResult) else Failed(spec, explain(outcome))
+                    Finished(spec, outcome) if isinstance(outcome, RunResult) else Failed(spec, format_error(outcome))
                     for spec, outcome in zip(group, outcomes, strict=True)
                 ),
             ]
@@ -190,7 +190,9 @@ def _here(groups: Sequence[Group], terms: Terms) -> Events:
 class _Worker(Thread):
     """A thread that keeps one worker process busy."""
 
-    def __init__(self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | protocol.Warned], terms: Terms) -> None:
+    def __init__(
+        self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | protocol.Warned], terms: ExecutionConfig
+    ) -> None:
         super().__init__(daemon=True)
         self.waiting, self.events, self.terms = waiting, events, terms
         self.process: subprocess.Popen[str] | None = None
@@ -207,34 +209,34 @@ class _Worker(Thread):
             try:
                 self._compute(group)
             except Exception as error:  # whatever happened, every run is accounted for
-                reason = self._post_mortem(error)
+                reason = self._describe_death(error)
                 for spec in group:
                     self.events.put(Failed(spec, reason))
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
             self.process.wait()
 
-    def _post_mortem(self, error: Exception) -> str:
+    def _describe_death(self, error: Exception) -> str:
         if self.process is None:
             return f"no worker process could be started: {error}"
         self.process.kill()
         code = self.process.wait()
         self.process = None
-        self.complaints.seek(0)
-        last_words = self.complaints.read().decode(errors="replace").strip()[-2000:]
-        reason = "" if isinstance(error, (EOFError, OSError)) else f": {explain(error).splitlines()[0]}"
+        self.stderr_log.seek(0)
+        last_words = self.stderr_log.read().decode(errors="replace").strip()[-2000:]
+        reason = "" if isinstance(error, (EOFError, OSError)) else f": {format_error(error).splitlines()[0]}"
         return f"the worker process died (exit code {code}){reason}\n{last_words}".strip()
 
     def _launch(self) -> subprocess.Popen[str]:
         """A fresh interpreter that finds this package and imports nothing from the current folder."""
-        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115
+        self.stderr_log = tempfile.TemporaryFile()  # noqa: SIM115
         package = str(Path(__file__).parents[2])
         start = f"import sys; sys.path.append({package!r}); from gmed.engine.executors.worker import main; main()"
         return subprocess.Popen(
             [sys.executable, "-P", "-c", start],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.complaints,
+            stderr=self.stderr_log,
             encoding="utf-8",
             bufsize=1,
             start_new_session=True,  # Ctrl-C is ours to handle
@@ -275,7 +277,7 @@ class _Worker(Thread):
             if self.process is not None and self.process.poll() is None:
                 self.process.terminate()
 
-    def wait_until(self, deadline: float) -> None:
+    def join_until(self, deadline: float) -> None:
         process = self.process
         if process is not None:
             try:

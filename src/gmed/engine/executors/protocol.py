@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from gmed.engine.config import Terms
-from gmed.engine.custom_model import GivenModel, OwnModel
-from gmed.engine.extensions import have_all
+from gmed.engine.config import ExecutionConfig
+from gmed.engine.custom_model import ModelRef, SentModel
+from gmed.engine.extensions import ensure_all_loaded
 from gmed.engine.result import RunResult
 from gmed.engine.spec import RunSpec
 from gmed.io.records import AnyText, Count, Share, decode, encode
@@ -29,34 +29,34 @@ class Job:
     """Runs on one benchmark to compute together, with the user's own code that they need.
 
     >>> spec = RunSpec.make("split-mnist", "er+gmed(alpha=1)", 3)
-    >>> Job.of([spec], Terms()).specs() == [spec]
+    >>> Job.of([spec], ExecutionConfig()).specs() == [spec]
     True
     """
 
     benchmark: str
     runs: list[MethodAndSeed]
     sources: list[Source]
-    model: GivenModel | None
-    terms: Terms
+    model: SentModel | None
+    terms: ExecutionConfig
 
     @classmethod
-    def of(cls, group: Sequence[RunSpec], terms: Terms) -> Job:
+    def of(cls, group: Sequence[RunSpec], terms: ExecutionConfig) -> Job:
         """Return the job of computing these runs."""
         model = group[0].benchmark.model
         return cls(
             benchmark=group[0].benchmark.name,
             runs=[MethodAndSeed(spec.method.name, spec.seed) for spec in group],
             sources=list(group[0].sources()),
-            model=GivenModel(model.reference, model.source()) if isinstance(model, OwnModel) else None,
+            model=SentModel(model.reference, model.source()) if isinstance(model, ModelRef) else None,
             terms=terms,
         )
 
     def specs(self) -> list[RunSpec]:
         """Load the code that the job carries into this process, and return its runs."""
-        have_all(tuple(self.sources))
+        ensure_all_loaded(tuple(self.sources))
         if self.model is not None:
             self.model.load()
-        return [RunSpec.named(self.benchmark, run.method, run.seed) for run in self.runs]
+        return [RunSpec.parse(self.benchmark, run.method, run.seed) for run in self.runs]
 
 
 @dataclass(frozen=True)

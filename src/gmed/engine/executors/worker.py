@@ -18,7 +18,7 @@ import torch
 
 from gmed.engine.executors.protocol import Evaluated, Failed, Finished, Job, Message, Progress, Warned, write_message
 from gmed.engine.result import RunResult
-from gmed.engine.runner import Interrupted, Outcome, explain, run_together
+from gmed.engine.runner import Interrupted, Outcome, format_error, run_group
 from gmed.engine.spec import RunSpec
 from gmed.errors import GmedError, UsageError
 from gmed.io.records import decode
@@ -57,13 +57,13 @@ def main() -> None:
             specs = job.specs()
             if job.terms.checkpoints is not None:
                 job.terms.checkpoints.warn = lambda text: report(Warned(text))
-            outcomes = run_together(specs, job.terms, on_progress, told_to_stop.is_set, on_evaluated)
+            outcomes = run_group(specs, job.terms, on_progress, told_to_stop.is_set, on_evaluated)
         except Interrupted:
             return
         except UsageError as error:  # what was to be computed could not be understood here
             outcomes = [error] * len(job.runs)
         for outcome in outcomes:
-            report(Finished(outcome) if isinstance(outcome, RunResult) else Failed(explain(outcome)))
+            report(Finished(outcome) if isinstance(outcome, RunResult) else Failed(format_error(outcome)))
         unexpected = any(isinstance(o, Exception) and not isinstance(o, GmedError) for o in outcomes)
         if told_to_stop.is_set() or (unexpected and torch.cuda.is_available()):
             return  # after an error on a GPU nothing there can be relied on

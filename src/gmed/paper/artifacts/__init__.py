@@ -2,7 +2,7 @@
 
 from gmed.errors import unknown
 from gmed.paper.artifacts.accuracy_tables import AccuracyTable, EqualMemory
-from gmed.paper.artifacts.base import Asked, Finding, Number, Study
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Number, Request
 from gmed.paper.artifacts.edit_measures import Cosine, PredictionChange
 from gmed.paper.artifacts.edited_examples import Gallery
 from gmed.paper.artifacts.memory_sizes import MemoryFigure
@@ -14,29 +14,31 @@ from gmed.paper.catalog import TARGETS
 
 _ACCURACIES = {name: AccuracyTable(target) for name, target in TARGETS.items()}
 _ACCURACIES["equal-memory"] = EqualMemory(TARGETS["equal-memory"])
-_TABLES: tuple[Study, ...] = (*_ACCURACIES.values(), Tuned(), PredictionChange(), TrainingTime())
-_FIGURES: tuple[Study, ...] = (MemoryFigure(), Cosine(), Gallery(), Sensitivity(), TSNE())
+_TABLES: tuple[Artifact, ...] = (*_ACCURACIES.values(), Tuned(), PredictionChange(), TrainingTime())
+_FIGURES: tuple[Artifact, ...] = (MemoryFigure(), Cosine(), Gallery(), Sensitivity(), TSNE())
 
-STUDIES = {study.name: study for study in (*_TABLES, *_FIGURES)}
+ARTIFACTS = {study.name: study for study in (*_TABLES, *_FIGURES)}
 
 
-def get_study(name: str) -> Study:
+def get_artifact(name: str) -> Artifact:
     """The table or figure of this name, or that the paper calls so.
 
-    >>> get_study("cosine").where, get_study("gamma").where, get_study("Table 1").name, get_study("figure-3").name
-    ('Figure 3', 'Table 7', 'main', 'cosine')
+    >>> get_artifact("cosine").where, get_artifact("gamma").where
+    ('Figure 3', 'Table 7')
+    >>> get_artifact("Table 1").name, get_artifact("figure-3").name
+    ('main', 'cosine')
     """
-    if name in STUDIES:
-        return STUDIES[name]
-    numbered = {study.where: study for study in STUDIES.values() if study.where.startswith(("Table", "Figure"))}
+    if name in ARTIFACTS:
+        return ARTIFACTS[name]
+    numbered = {study.where: study for study in ARTIFACTS.values() if study.where.startswith(("Table", "Figure"))}
     for where, study in numbered.items():
         if _plain(where) == _plain(name):
             return study
-    raise unknown("target", name, [*STUDIES, *(where.lower().replace(" ", "-") for where in numbered)])
+    raise unknown("target", name, [*ARTIFACTS, *(where.lower().replace(" ", "-") for where in numbered)])
 
 
 def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
-__all__ = ["STUDIES", "Asked", "Finding", "Number", "Study", "get_study"]
+__all__ = ["ARTIFACTS", "Artifact", "ArtifactResult", "Number", "Request", "get_artifact"]

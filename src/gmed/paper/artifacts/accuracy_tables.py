@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gmed.paper.artifacts.base import Asked, Finding, Number, Study
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Number, Request
 from gmed.paper.catalog import Target
-from gmed.paper.plan import Planned
+from gmed.paper.plan import PlannedRuns
 from gmed.paper.tables import Reproduction, planned, reproduce
 from gmed.results.metrics import Metrics
 
 
-class AccuracyTable(Study):
+class AccuracyTable(Artifact):
     """A table of accuracies.
 
     >>> from gmed.paper.catalog import get_target
@@ -21,10 +21,10 @@ class AccuracyTable(Study):
         self.target = target
         self.name, self.title, self.where = target.name, target.title, target.table
 
-    def plan(self) -> list[Planned]:
+    def plan(self) -> list[PlannedRuns]:
         return planned(self.target)
 
-    def carry_out(self, asked: Asked) -> Reproduction:
+    def run(self, asked: Request) -> Reproduction:
         return reproduce(
             self.name,
             benchmarks=asked.benchmarks,
@@ -35,22 +35,22 @@ class AccuracyTable(Study):
         )
 
 
-COUNTED_FOR = {"split-mnist-full": "split-mnist"}
+EVALUATED_AS = {"split-mnist-full": "split-mnist"}
 """Columns of ours that are another reading of one of the paper's."""
 
 
 class EqualMemory(AccuracyTable):
     """Networks that grow and replay with as much memory: accuracies, and the memory that each took."""
 
-    def carry_out(self, asked: Asked) -> Finding:  # type: ignore[override]
-        table = super().carry_out(asked)
-        found = Finding(self, asked.quick, table=table, missing=table.missing, failures=table.failures)
+    def run(self, asked: Request) -> ArtifactResult:  # type: ignore[override]
+        table = super().run(asked)
+        found = ArtifactResult(self, asked.quick, table=table, missing=table.missing, failures=table.failures)
         for row in table.rows:
             cell = row.cell
             runs = [run for run in table.results.runs if (run.benchmark, run.method) == (cell.benchmark, cell.method)]
             metrics = [Metrics.of(run) for run in runs]
             theirs, *_ = self.published(
-                COUNTED_FOR.get(cell.benchmark, cell.benchmark), "memory overhead in examples", cell.row
+                EVALUATED_AS.get(cell.benchmark, cell.benchmark), "memory overhead in examples", cell.row
             )
             taken = [one.overhead for one in metrics]
             found.numbers += [

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from gmed.callbacks import Watcher
 from gmed.experiment import default_store
 from gmed.paper import quantities
-from gmed.paper.artifacts.charts import Record, dressed, require_folder, require_libraries, write
-from gmed.paper.plan import SMALL_VERSION, Chosen, Planned, choose
+from gmed.paper.artifacts.charts import Record, apply_theme, require_folder, require_libraries, write
+from gmed.paper.plan import QUICK_WARNING, PlannedRuns, Selection, choose
 from gmed.paper.tables import Reproduction
 from gmed.results import Difference, Failure, difference
 from gmed.results.comparisons import Comparison
@@ -22,7 +22,7 @@ from gmed.results.results import finite
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What somebody wants of a study.
 
     Attributes
@@ -92,7 +92,7 @@ class Number:
 
 
 @dataclass
-class Finding:
+class ArtifactResult:
     """A figure, or a table that is not one of accuracies, beside what was published.
 
     Attributes
@@ -111,7 +111,7 @@ class Finding:
         Benchmarks, or methods, that were left out, and why.
     """
 
-    study: Study
+    study: Artifact
     quick: bool = False
     numbers: list[Number] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Finding:
         }
 
 
-class Study(ABC):
+class Artifact(ABC):
     """A table or a figure of the paper that can be reproduced by name.
 
     Attributes
@@ -152,7 +152,7 @@ class Study(ABC):
         What it watches its runs for, and the version of that; the store keeps it, and not their results.
     whole
         Whether a benchmark of it is of use only with all its methods.
-    costs_like
+    cost_proxy
         A method that a run of it costs as much as, if not the one it runs.
     """
 
@@ -162,17 +162,17 @@ class Study(ABC):
     stored: ClassVar[bool] = True
     observes: ClassVar[str] = ""
     whole: ClassVar[bool] = False
-    costs_like: ClassVar[str | None] = None
+    cost_proxy: ClassVar[str | None] = None
 
     @abstractmethod
-    def plan(self) -> list[Planned]:
+    def plan(self) -> list[PlannedRuns]:
         """The runs it needs."""
 
     @abstractmethod
-    def carry_out(self, asked: Asked) -> Finding | Reproduction:
+    def run(self, asked: Request) -> ArtifactResult | Reproduction:
         """Compute what is missing, and set it beside what was published."""
 
-    def chosen(self, asked: Asked) -> Chosen:
+    def chosen(self, asked: Request) -> Selection:
         """What of its plan is asked for and can be computed here."""
         return choose(
             self.plan(),
@@ -199,23 +199,23 @@ class Study(ABC):
         return found
 
 
-class Figure(Study):
+class Figure(Artifact):
     """A figure: records are found, and drawn."""
 
-    def carry_out(self, asked: Asked) -> Finding:
+    def run(self, asked: Request) -> ArtifactResult:
         require_libraries()
         require_folder(asked.folder)
         found, records = self.find(asked)
         if not records:
             return found
         name = f"{self.name}-quick" if asked.quick else self.name
-        small = [SMALL_VERSION] if asked.quick else []
-        chart = dressed(self.draw(records), f"{self.where}: {self.title}", [*small, *self.legend(records)])
+        small = [QUICK_WARNING] if asked.quick else []
+        chart = apply_theme(self.draw(records), f"{self.where}: {self.title}", [*small, *self.legend(records)])
         found.files = write(chart, records, asked.folder, name)
         return found
 
     @abstractmethod
-    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
         """What was found, and all that is drawn of it, a record for each row of its CSV file."""
 
     @abstractmethod

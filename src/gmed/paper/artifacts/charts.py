@@ -28,7 +28,7 @@ LIBRARIES = {
 }
 """What draws, by the names it is imported and installed under."""
 
-COLOURS = {
+COLORS = {
     "er": "#56b4e9",
     "er+gmed": "#0072b2",
     "mir": "#e69f00",
@@ -82,7 +82,7 @@ def panel_title(text: str) -> alt.TitleParams:
     return alt.TitleParams(text, fontSize=12, fontWeight="normal", anchor="middle", offset=6)
 
 
-def dressed(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
+def apply_theme(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
     """A whole figure with its title, what a reader must know below it, and the look that all of them share."""
     import altair as alt
 

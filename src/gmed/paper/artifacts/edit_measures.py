@@ -6,15 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gmed.paper.artifacts.base import Asked, Figure, Finding, Number, Study
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Figure, Number, Request
 from gmed.paper.artifacts.charts import CATEGORIES, GREY, Record, data
-from gmed.paper.plan import Planned
 from gmed.paper.artifacts.probe_runs import watched
-from gmed.paper.probes import prediction_change, similarity_to_the_optimal_edit
+from gmed.paper.plan import PlannedRuns
+from gmed.paper.probes import prediction_change, similarity_to_optimal_edit
 
 BENCHMARKS = ("split-mnist", "rotated-mnist")
 SIMILARITY = "cosine similarity to the optimal edit"
-STRETCHES = 50
+NUM_BINS = 50
 """The curve is smoothed: it shows the mean over each of so many equal stretches of training."""
 
 
@@ -25,16 +25,16 @@ class Cosine(Figure):
     title = "similarity of edits to the optimal edit"
     where = "Figure 3"
     observes: ClassVar[str] = "similarity-1"
-    costs_like: ClassVar[str | None] = "er+optimal-edit"
+    cost_proxy: ClassVar[str | None] = "er+optimal-edit"
 
-    def plan(self) -> list[Planned]:
-        return [Planned(benchmark, "er+gmed", 10) for benchmark in BENCHMARKS]
+    def plan(self) -> list[PlannedRuns]:
+        return [PlannedRuns(benchmark, "er+gmed", 10) for benchmark in BENCHMARKS]
 
-    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
         chosen = self.chosen(asked)
-        found, records = Finding(self, asked.quick, missing=chosen.missing), []
+        found, records = ArtifactResult(self, asked.quick, missing=chosen.missing), []
         for one in chosen.planned:
-            curves = watched(similarity_to_the_optimal_edit, one, asked, keep_as=self.observes)
+            curves = watched(similarity_to_optimal_edit, one, asked, cache_as=self.observes)
             means = [float(np.mean(curve)) for curve in curves]
             published = self.published(one.benchmark, SIMILARITY)
             found.numbers.append(Number.of(one.benchmark, SIMILARITY, means, *published))
@@ -62,7 +62,7 @@ class Cosine(Figure):
     def legend(self, records: list[Record]) -> list[str]:
         seeds = {record["n"] for record in records}
         return [
-            f"ER+GMED, mean over {STRETCHES} stretches of training; "
+            f"ER+GMED, mean over {NUM_BINS} stretches of training; "
             f"band: ± standard deviation over {' or '.join(map(str, seeds))} seeds",
             "dashed: the published means over training",
         ]
@@ -76,20 +76,20 @@ def smoothed(benchmark: str, curves: list[list[float]], published: float) -> lis
     (1.0, 0.5, 0.7071, 1.0, 2)
     """
     shortest = min(map(len, curves))
-    runs = np.array([[part.mean() for part in np.array_split(np.array(c[:shortest]), STRETCHES)] for c in curves])
+    runs = np.array([[part.mean() for part in np.array_split(np.array(c[:shortest]), NUM_BINS)] for c in curves])
     mean = runs.mean(axis=0)
     std = runs.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(mean))
     return [
         {
             "benchmark": benchmark,
-            "training": 100 * (place + 0.5) / STRETCHES,
+            "training": 100 * (place + 0.5) / NUM_BINS,
             "mean": float(mean[place]),
             "low": float(mean[place] - std[place]),
             "high": float(mean[place] + std[place]),
             "n": len(runs),
             "published": published,
         }
-        for place in range(STRETCHES)
+        for place in range(NUM_BINS)
     ]
 
 
@@ -97,7 +97,7 @@ PREDICTION_BENCHMARKS = ("split-mnist", "rotated-mnist", "split-cifar10", "split
 RATE = "prediction change in %"
 
 
-class PredictionChange(Study):
+class PredictionChange(Artifact):
     """How many stored examples are classified otherwise than they were before they were edited."""
 
     name = "prediction-change"
@@ -105,14 +105,14 @@ class PredictionChange(Study):
     where = "Table 16"
     observes: ClassVar[str] = "prediction-change-1"
 
-    def plan(self) -> list[Planned]:
-        return [Planned(benchmark, "er+gmed") for benchmark in PREDICTION_BENCHMARKS]
+    def plan(self) -> list[PlannedRuns]:
+        return [PlannedRuns(benchmark, "er+gmed") for benchmark in PREDICTION_BENCHMARKS]
 
-    def carry_out(self, asked: Asked) -> Finding:
+    def run(self, asked: Request) -> ArtifactResult:
         chosen = self.chosen(asked)
-        found = Finding(self, asked.quick, missing=chosen.missing)
+        found = ArtifactResult(self, asked.quick, missing=chosen.missing)
         for one in chosen.planned:
-            rates = [100 * share for share in watched(prediction_change, one, asked, keep_as=self.observes)]
+            rates = [100 * share for share in watched(prediction_change, one, asked, cache_as=self.observes)]
             found.numbers.append(Number.of(one.benchmark, RATE, rates, *self.published(one.benchmark, RATE)))
         found.notes.append("Of all examples in memory after training; the paper does not say over how many runs.")
         return found

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from gmed.errors import UsageError
-from gmed.paper.artifacts.base import Asked, Figure, Finding, Number
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
 from gmed.paper.artifacts.charts import Record, data
-from gmed.paper.plan import Planned
 from gmed.paper.artifacts.probe_runs import watched
+from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import EditedMemory, edited_memory
 from gmed.rng import make_rng
 
@@ -29,21 +29,21 @@ class EditedMemoryFigure(Figure):
 
     stored: ClassVar[bool] = False
 
-    def plan(self) -> list[Planned]:
-        return [Planned("split-mnist", "er+gmed", seeds=1)]
+    def plan(self) -> list[PlannedRuns]:
+        return [PlannedRuns("split-mnist", "er+gmed", seeds=1)]
 
-    def carry_out(self, asked: Asked) -> Finding:
+    def run(self, asked: Request) -> ArtifactResult:
         if asked.seeds not in (None, 1):
             raise UsageError(f"{self.where} shows the memory of one run; leave out --seeds")
-        return super().carry_out(replace(asked, seeds=1, quick=False))
+        return super().run(replace(asked, seeds=1, quick=False))
 
-    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
         (one,) = self.chosen(asked).planned
         (memory,) = watched(edited_memory, one, asked)
-        return self.look_into(edited_examples(memory, LABELS))
+        return self.analyze(edited_examples(memory, LABELS))
 
     @abstractmethod
-    def look_into(self, memory: EditedMemory) -> tuple[Finding, list[Record]]:
+    def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
         """What is found in these examples, and all that is drawn of it."""
 
 
@@ -59,11 +59,11 @@ def edited_examples(memory: EditedMemory, labels: tuple[int, ...]) -> EditedMemo
     return EditedMemory(*(column[wanted] for column in memory))
 
 
-OF_EACH = 3
+PER_CLASS = 3
 """Examples of each digit."""
 
 ROWS = ("before", "after", "difference")
-LOWERED, RAISED = (33, 102, 172), (178, 24, 43)
+NEGATIVE, POSITIVE = (33, 102, 172), (178, 24, 43)
 """Blue and red of a difference; both fade into white, which is none."""
 
 
@@ -74,8 +74,8 @@ class Gallery(EditedMemoryFigure):
     title = "edited examples in memory"
     where = "Figure 4"
 
-    def look_into(self, memory: EditedMemory) -> tuple[Finding, list[Record]]:
-        found = Finding(self)
+    def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
+        found = ArtifactResult(self)
         moved = (memory.after - memory.before).flatten(1)
         for quantity, values in (
             ("mean change of a pixel", moved.abs().mean(dim=1)),
@@ -120,7 +120,7 @@ class Gallery(EditedMemoryFigure):
 
     def legend(self, records: list[Record]) -> list[str]:
         return [
-            f"{OF_EACH} of each digit of the first two tasks, drawn at random from the memory after training",
+            f"{PER_CLASS} of each digit of the first two tasks, drawn at random from the memory after training",
             f"Split MNIST, ER+GMED, one run (seed 0); difference: red raised, blue lowered, "
             f"full colour at ±{largest_change(records):.2f}",
         ]
@@ -131,7 +131,7 @@ def drawn(memory: EditedMemory) -> EditedMemory:
     chance, slots = make_rng(0, "gallery"), []
     for label in LABELS:
         own = np.flatnonzero(memory.label.numpy() == label)
-        slots += sorted(chance.permutation(own)[:OF_EACH].tolist())
+        slots += sorted(chance.permutation(own)[:PER_CLASS].tolist())
     return EditedMemory(*(column[torch.tensor(slots, dtype=torch.int64)] for column in memory))
 
 
@@ -173,7 +173,7 @@ def grey(image: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 def blue_to_red(change: NDArray[np.float64]) -> NDArray[np.uint8]:
     """White where nothing changed, full colour at -1 and 1."""
-    full = np.where(change[..., None] < 0, LOWERED, RAISED)
+    full = np.where(change[..., None] < 0, NEGATIVE, POSITIVE)
     return np.asarray((255 + (full - 255) * np.abs(change)[..., None]).round().astype(np.uint8))
 
 

@@ -10,16 +10,16 @@ from typing import Any
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
 from gmed.experiment import default_store
-from gmed.paper.artifacts.base import Asked, Figure, Finding, Number
-from gmed.paper.artifacts.charts import COLOURS, INK, SHAPES, Record, data, gain_columns, panel_title
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
+from gmed.paper.artifacts.charts import COLORS, INK, SHAPES, Record, data, gain_columns, panel_title
 from gmed.paper.catalog import get_target
-from gmed.paper.plan import QUICK_SEEDS, Chosen, Planned, choose, compute
+from gmed.paper.plan import QUICK_SEEDS, PlannedRuns, Selection, choose, compute
 from gmed.paper.tables import planned, reproduce
 from gmed.results import Published
 from gmed.results.comparisons import Comparison, compare
 
 PANELS_IN_A_ROW = 3
-FURTHER = 1000
+EXTRA_SIZE = 1000
 """The size of memory that the figure has besides those of the table."""
 
 
@@ -30,10 +30,10 @@ class MemoryFigure(Figure):
     title = "accuracy against size of memory"
     where = "Figure 2"
 
-    def plan(self) -> list[Planned]:
-        return [*planned(get_target("memory")), *further_size()]
+    def plan(self) -> list[PlannedRuns]:
+        return [*planned(get_target("memory")), *extra_size()]
 
-    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
         table = reproduce(
             "memory",
             benchmarks=asked.benchmarks,
@@ -47,15 +47,15 @@ class MemoryFigure(Figure):
         further = compute(besides.planned, asked.watcher, **asked.how)
         table.missing |= besides.missing
         failures = [*table.failures, *further.failures]
-        found = Finding(self, asked.quick, table=table, missing=table.missing, failures=failures)
+        found = ArtifactResult(self, asked.quick, table=table, missing=table.missing, failures=failures)
         levels = () if asked.quick else table.target.levels
-        found.comparisons = compare(further, further_pairs(), levels)
+        found.comparisons = compare(further, extra_pairs(), levels)
         found.numbers = [
             Number.of(one.benchmark, one.method, percent)
-            for one in further_size()
+            for one in extra_size()
             if (percent := [100 * accuracy for accuracy in further.accuracies(one.benchmark, one.method).values()])
         ]
-        found.notes.append(f"{self.where} has {FURTHER:,} examples besides; the paper gives no numbers for them.")
+        found.notes.append(f"{self.where} has {EXTRA_SIZE:,} examples besides; the paper gives no numbers for them.")
         beside = {(c.benchmark, c.method): c for c in (*table.comparisons, *found.comparisons)}
         return found, [
             *(
@@ -65,14 +65,14 @@ class MemoryFigure(Figure):
             *(record(one.benchmark, one.quantity, one.n, one.mean, one.std, beside) for one in found.numbers),
         ]
 
-    def _further(self, benchmarks: set[str], asked: Asked) -> Chosen:
+    def _further(self, benchmarks: set[str], asked: Request) -> Selection:
         """The further size of these benchmarks, where it can be computed or the store has it."""
-        plan = [one for one in further_size() if one.benchmark in benchmarks]
+        plan = [one for one in extra_size() if one.benchmark in benchmarks]
         seeds = asked.seeds or (QUICK_SEEDS if asked.quick else None)
         how = {"data_dir": asked.how.get("data_dir"), "store": asked.how.get("store", default_store())}
         with suppress(UsageError):  # the data are not here
             return choose(plan, self.where, seeds=seeds, **how)
-        return Chosen([], {})
+        return Selection([], {})
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt
@@ -91,28 +91,28 @@ class MemoryFigure(Figure):
         return lines
 
 
-def further_size() -> list[Planned]:
+def extra_size() -> list[PlannedRuns]:
     """Runs with the one size of memory for which the paper has a figure, and no table.
 
-    >>> [one.method for one in further_size()][:3]
+    >>> [one.method for one in extra_size()][:3]
     ['er(memory=1000)', 'er(memory=1000)+gmed', 'mir(memory=1000)']
     """
     return [
-        Planned(benchmark, f"{base}(memory={FURTHER}){edit}")
+        PlannedRuns(benchmark, f"{base}(memory={EXTRA_SIZE}){edit}")
         for benchmark in dict.fromkeys(cell.benchmark for cell in get_target("memory").cells())
         for base in ("er", "mir")
         for edit in ("", "+gmed")
     ]
 
 
-def further_pairs() -> list[tuple[str, str, str]]:
+def extra_pairs() -> list[tuple[str, str, str]]:
     """Of that size, the edited methods on their benchmarks, and what each is compared with.
 
-    >>> further_pairs()[0]
+    >>> extra_pairs()[0]
     ('split-mnist', 'er(memory=1000)+gmed', 'er(memory=1000)')
     """
-    made = [(one.benchmark, resolve(get_benchmark(one.benchmark), one.method)) for one in further_size()]
-    return [(benchmark, method.name, method.base_name) for benchmark, method in made if method.base_name]
+    made = [(one.benchmark, resolve(get_benchmark(one.benchmark), one.method)) for one in extra_size()]
+    return [(benchmark, method.name, method.baseline_name) for benchmark, method in made if method.baseline_name]
 
 
 def record(
@@ -146,9 +146,9 @@ def record(
 def _panel(records: list[Record]) -> Any:
     import altair as alt
 
-    methods = [method for method in COLOURS if any(record["method"] == method for record in records)]
+    methods = [method for method in COLORS if any(record["method"] == method for record in records)]
     title, below = "final accuracy, %", alt.Legend(orient="bottom")
-    colours = alt.Scale(domain=methods, range=[COLOURS[method] for method in methods])
+    colours = alt.Scale(domain=methods, range=[COLORS[method] for method in methods])
     shapes = alt.Scale(domain=methods, range=SHAPES[: len(methods)])
     base = alt.Chart(data(records)).encode(
         alt.X("memory:O", title="examples in memory", axis=alt.Axis(labelAngle=0, grid=False)),

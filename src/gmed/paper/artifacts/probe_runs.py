@@ -10,16 +10,17 @@ from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Protocol, TypeVar
+
 import torch
+
 from gmed.engine import RunSpec
-from gmed.engine.config import pick_device
-from gmed.engine.executors.local import usual_workers
+from gmed.engine.config import resolve_device
+from gmed.engine.executors.local import default_workers
 from gmed.errors import check_int
 from gmed.experiment import default_store
-from gmed.paper.artifacts.base import Asked
-from gmed.paper.plan import Planned
+from gmed.paper.artifacts.base import Request
+from gmed.paper.plan import PlannedRuns
 from gmed.results import Store
-
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -34,17 +35,17 @@ class Analysis(Protocol[T_co]):
     def __call__(self, spec: RunSpec, device: str, data_dir: Path | None) -> T_co: ...
 
 
-def watched(analysis: Analysis[T], planned: Planned, asked: Asked, keep_as: str = "") -> list[T]:
+def watched(analysis: Analysis[T], planned: PlannedRuns, asked: Request, cache_as: str = "") -> list[T]:
     """What the analysis finds at every seed: one run, or with no workers, in this process, else in several.
 
     Parameters
     ----------
-    keep_as
+    cache_as
         What the store keeps it as, run by run, and has it from another time; what is found must be as JSON can carry
         it. By default nothing is kept.
 
     >>> from gmed.paper.probes import prediction_change
-    >>> watched(prediction_change, Planned("split-mnist", "er+gmed(alpha=0.0)", 1), Asked(how={"workers": 0}))
+    >>> watched(prediction_change, PlannedRuns("split-mnist", "er+gmed(alpha=0.0)", 1), Request(how={"workers": 0}))
     [0.0]
     """
     workers = asked.how.get("workers")
@@ -52,32 +53,32 @@ def watched(analysis: Analysis[T], planned: Planned, asked: Asked, keep_as: str 
         check_int("workers", workers, minimum=0)
     specs, watcher = planned.specs(), asked.watcher()
     data_dir = asked.how.get("data_dir")
-    terms = pick_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
+    terms = resolve_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
     look = partial(_look, analysis, *terms)
-    workers = usual_workers(terms[0] == "cuda") if workers is None else workers
+    workers = default_workers(terms[0] == "cuda") if workers is None else workers
     with ExitStack() as stack:
-        store = asked.how.get("store", default_store()) if keep_as else None
+        store = asked.how.get("store", default_store()) if cache_as else None
         opened = stack.enter_context(Store(store)) if store else None
-        seen = {spec: kept for spec in specs if opened and (kept := opened.observed(spec, keep_as)) is not None}
+        seen = {spec: kept for spec in specs if opened and (kept := opened.observed(spec, cache_as)) is not None}
         left = [spec for spec in specs if spec not in seen]
         if left and opened:
             opened.require_writable()
         watcher.start(left, len(seen))
-        for spec, result in zip(left, _spread(look, left, workers), strict=True):
+        for spec, result in zip(left, _map_parallel(look, left, workers), strict=True):
             watcher.watched(spec)
             seen[spec] = result
             if opened:
-                opened.keep_observed(spec, keep_as, result)
+                opened.put_probe(spec, cache_as, result)
     return [seen[spec] for spec in specs]
 
 
-def _spread(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) -> Iterator[T]:
+def _map_parallel(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) -> Iterator[T]:
     jobs = [(spec.benchmark.name, spec.method.name, spec.seed) for spec in specs]
     if workers == 0 or len(jobs) < 2:
         yield from map(look, jobs)
         return
     before = set(active_children())
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _quiet)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _ignore_sigint)
     try:
         yield from pool.map(look, jobs)
     except BaseException:
@@ -88,7 +89,7 @@ def _spread(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) ->
         pool.shutdown(cancel_futures=True)
 
 
-def _quiet() -> None:
+def _ignore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gmed.engine import get_benchmark, resolve
-from gmed.paper.artifacts.base import Asked, Figure, Finding, Number
-from gmed.paper.artifacts.charts import COLOURS, GREY, INK, Record, data, gain_columns, panel_title
-from gmed.paper.plan import Planned, compute
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
+from gmed.paper.artifacts.charts import COLORS, GREY, INK, Record, data, gain_columns, panel_title
+from gmed.paper.plan import PlannedRuns, compute
 from gmed.paper.published import published
 from gmed.results import Results
 from gmed.results.comparisons import Comparison, compare
@@ -27,17 +27,17 @@ class Sensitivity(Figure):
     title = "accuracy against alpha and against beta"
     where = "Figure 5"
 
-    def plan(self) -> list[Planned]:
+    def plan(self) -> list[PlannedRuns]:
         return [
-            Planned(benchmark, method)
+            PlannedRuns(benchmark, method)
             for benchmark in BENCHMARKS
             for method in dict.fromkeys(["er", *(name for _, _, name in grid(benchmark))])
         ]
 
-    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
         chosen = self.chosen(asked)
         results = compute(chosen.planned, asked.watcher, **asked.how)
-        found = Finding(self, asked.quick, missing=chosen.missing, failures=results.failures)
+        found = ArtifactResult(self, asked.quick, missing=chosen.missing, failures=results.failures)
         for benchmark, method, _ in chosen.planned:
             if percent := _percent(results, benchmark, method):
                 theirs = published(benchmark, method)
@@ -119,7 +119,7 @@ def _panel(records: list[Record], parameter: str, down: Any) -> Any:
     import altair as alt
 
     own = [record for record in records if record["parameter"] == parameter]
-    title, colour = "final accuracy, %", COLOURS["er+gmed"]
+    title, colour = "final accuracy, %", COLORS["er+gmed"]
     across = alt.X("value:O", title=SYMBOLS[parameter], axis=alt.Axis(labelAngle=0, grid=False), sort=None)
     base = alt.Chart(data(own)).encode(across)
     mean = alt.Y("mean:Q", title=title, scale=down)

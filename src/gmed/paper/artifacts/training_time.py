@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from gmed.engine import RunResult
 from gmed.paper import quantities
-from gmed.paper.artifacts.base import Asked, Finding, Number, Study
-from gmed.paper.plan import SIX, Planned, compute
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Number, Request
+from gmed.paper.plan import PAPER_BENCHMARKS, PlannedRuns, compute
 
 ROWS = {"er": "ER", "er+gmed": "ER+GMED"}
 
 
-class TrainingTime(Study):
+class TrainingTime(Artifact):
     """How long ER and ER+GMED train, as the runs recorded it, and how many times as long editing takes."""
 
     name = "training-time"
@@ -21,13 +21,13 @@ class TrainingTime(Study):
     where = "Appendix, training time"
     whole: ClassVar[bool] = True
 
-    def plan(self) -> list[Planned]:
-        return [Planned(benchmark, method) for benchmark in SIX for method in ROWS]
+    def plan(self) -> list[PlannedRuns]:
+        return [PlannedRuns(benchmark, method) for benchmark in PAPER_BENCHMARKS for method in ROWS]
 
-    def carry_out(self, asked: Asked) -> Finding:
+    def run(self, asked: Request) -> ArtifactResult:
         chosen = self.chosen(asked)
         results = compute(chosen.planned, asked.watcher, **asked.how)
-        found = Finding(self, asked.quick, missing=chosen.missing, failures=results.failures)
+        found = ArtifactResult(self, asked.quick, missing=chosen.missing, failures=results.failures)
         (overall,) = (number.value for number in quantities() if number.quantity == "run time ratio")
         for benchmark in chosen.benchmarks:
             found.numbers += self.numbers([run for run in results.runs if run.benchmark == benchmark])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gmed.paper.artifacts.base import Finding, Number
+from gmed.paper.artifacts.base import ArtifactResult, Number
 from gmed.paper.artifacts.charts import CATEGORIES, SHAPES, Record, data
 from gmed.paper.artifacts.edited_examples import EditedMemoryFigure
 from gmed.paper.probes import EditedMemory
@@ -22,10 +22,10 @@ class TSNE(EditedMemoryFigure):
     title = "t-SNE of the edits of stored examples"
     where = "Figure 6"
 
-    def look_into(self, memory: EditedMemory) -> tuple[Finding, list[Record]]:
+    def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
         vectors, labels = edit_vectors(memory), memory.label.numpy()
-        found = Finding(self)
-        same, chance = 100 * neighbours_alike(vectors, labels), 100 * alike_by_chance(labels)
+        found = ArtifactResult(self)
+        same, chance = 100 * neighbor_agreement(vectors, labels), 100 * chance_agreement(labels)
         found.numbers.append(Number.of("split-mnist", "nearest edits with the same label, %", [same]))
         found.numbers.append(Number.of("split-mnist", "the same if labels were shuffled, %", [chance]))
         found.notes.append("The nearest edit of each example is by distance before t-SNE; the paper gives no number.")
@@ -70,10 +70,10 @@ def embedded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(manifold.TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(vectors))
 
 
-def neighbours_alike(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+def neighbor_agreement(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
     """The share of vectors whose nearest other one has the same label.
 
-    >>> neighbours_alike(np.array([[0.0], [1.0], [5.0]], np.float32), np.array([3, 3, 4]))
+    >>> neighbor_agreement(np.array([[0.0], [1.0], [5.0]], np.float32), np.array([3, 3, 4]))
     0.6666666666666666
     """
     apart = np.square(vectors[:, None].astype(float) - vectors[None]).sum(axis=2)
@@ -81,10 +81,10 @@ def neighbours_alike(vectors: NDArray[np.float32], labels: NDArray[np.int64]) ->
     return float(np.mean(labels[apart.argmin(axis=1)] == labels))
 
 
-def alike_by_chance(labels: NDArray[np.int64]) -> float:
+def chance_agreement(labels: NDArray[np.int64]) -> float:
     """The share of pairs of different examples that have the same label.
 
-    >>> alike_by_chance(np.array([3, 3, 4]))
+    >>> chance_agreement(np.array([3, 3, 4]))
     0.3333333333333333
     """
     counts = np.unique(labels, return_counts=True)[1]

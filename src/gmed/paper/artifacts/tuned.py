@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.errors import UsageError, unknown
 from gmed.experiment import default_store
-from gmed.paper.artifacts.base import Asked, Figure, Finding, Number
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
 from gmed.paper.artifacts.charts import Record, data, heat_map, panel_title
-from gmed.paper.plan import SIX, Planned, compute
+from gmed.paper.plan import PAPER_BENCHMARKS, PlannedRuns, compute
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, Scores, candidates, scores
 
@@ -36,24 +36,24 @@ class Tuned(Figure):
     where = "Table 6"
     whole: ClassVar[bool] = True
 
-    def plan(self) -> list[Planned]:
+    def plan(self) -> list[PlannedRuns]:
         return [
-            Planned(tuning_name(benchmark), candidate, SEEDS)
-            for benchmark in SIX
+            PlannedRuns(tuning_name(benchmark), candidate, SEEDS)
+            for benchmark in PAPER_BENCHMARKS
             for method in ROWS
             for candidate in candidates(benchmark, method).values()
         ]
 
-    def find(self, asked: Asked) -> tuple[Finding, list[Record]]:
+    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
         for name in asked.benchmarks:
-            if name not in SIX:
-                raise unknown(f"column of {self.where}:", name, SIX)
+            if name not in PAPER_BENCHMARKS:
+                raise unknown(f"column of {self.where}:", name, PAPER_BENCHMARKS)
         if asked.how.get("store", "") is None:
             raise UsageError(f"{self.name} keeps what it tries in a store; give one")
         chosen = self.chosen(replace(asked, benchmarks=[tuning_name(name) for name in asked.benchmarks]))
         results = compute(chosen.planned, asked.watcher, **asked.how)
         missing = {_tuned_benchmark(name): why for name, why in chosen.missing.items()}
-        found, records = Finding(self, asked.quick, missing=missing, failures=results.failures), list[Record]()
+        found, records = ArtifactResult(self, asked.quick, missing=missing, failures=results.failures), list[Record]()
         with Store(asked.how.get("store") or default_store()) as store:
             for benchmark in map(_tuned_benchmark, chosen.benchmarks):
                 for method, row in ROWS.items():

@@ -8,7 +8,7 @@ from typing import Any
 from gmed.engine import RunResult
 from gmed.paper.artifacts.charts import Record
 from gmed.report.charts.chart import ACCENT, INK, MUTED, Chart, rows, tooltip
-from gmed.report.grouping import by_method, edits_with_gmed, shuffles
+from gmed.report.grouping import by_method, edits_with_gmed, is_iid_baseline
 from gmed.results.metrics import Metrics
 
 
@@ -87,16 +87,16 @@ def records_of(runs: Sequence[RunResult], column: str) -> list[Record]:
             edited = edits_with_gmed(method)
             about = {"method": method, "label": "", "edited": edited, "cost": cost, "accuracy": accuracy}
             found.append({**about, "n": len(own)})
-    for record in unbeaten([record for record in found if not shuffles(record["method"])]):
+    for record in pareto_front([record for record in found if not is_iid_baseline(record["method"])]):
         record["label"] = record["method"]
     return found
 
 
-def unbeaten(records: list[Record]) -> list[Record]:
+def pareto_front(records: list[Record]) -> list[Record]:
     """Those that no other matches at the same or a lower cost, cheapest first.
 
     >>> made = [{"cost": c, "accuracy": a} for c, a in ((1, 50), (2, 40), (3, 70), (3, 60))]
-    >>> [record["accuracy"] for record in unbeaten(made)]
+    >>> [record["accuracy"] for record in pareto_front(made)]
     [50, 70]
     """
     found: list[Record] = []

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.data.dataset import Progress, unwatched
+from gmed.data.dataset import Progress, no_progress
 from gmed.engine import RunResult, RunSpec
 from gmed.paper.artifacts.charts import Record
 from gmed.paper.artifacts.edited_examples import blue_to_red, grey
@@ -24,24 +24,24 @@ from gmed.report.grouping import by_method, edits_with_gmed
 WHAT = "edits-1"
 """What it is called in a store."""
 
-EXAMPLES, OF_A_CLASS = 12, 2
+EXAMPLES, PER_CLASS = 12, 2
 """How many examples the gallery shows, and at most how many of one class."""
 
 BINS = 48
 
 
-def run_to_watch(runs: Sequence[RunResult]) -> RunSpec | None:
+def run_to_probe(runs: Sequence[RunResult]) -> RunSpec | None:
     """The run whose edits are shown: ER+GMED if there is one, else the first method that edits with GMED."""
     edited = [method for method in by_method(runs) if edits_with_gmed(method)]
     if not edited:
         return None
     method = "er+gmed" if "er+gmed" in edited else edited[0]
     seed = min(run.seed for run in runs if run.method == method)
-    return RunSpec.named(runs[0].benchmark, method, seed)
+    return RunSpec.parse(runs[0].benchmark, method, seed)
 
 
 def watch(
-    spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = unwatched
+    spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """Watch a run; all that a report shows of it, as JSON can carry it."""
     history = edit_history(spec, device, data_dir, progress)
@@ -84,13 +84,13 @@ def gallery(history: EditHistory) -> dict[str, Any]:
     Its first column is each example as it came. A second image shows what has changed since.
     """
     shown = stored_longest(history)
-    last = history.looks[-1]
+    last = history.snapshots[-1]
     pictures, changes = [], []
     scale = largest_change(history, shown)
     for slot in shown:
         original = history.originals[slot]
         row, changed = [_picture(original)], [_change(original - original, scale)]
-        for look in history.looks:
+        for look in history.snapshots:
             there = int(look.stream_index[slot]) == int(last.stream_index[slot])
             now = look.x[slot] if there else original
             row.append(_picture(now) if there else np.full_like(row[0], 255))
@@ -99,13 +99,13 @@ def gallery(history: EditHistory) -> dict[str, Any]:
         changes.append(np.concatenate(changed, axis=1))
     return {
         "slots": len(last.stream_index),
-        "seen": [look.seen for look in history.looks],
+        "seen": [look.seen for look in history.snapshots],
         "label": [int(last.label[slot]) for slot in shown],
         "since": [int(last.stream_index[slot]) for slot in shown],
         "edits": [
             [
                 int(look.edit_count[slot]) if int(look.stream_index[slot]) == int(last.stream_index[slot]) else -1
-                for look in history.looks
+                for look in history.snapshots
             ]
             for slot in shown
         ],
@@ -118,10 +118,10 @@ def gallery(history: EditHistory) -> dict[str, Any]:
 
 def largest_change(history: EditHistory, slots: Sequence[int]) -> float:
     """The most that any pixel of the examples stored there at the end was moved; 1 if none was."""
-    last = history.looks[-1].stream_index
+    last = history.snapshots[-1].stream_index
     moved = [
         float((look.x[slot] - history.originals[slot]).abs().max())
-        for look in history.looks
+        for look in history.snapshots
         for slot in slots
         if look.stream_index[slot] == last[slot]
     ]
@@ -130,12 +130,12 @@ def largest_change(history: EditHistory, slots: Sequence[int]) -> float:
 
 def stored_longest(history: EditHistory) -> list[int]:
     """The slots, of those looked at, whose examples have been stored longest at the end; at most two of a class."""
-    last = history.looks[-1]
+    last = history.snapshots[-1]
     taken: dict[int, int] = {}
     found = []
     for slot in torch.argsort(last.stream_index, stable=True).tolist():
         label = int(last.label[slot])
-        if int(last.stream_index[slot]) >= 0 and int(last.edit_count[slot]) > 0 and taken.get(label, 0) < OF_A_CLASS:
+        if int(last.stream_index[slot]) >= 0 and int(last.edit_count[slot]) > 0 and taken.get(label, 0) < PER_CLASS:
             taken[label] = taken.get(label, 0) + 1
             found.append(slot)
     return found[:EXAMPLES]

@@ -6,14 +6,14 @@ from gmed.paper.artifacts.charts import Record, data
 from gmed.report.charts.chart import ACCENT, INK, MUTED, ROW, Chart, rows, tooltip
 from gmed.report.comparisons import LEVELS
 from gmed.report.grouping import edits_with_gmed
-from gmed.results.comparisons import Comparison, levels_in_words
+from gmed.results.comparisons import Comparison, describe_levels
 
 
 def paired_differences(compared: Sequence[Comparison], place: str) -> Chart | None:
     """The difference at every seed for each comparison of one benchmark, the mean and its interval."""
     caption = (
         "With the part named last minus without it at the same seed (dots), the mean and its 95 % interval (Student's "
-        f"t). Stars: one-tailed paired t-test, Holm-corrected ({levels_in_words(LEVELS)}); grey where there is none."
+        f"t). Stars: one-tailed paired t-test, Holm-corrected ({describe_levels(LEVELS)}); grey where there is none."
     )
     return _forest(
         compared, [c.name for c in compared], f"{place}-paired", "What each part gains, seed by seed", caption

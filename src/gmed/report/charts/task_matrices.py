@@ -14,7 +14,7 @@ from gmed.results.comparisons import Comparison
 
 Matrix = NDArray[np.float64]
 
-FEW = 10
+MAX_CHOICES = 10
 """Up to so many tasks, cells have room for their numbers."""
 
 
@@ -76,7 +76,7 @@ def _drawn(scale: Any, what: str, tasks: int, number: str, white: str) -> Any:
         ("after", "after task"),
         ("value", what),
         scale,
-        number=number if tasks <= FEW else "",
+        number=number if tasks <= MAX_CHOICES else "",
         white=white,
         gap=GROUND,
         tooltip=tooltip(about),

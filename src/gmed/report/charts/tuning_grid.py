@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gmed.engine.benchmark_id import BenchmarkId, tuning_name
-from gmed.engine.grammar import Part
+from gmed.engine.grammar import Component
 from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.paper.artifacts.charts import heat_map
@@ -15,10 +15,10 @@ from gmed.results import Store
 from gmed.results.tuning import GRIDS, Scores, scores
 
 
-def tried(store: Store, benchmark: str) -> dict[str, Scores]:
+def tuning_scores(store: Store, benchmark: str) -> dict[str, Scores]:
     """What ``gmed tune`` found of alpha and beta on a benchmark, for every method that was tuned there."""
     found = {}
-    for method in dict.fromkeys(untuned(run.method) for run in store.runs(tuning_name(benchmark))):
+    for method in dict.fromkeys(tuned_base(run.method) for run in store.runs(tuning_name(benchmark))):
         with suppress(UsageError):  # it was not tuned to the end
             grid = scores(store, benchmark, method)
             if edits_with_gmed(method) and all(len(point) == 2 for point in grid.means):
@@ -26,17 +26,17 @@ def tried(store: Store, benchmark: str) -> dict[str, Scores]:
     return found
 
 
-def untuned(candidate: str) -> str:
+def tuned_base(candidate: str) -> str:
     """The method that a candidate is one of.
 
-    >>> untuned("er(memory=50)+gmed(alpha=0.1,beta=0.0)")
+    >>> tuned_base("er(memory=50)+gmed(alpha=0.1,beta=0.0)")
     'er(memory=50)+gmed'
-    >>> untuned("er+gmed(steps=3,alpha=0.1,beta=0.0)")
+    >>> tuned_base("er+gmed(steps=3,alpha=0.1,beta=0.0)")
     'er+gmed(steps=3)'
     """
     *before, edit = parse(candidate)
     given = {name: value for name, value in edit.parameters.items() if name not in GRIDS.get(edit.name, ())}
-    return "+".join(map(str, (*before, Part(edit.name, given))))
+    return "+".join(map(str, (*before, Component(edit.name, given))))
 
 
 def tuned_benchmarks(names: Iterable[str]) -> list[str]:
