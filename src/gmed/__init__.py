@@ -1,16 +1,24 @@
 """Online, task-free continual learning with an editable replay memory.
 
 Three depths: :func:`edit_examples` in a replay loop of your own, a learner with ``observe`` and ``predict``
-(:mod:`gmed.learners`), and whole experiments (:func:`run`). Parts of one's own join in by :func:`register`. For one
-classifier of rows on a stream of one's own: :mod:`gmed.sklearn`, :mod:`gmed.river`, :func:`gmed.evaluate.prequential`.
-For the strategies of Avalanche: :mod:`gmed.avalanche`.
+(:mod:`gmed.learners`), and whole experiments (:func:`run`). Your own parts join in by :func:`register`. For one
+classifier of rows on a stream: :mod:`gmed.sklearn`, :mod:`gmed.river`, :func:`gmed.evaluate.prequential`. For the
+strategies of Avalanche: :mod:`gmed.avalanche`.
+
+Submodules are imported when they are first used, so that the command line starts without torch.
 """
 
-from gmed import data, editing, errors, evaluate, learners, memory, models, online, retrieval, streams
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gmed._version import __version__
-from gmed.editing import edit_examples
-from gmed.engine import load_extension, register
-from gmed.experiment import Experiment, run
+from gmed.deprecated import find_old_modules
+
+if TYPE_CHECKING:
+    from gmed import data, editing, errors, evaluate, learners, memory, models, online, retrieval, streams
+    from gmed.editing import edit_examples
+    from gmed.engine import load_extension, register
+    from gmed.experiment import Experiment, run
 
 __all__ = [
     "Experiment",
@@ -30,3 +38,36 @@ __all__ = [
     "run",
     "streams",
 ]
+
+_DEFINED_IN = {
+    "edit_examples": "gmed.editing",
+    "load_extension": "gmed.engine",
+    "register": "gmed.engine",
+    "Experiment": "gmed.experiment",
+    "run": "gmed.experiment",
+}
+
+find_old_modules()
+
+
+def _load(name: str) -> Any:
+    """Return a submodule or a function of one, imported now."""
+    if name in _DEFINED_IN:
+        value = getattr(import_module(_DEFINED_IN[name]), name)
+    else:
+        try:
+            value = import_module(f"gmed.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"gmed.{name}":
+                raise
+            raise AttributeError(f"module 'gmed' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _load
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

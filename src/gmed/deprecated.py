@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -20,8 +20,120 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
-MOVED: dict[str, str] = {}
+MOVED: dict[str, str] = {
+    "gmed.data.archive": "gmed.data.download",
+    "gmed.data.catalogue": "gmed.data.registry",
+    "gmed.data.decoded": "gmed.data.image_cache",
+    "gmed.data.fetch": "gmed.data.download",
+    "gmed.data.idx": "gmed.data.mnist",
+    "gmed.data.image_source": "gmed.data.image_folders",
+    "gmed.data.own": "gmed.data.custom",
+    "gmed.data.pickled_images": "gmed.data.mini_imagenet",
+    "gmed.data.places": "gmed.data.paths",
+    "gmed.data.plain_pickle": "gmed.data.safe_pickle",
+    "gmed.data.progress": "gmed.data.dataset",
+    "gmed.data.raw": "gmed.data.custom",
+    "gmed.data.records": "gmed.data.cifar",
+    "gmed.data.remove": "gmed.data.registry",
+    "gmed.data.stamps": "gmed.data.paths",
+    "gmed.data.table": "gmed.data.tabular",
+    "gmed.data.writing": "gmed.data.paths",
+    "gmed.editing.edit": "gmed.editing.base",
+    "gmed.engine.cluster": "gmed.engine.executors.dask",
+    "gmed.engine.executor": "gmed.engine.executors.local",
+    "gmed.engine.fitting": "gmed.engine.custom_model",
+    "gmed.engine.group": "gmed.engine.batched",
+    "gmed.engine.kept_streams": "gmed.engine.stream_cache",
+    "gmed.engine.overhead": "gmed.engine.memory_footprint",
+    "gmed.engine.own_model": "gmed.engine.custom_model",
+    "gmed.engine.parts": "gmed.engine.grammar",
+    "gmed.engine.room": "gmed.engine.batched",
+    "gmed.engine.run": "gmed.engine.runner",
+    "gmed.engine.stages": "gmed.engine.bench",
+    "gmed.engine.terms": "gmed.engine.config",
+    "gmed.engine.together": "gmed.engine.batched",
+    "gmed.engine.worker": "gmed.engine.executors.worker",
+    "gmed.learners.decisions": "gmed.learners.draws",
+    "gmed.learners.er_t": "gmed.learners.er_tricks",
+    "gmed.learners.expanding": "gmed.learners.expandable",
+    "gmed.learners.forgetting": "gmed.learners.removal",
+    "gmed.learners.given": "gmed.learners._validation",
+    "gmed.learners.learner": "gmed.learners.base",
+    "gmed.learners.repeated": "gmed.kernels.cuda_graphs",
+    "gmed.learners.snapshot": "gmed.learners._rollback",
+    "gmed.learners.state": "gmed.io.state",
+    "gmed.learners.task_aware": "gmed.learners.base",
+    "gmed.learners.tasks_apart": "gmed.learners.task_modular",
+    "gmed.memory.host": "gmed.memory.pinned",
+    "gmed.memory.memory": "gmed.memory.base",
+    "gmed.models.as_built": "gmed.models.introspection",
+    "gmed.models.columns": "gmed.models.progressive",
+    "gmed.models.compositions": "gmed.models.compositional",
+    "gmed.models.experts": "gmed.models.expert_mixture",
+    "gmed.models.factored": "gmed.kernels.low_rank",
+    "gmed.models.fused_unit": "gmed.kernels.conv_bn_relu_autograd",
+    "gmed.models.known_layers": "gmed.models.introspection",
+    "gmed.models.mixture": "gmed.models.expert_mixture",
+    "gmed.models.modes": "gmed.models.functional",
+    "gmed.models.passes": "gmed.kernels.pass_counter",
+    "gmed.models.unit": "gmed.kernels.conv_bn_relu",
+    "gmed.models.unit_kernels": "gmed.kernels.triton_kernels",
+    "gmed.online.settings": "gmed.online.config",
+    "gmed.online.units": "gmed.online.scaling",
+    "gmed.paper.analysis": "gmed.paper.probes",
+    "gmed.paper.edit_history": "gmed.paper.probes",
+    "gmed.paper.numbers": "gmed.paper.published",
+    "gmed.paper.targets": "gmed.paper.catalog",
+    "gmed.plan": "gmed.paper.plan",
+    "gmed.randomness": "gmed.rng",
+    "gmed.replay": "gmed.augmentation",
+    "gmed.replay.augmentation": "gmed.augmentation",
+    "gmed.reproduce": "gmed.paper.tables",
+    "gmed.results.document": "gmed.results.results_json",
+    "gmed.results.markdown": "gmed.results.tables",
+    "gmed.results.statistics": "gmed.results.stats",
+    "gmed.results.sweep": "gmed.results.claims",
+    "gmed.results.under_way": "gmed.results.progress",
+    "gmed.results.wording": "gmed.results.formatting",
+    "gmed.retrieval.mir": "gmed.retrieval",
+    "gmed.retrieval.retrieval": "gmed.retrieval",
+    "gmed.retrieval.uniform": "gmed.retrieval",
+    "gmed.streams.fuzzy": "gmed.streams.variants",
+    "gmed.streams.iid": "gmed.streams.variants",
+    "gmed.streams.tasked": "gmed.streams.split",
+    "gmed.streams.validation": "gmed.streams.variants",
+    "gmed.tensorboard": "gmed.integrations.tensorboard",
+    "gmed.tune": "gmed.tuning",
+    "gmed.version": "gmed._version",
+}
 """New modules by their old names."""
+
+
+RENAMED: dict[str, dict[str, str]] = {
+    "gmed.rng": {"generator": "make_rng", "torch_seeded": "seeded_torch"},
+    "gmed.errors": {"whole_number": "check_int", "finite_number": "check_float"},
+    "gmed.models": {
+        "Columns": "ProgressiveNet",
+        "Compositions": "CompositionalNet",
+        "Expanded": "ExpandedClassifier",
+        "Mixture": "ExpertMixture",
+        "Passes": "PassCounter",
+        "evaluating": "eval_mode",
+        "grow_outputs": "expand_outputs",
+        "keeps_its_inputs": "preserves_inputs",
+        "leaves_nothing_to_chance": "is_deterministic",
+        "treats_examples_independently": "is_batch_independent",
+    },
+    "gmed.memory.base": {"keep_finite": "where_finite"},
+    "gmed.editing": {"Moment": "EditContext"},
+    "gmed.streams": {"held_out": "validation_stream", "pixels": "to_float", "tasked": "by_task"},
+    "gmed.engine": {"Terms": "ExecutionConfig"},
+    "gmed.data.custom": {"OwnData": "CustomDataRef", "OwnDataset": "TaskDataset", "read_own": "load_custom"},
+    "gmed.online.scaling": {"AsTheyAre": "IdentityScaler", "Standardiser": "RunningScaler"},
+    "gmed.tuning": {"Tuned": "TuningResult"},
+    "gmed.integrations.tensorboard": {"TensorBoardCurves": "TensorBoardCallback"},
+}
+"""New names of functions and classes by their old ones, by the module they are public in."""
 
 
 def warn(old: str, new: str, stacklevel: int = 3) -> None:
@@ -35,12 +147,12 @@ class _OldModules(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> None:
         warn(spec.name, MOVED[spec.name], stacklevel=6)
-        return importlib.import_module(MOVED[spec.name])
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the module ran when it was imported by its new name."""
+        """Put the module with the new name in the place of this one."""
+        sys.modules[module.__name__] = importlib.import_module(MOVED[module.__name__])
 
 
 def find_old_modules() -> None:
@@ -49,16 +161,16 @@ def find_old_modules() -> None:
         sys.meta_path.append(_OldModules())
 
 
-def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module whose names have changed, new ones by old ones.
+def old_names(module: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module in :data:`RENAMED`.
 
-    >>> import gmed.deprecated
-    >>> getattr_ = old_names("gmed.deprecated", {"Finder": "find_old_modules"})
+    >>> import gmed.rng
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     getattr_("Finder") is gmed.deprecated.find_old_modules, str(caught[0].message)
-    (True, 'gmed.deprecated.Finder is now gmed.deprecated.find_old_modules; the old name goes with the next release')
+    ...     gmed.rng.generator is gmed.rng.make_rng, str(caught[0].message)
+    (True, 'gmed.rng.generator is now gmed.rng.make_rng; the old name goes with the next release')
     """
+    names = RENAMED[module]
 
     def find(name: str) -> Any:
         if name not in names:

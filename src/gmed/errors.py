@@ -7,6 +7,12 @@ import operator
 from collections.abc import Iterable
 from difflib import get_close_matches
 from reprlib import repr as short
+from typing import TYPE_CHECKING
+
+from gmed.deprecated import old_names
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 
 class GmedError(Exception):

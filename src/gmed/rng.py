@@ -15,12 +15,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
+
+from gmed.deprecated import old_names
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 
 class _SeedKey(ISeedSequence):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gmed.callbacks import Watcher
+from gmed.deprecated import old_names
 from gmed.engine.benchmark_id import tuning_name
 from gmed.engine.methods import parse
 from gmed.errors import UsageError
@@ -16,9 +17,12 @@ from gmed.results import Failure, Store
 from gmed.results.formatting import to_cli_args
 from gmed.results.tuning import GRIDS, TUNED, candidates, chosen, scores
 
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """What was tried and chosen.
 
     Attributes
@@ -50,7 +54,7 @@ def tune(
     store: str | Path | None = None,
     watcher: Watcher | None = None,
     **options: Any,
-) -> Tuned:
+) -> TuningResult:
     """Try every candidate of a method on held-out examples of the first three tasks, and choose the best.
 
     No later task and no test example is seen: candidates are run on the benchmark ``<name>-tuning``, whose stream and
@@ -87,4 +91,4 @@ def tune(
         best = chosen(opened, benchmark, method)
     edit = parse(method)[-1]
     names = tuple(name for name in GRIDS[edit.name] if name not in edit.parameters)
-    return Tuned(benchmark, method, names, found.means, best, found.seeds, results.failures)
+    return TuningResult(benchmark, method, names, found.means, best, found.seeds, results.failures)

@@ -1,6 +1,8 @@
 """Results and files recorded once: today's code must reproduce the results and read the files.
 
-Bit for bit on the processor and torch that recorded them; elsewhere within 0.3 points of accuracy.
+Bit for bit on the processors and torch that recorded them. Elsewhere within 0.3 points of accuracy, or within twice what
+the same code differs between the two recorded processors where that is more: some methods amplify the last bits of a
+step, up to 7.5 points for one seed.
 
     python tests/golden/test_golden.py     records anew (only where a change of results is meant, and explained)
 """
@@ -70,8 +72,11 @@ def recorded(name: str) -> dict:
     return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def same_machine() -> bool:
-    return recorded("environment") == environment()
+RECORDINGS = ("", "-intel")  # the same code on an AMD EPYC, and on an Intel Xeon
+
+
+def same_machine(recording: str = "") -> bool:
+    return recorded(f"environment{recording}") == environment()
 
 
 def digest(*values: object) -> str:
@@ -88,10 +93,14 @@ def compute(benchmark: str, method: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(("benchmark", "method"), RUNS)
 def test_accuracies_are_as_recorded(benchmark, method):
-    expected, found = recorded("accuracies")[f"{benchmark} {method}"], compute(benchmark, method)
-    if same_machine():
-        assert found == expected
-    assert found["final accuracy"] == pytest.approx(expected["final accuracy"], abs=TOLERANCE)
+    expected = {r: recorded(f"accuracies{r}")[f"{benchmark} {method}"] for r in RECORDINGS}
+    found = compute(benchmark, method)
+    for recording in RECORDINGS:
+        if same_machine(recording):
+            assert found == expected[recording]
+            return
+    first, second = (expected[recording]["final accuracy"] for recording in RECORDINGS)
+    assert found["final accuracy"] == pytest.approx(first, abs=max(TOLERANCE, 2 * abs(first - second)))
 
 
 # ---------------------------------------------------------------- keys and documents

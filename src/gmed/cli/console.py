@@ -49,7 +49,7 @@ from gmed.results.tables import (
     published_cell,
     texts,
 )
-from gmed.tuning import Tuned
+from gmed.tuning import TuningResult
 
 
 def render_table(table: Table, *, boxed: bool = False, gap: int = 2) -> RenderableType:
@@ -226,7 +226,7 @@ def show_results(console: Console, results: Results) -> None:
         _show_failure(console, failure)
 
 
-def show_tuning(console: Console, found: Tuned) -> None:
+def show_tuning(console: Console, found: TuningResult) -> None:
     """Held-out accuracy over the grid: the first parameter down, the second, if there is one, across."""
     down = list(dict.fromkeys(point[0] for point in found.scores))
     across = list(dict.fromkeys(point[1:] for point in found.scores))

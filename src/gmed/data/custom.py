@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from zipfile import ZipFile
 
 import numpy as np
@@ -23,10 +23,15 @@ from gmed.data.dataset import Dataset
 from gmed.data.image import decode_image, image_width, is_16_bit_gray
 from gmed.data.image_folders import class_folders
 from gmed.data.tabular import read_table
+from gmed.deprecated import old_names
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.io.files import open_regular
 from gmed.io.memory_limit import check_room
 from gmed.rng import make_rng
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 NAMES = ("x", "y", "x_test", "y_test")
 """The arrays of an .npz file that are read."""

@@ -1,5 +1,8 @@
 """Runs: which there are, how one is computed, and who computes many."""
 
+from typing import TYPE_CHECKING
+
+from gmed.deprecated import old_names
 from gmed.engine.benchmark_id import BenchmarkId
 from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 from gmed.engine.config import ExecutionConfig
@@ -10,6 +13,10 @@ from gmed.engine.result import RunResult
 from gmed.engine.runner import run_one
 from gmed.engine.spec import RunSpec
 from gmed.registry import EDITS, METHODS, register
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 __all__ = [
     "BENCHMARKS",

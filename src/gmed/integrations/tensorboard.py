@@ -10,8 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gmed.callbacks import Watcher
+from gmed.deprecated import old_names
 from gmed.engine import Evaluated, Event, Finished, RunResult, RunSpec
 from gmed.errors import UsageError
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -5,16 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.deprecated import old_attributes
+from gmed.deprecated import old_attributes, old_names
 from gmed.errors import UsageError, check_int
 from gmed.memory.pinned import as_cuda_view, should_pin
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 _INTEGERS = ("y", "edit_count", "stream_index")
 

@@ -1,5 +1,8 @@
 """Models, and how a model is evaluated at parameters that are not its own."""
 
+from typing import TYPE_CHECKING
+
+from gmed.deprecated import old_names
 from gmed.kernels.pass_counter import PassCounter
 from gmed.models.compositional import CompositionalNet
 from gmed.models.expert_mixture import ExpertMixture
@@ -27,6 +30,10 @@ from gmed.models.mlp import MLP
 from gmed.models.onnx_export import export_onnx
 from gmed.models.progressive import ProgressiveNet
 from gmed.models.resnet import ResNet18
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 __all__ = [
     "MLP",

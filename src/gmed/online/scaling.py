@@ -3,13 +3,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gmed.deprecated import old_names
 from gmed.errors import InputError, UsageError
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 Floats = NDArray[np.float64]
 

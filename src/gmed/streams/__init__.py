@@ -1,10 +1,17 @@
 """Data sets as task-free streams: what is seen, in which order, and what it is tested on."""
 
+from typing import TYPE_CHECKING
+
+from gmed.deprecated import old_names
 from gmed.streams.permuted import permuted
 from gmed.streams.rotated import rotated
 from gmed.streams.split import by_task, split
 from gmed.streams.stream import Examples, Stream, to_float
 from gmed.streams.variants import fuzzy, iid, validation_stream
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
+
 
 __all__ = [
     "Examples",
