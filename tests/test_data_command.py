@@ -9,7 +9,7 @@ from PIL import Image
 from gmed.cli.app import main
 from gmed.data.cifar import CIFAR10, RecordFile
 from gmed.data.mini_imagenet import decoded_dir, verify_images
-from gmed.data.registry import DATASETS, _cifar
+from gmed.data.registry import DATASETS, _cifar_entry
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def tiny_cifar(tmp_path, monkeypatch):
     md5 = hashlib.md5((tmp_path / "cifar.tar.gz").read_bytes()).hexdigest()
     url = (tmp_path / "cifar.tar.gz").as_uri()
     monkeypatch.setitem(
-        DATASETS, "cifar10", _cifar(replace(CIFAR10, train=files[:5], test=files[5:], url=url, md5=md5))
+        DATASETS, "cifar10", _cifar_entry(replace(CIFAR10, train=files[:5], test=files[5:], url=url, md5=md5))
     )
     return folder
 

@@ -1,4 +1,4 @@
-"""Raw data sets as arrays."""
+"""Raw data sets as NumPy arrays."""
 
 from gmed.data.cifar import load_cifar10, load_cifar100
 from gmed.data.dataset import Dataset

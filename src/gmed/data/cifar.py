@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the official binary files."""
+"""Readers of CIFAR-10 and CIFAR-100 from the official binary files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGE = (3, 32, 32)
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file of so many records and, where it is a published one, its checksum."""
+    """A binary file: its name, its number of records and, for a published file, its SHA-1 checksum."""
 
     name: str
     records: int
@@ -29,7 +29,7 @@ class RecordFile:
 
 
 def record_bytes(classes: Sequence[int]) -> int:
-    """The length of a record with one label byte for each of these numbers of classes.
+    """Return the length of a record in bytes: one label byte for each entry of ``classes``, then the pixels.
 
     >>> record_bytes([20, 100])
     3074
@@ -38,47 +38,48 @@ def record_bytes(classes: Sequence[int]) -> int:
 
 
 def read_records(folder: Path, file: RecordFile, classes: Sequence[int]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read the images and the labels of a file; of several label bytes the last, finest one counts.
+    """Read the images and labels of a file; of several label bytes, the last (finest) one is the label.
 
-    Anything but exactly the expected file is refused with a :class:`~gmed.errors.DataError` naming the file
-    and what is wrong with it.
+    A file that differs from the expected one raises a :class:`~gmed.errors.DataError` that names the file and the
+    problem.
 
     Parameters
     ----------
     classes
-        How many classes each label byte may name: ``[10]``, or ``[20, 100]`` for coarse and fine ones.
+        The number of classes of each label byte: ``[10]``, or ``[20, 100]`` for coarse and fine labels.
     """
     path = folder / file.name
 
-    def refuse(what: str) -> DataError:
-        return DataError(f"{path}: {what}. Replace the file with the original; `gmed data fetch` gets it.")
+    def invalid(problem: str) -> DataError:
+        return DataError(f"{path}: {problem}. Replace the file with the original; `gmed data fetch` gets it.")
 
     expected = file.records * record_bytes(classes)
     try:
-        with open_regular(path) as opened:
-            raw = opened.read(expected + 1)
+        with open_regular(path) as stream:
+            raw = stream.read(expected + 1)
     except FileNotFoundError:
-        raise refuse("no such file") from None
+        raise invalid("no such file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     if len(raw) < expected:
-        raise refuse(f"truncated: {len(raw):,} bytes where {file.records:,} records take {expected:,}")
+        raise invalid(f"truncated: {len(raw):,} bytes where {file.records:,} records take {expected:,}")
     if len(raw) > expected:
-        raise refuse(f"too long: more than the {expected:,} bytes of {file.records:,} records")
+        raise invalid(f"too long: more than the {expected:,} bytes of {file.records:,} records")
     if file.sha1 is not None and hashlib.sha1(raw, usedforsecurity=False).hexdigest() != file.sha1:
-        raise refuse("altered: its SHA-1 checksum is not the published file's")
+        raise invalid("altered: its SHA-1 checksum is not the published file's")
 
-    rows = np.frombuffer(raw, np.uint8).reshape(file.records, record_bytes(classes))
+    records = np.frombuffer(raw, np.uint8).reshape(file.records, record_bytes(classes))
     for column, limit in enumerate(classes):
-        wrong = np.flatnonzero(rows[:, column] >= limit)
-        if wrong.size:
-            raise refuse(f"record {wrong[0]:,} has label {rows[wrong[0], column]}, labels end at {limit - 1}")
-    return rows[:, len(classes) :].reshape(-1, *IMAGE), rows[:, len(classes) - 1].astype(np.int64)
+        out_of_range = np.flatnonzero(records[:, column] >= limit)
+        if out_of_range.size:
+            index = out_of_range[0]
+            raise invalid(f"record {index:,} has label {records[index, column]}, labels end at {limit - 1}")
+    return records[:, len(classes) :].reshape(-1, *IMAGE), records[:, len(classes) - 1].astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Cifar:
-    """One of the two data sets: the folder it comes in, the files in it, and the archive that holds them."""
+    """One of the two data sets: its folder, its files, and the archive that contains them."""
 
     name: str
     folder: str
@@ -89,27 +90,28 @@ class Cifar:
     md5: str
 
     def find(self, directory: Path | None = None) -> Path:
-        """The folder with the files: the one given or a folder in it, else in ``$GMED_DATA`` or the cache."""
+        """Return the folder with the files: ``directory`` or a subfolder, else one in ``$GMED_DATA`` or the cache."""
         return find_folder(
             self.name,
             self.folder,
             directory,
-            holds=lambda folder: any((folder / file.name).is_file() for file in self.files),
+            contains=lambda folder: any((folder / file.name).is_file() for file in self.files),
             how_to_get=f"Get it with: gmed data fetch {self.name}; or say where it is with --data-dir or $GMED_DATA",
         )
 
     @property
     def files(self) -> tuple[RecordFile, ...]:
+        """All files, those for training first."""
         return self.train + self.test
 
     def load(self, directory: Path | None = None) -> Dataset:
-        """The data set, every file checked; kept in memory until another is loaded or the files change."""
+        """Load the data set and verify every file; cached in memory until another is loaded or a file changes."""
         folder = self.find(directory)
         return _load(self, folder, file_signatures(folder / file.name for file in self.files))
 
 
 @lru_cache(maxsize=1)
-def _load(cifar: Cifar, folder: Path, _unchanged: FileSignatures) -> Dataset:
+def _load(cifar: Cifar, folder: Path, _signatures: FileSignatures) -> Dataset:
     x_train, y_train = _read(folder, cifar.train, cifar.classes)
     x_test, y_test = _read(folder, cifar.test, cifar.classes)
     return Dataset(cifar.name, x_train, y_train, x_test, y_test, num_classes=cifar.classes[-1])
@@ -118,10 +120,10 @@ def _load(cifar: Cifar, folder: Path, _unchanged: FileSignatures) -> Dataset:
 def _read(
     folder: Path, files: tuple[RecordFile, ...], classes: tuple[int, ...]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    x, y = zip(*(read_records(folder, file, classes) for file in files), strict=True)
-    images = np.concatenate(x)
-    images.setflags(write=False)  # the next caller is given the same array
-    return images, np.concatenate(y)
+    images, labels = zip(*(read_records(folder, file, classes) for file in files), strict=True)
+    x = np.concatenate(images)
+    x.setflags(write=False)  # cached: every caller gets the same array
+    return x, np.concatenate(labels)
 
 
 CIFAR10 = Cifar(
@@ -152,7 +154,7 @@ CIFAR100 = Cifar(
 
 
 def load_cifar10(directory: Path | None = None) -> Dataset:
-    """CIFAR-10: 50,000 + 10,000 colour photographs of 10 kinds of things, 32 x 32.
+    """Load CIFAR-10: 50,000 + 10,000 color photographs of 32 x 32 pixels in 10 classes.
 
     Parameters
     ----------
@@ -168,7 +170,7 @@ def load_cifar10(directory: Path | None = None) -> Dataset:
 
 
 def load_cifar100(directory: Path | None = None) -> Dataset:
-    """CIFAR-100: 50,000 + 10,000 colour photographs of 100 kinds of things (the fine labels), 32 x 32.
+    """Load CIFAR-100: 50,000 + 10,000 color photographs of 32 x 32 pixels in 100 classes (the fine labels).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Data of your own: a table, arrays or a folder of images, divided into tasks."""
+"""The user's own data: a table, arrays or a folder of images, divided into tasks."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ if not TYPE_CHECKING:
 
 
 NAMES = ("x", "y", "x_test", "y_test")
-"""The arrays of an .npz file that are read."""
+"""The arrays that are read from an .npz file."""
 
 GRAY_16_BIT = b"gray of 16 bits\n"
-"""Part of the digest of such images: earlier results, from when they were read as black and white, are not theirs."""
+"""Added to the digest of such images: early results, which read them as black and white, must not match."""
 
 
 @dataclass(frozen=True)
 class RawData:
-    """Examples as they were read.
+    """Examples as read from disk, before they are divided into tasks.
 
     Attributes
     ----------
     x, y, x_test, y_test
-        Inputs (uint8 images, or floats) and the numbers of their classes; the test set may be empty.
+        Inputs (uint8 images, or floats) and class indices; the test set may be empty.
     classes
-        What the classes are called.
+        The names of the classes.
     digest
-        Of the bytes that were read.
+        The digest of the bytes that were read.
     columns, groups
-        The names of a table's features, and what it says in the column that tasks are made by.
+        The names of a table's features, and the values of the column that defines the tasks.
     """
 
     name: str
@@ -68,7 +68,7 @@ class RawData:
 
 
 def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[str] = ()) -> RawData:
-    """The rows of a table, with the column that tasks are made by, if there is one, and without those to be dropped."""
+    """Read a table without the columns ``drop``; ``column``, if given, defines the tasks."""
     table = read_table(path, label, column, drop)
     classes, y = _encode_labels(table.labels)
     x = table.features
@@ -76,70 +76,72 @@ def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[
 
 
 def read_arrays(path: Path) -> RawData:
-    """The arrays x and y of an .npz file, and x_test and y_test if there are; whatever else is in it is not read."""
+    """Read the arrays x and y of an .npz file, and x_test and y_test if present; other arrays are ignored."""
     try:
         with open_regular(path) as file:
-            arrays = _arrays(path, file)
+            arrays = _load_arrays(path, file)
             file.seek(0)
-            digest = _Digest(many=False)
+            digest = _Digest(with_names=False)
             digest.update(path, file)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    x, y = _checked(path, "x", arrays["x"]), arrays["y"]
+    x, y = _validated_inputs(path, "x", arrays["x"]), arrays["y"]
     x_test, y_test = (
-        (_checked(path, "x_test", arrays["x_test"]), arrays["y_test"]) if "x_test" in arrays else (x[:0], y[:0])
+        (_validated_inputs(path, "x_test", arrays["x_test"]), arrays["y_test"])
+        if "x_test" in arrays
+        else (x[:0], y[:0])
     )
     for name, inputs, labels in (("y", x, y), ("y_test", x_test, y_test)):
         if labels.ndim != 1 or len(labels) != len(inputs) or labels.dtype.kind not in "iuU":
             raise DataError(f"{path}: {name} must hold a whole number or a word for each example.")
     if x_test.shape[1:] != x.shape[1:] or x_test.dtype != x.dtype:
         raise DataError(f"{path}: x_test holds {x_test.dtype} {x_test.shape[1:]}, x {x.dtype} {x.shape[1:]}.")
-    if strange := set(y_test.tolist()) - set(y.tolist()):
-        raise DataError(f"{path}: y_test holds {min(strange, key=str)!r}, which is not in y.")
-    classes, numbers = _encode_labels([*y.tolist(), *y_test.tolist()])
-    return RawData(path.name, x, numbers[: len(y)], x_test, numbers[len(y) :], classes, digest.text)
+    if unseen := set(y_test.tolist()) - set(y.tolist()):
+        raise DataError(f"{path}: y_test holds {min(unseen, key=str)!r}, which is not in y.")
+    classes, indices = _encode_labels([*y.tolist(), *y_test.tolist()])
+    return RawData(path.name, x, indices[: len(y)], x_test, indices[len(y) :], classes, digest.text)
 
 
-def _arrays(path: Path, file: BinaryIO) -> dict[str, NDArray[Any]]:
-    """The arrays that are needed, once what each says of its size is known to be true and to fit into memory."""
+def _load_arrays(path: Path, file: BinaryIO) -> dict[str, NDArray[Any]]:
+    """Load the required arrays, once their declared sizes are known to be true and to fit into memory."""
     try:
         with ZipFile(file) as archive:
             members = {name: f"{name}.npy" for name in NAMES if f"{name}.npy" in archive.namelist()}
             if not {"x", "y"} <= members.keys():
-                held = ", ".join(sorted(name.removesuffix(".npy") for name in archive.namelist())[:10])
-                raise DataError(f"{path}: it must hold the arrays x and y; it holds {held or 'none'}.")
+                present = ", ".join(sorted(name.removesuffix(".npy") for name in archive.namelist())[:10])
+                raise DataError(f"{path}: it must hold the arrays x and y; it holds {present or 'none'}.")
             if ("x_test" in members) != ("y_test" in members):
                 raise DataError(f"{path}: of x_test and y_test it holds only one.")
             for name, member in members.items():
                 _check_declared(path, name, archive, member)
             check_room(path, "what it holds", sum(archive.getinfo(member).file_size for member in members.values()))
-            found = {}
+            arrays = {}
             for name, member in members.items():
-                with archive.open(member) as opened:
-                    found[name] = npy.read_array(opened, allow_pickle=False)
-            return found
+                with archive.open(member) as stream:
+                    arrays[name] = npy.read_array(stream, allow_pickle=False)
+            return arrays
     except DataError:
         raise
-    except Exception as error:  # what NumPy raises depends on the damage
+    except Exception as error:  # NumPy raises different errors for different damage
         raise DataError(f"{path}: not a sound .npz file of plain arrays ({error}).") from None
 
 
 def _check_declared(path: Path, name: str, archive: ZipFile, member: str) -> None:
-    """Refuse an array whose header promises other than the archive holds: memory is taken by the header's word."""
-    with archive.open(member) as opened:
-        major, _ = npy.read_magic(opened)
+    """Refuse an array whose header disagrees with its size in the archive: NumPy allocates what the header declares."""
+    with archive.open(member) as stream:
+        major, _ = npy.read_magic(stream)
         read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-        shape, _, dtype = read_header(opened)
-        begin = opened.tell()
+        shape, _, dtype = read_header(stream)
+        data_start = stream.tell()
     if dtype.hasobject or dtype.itemsize == 0 or major > 2 or any(length < 0 for length in shape):
         raise DataError(f"{path}: {name} holds {dtype}; plain arrays of numbers or words are needed.")
-    size = begin + math.prod(shape) * dtype.itemsize
+    size = data_start + math.prod(shape) * dtype.itemsize
     if size != archive.getinfo(member).file_size:
         raise DataError(f"{path}: {name} is not as large as it says, {dtype} of shape {shape}. Write the file anew.")
 
 
-def _checked(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Images as uint8 or finite float32; features as finite numbers."""
+def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
+    """Return images as uint8 or finite float32, features as finite float64; refuse anything else."""
     if x.ndim not in (2, 4) or 0 in x.shape[1:] or (name == "x" and len(x) == 0):
         raise DataError(
             f"{path}: {name} must be features (examples, features) or images (examples, channels, height, width), "
@@ -151,48 +153,48 @@ def _checked(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"{path}: {name} holds {x.dtype}, numbers are needed.")
     x = x.astype(np.float64 if x.ndim == 2 else np.float32)
     if not np.isfinite(x).all():
-        where = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0])
-        raise DataError(f"{path}: {name}[{where}] holds NaN or infinity. Fill it in or leave it out.")
+        index = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0])
+        raise DataError(f"{path}: {name}[{index}] holds NaN or infinity. Fill it in or leave it out.")
     return x
 
 
 def read_folder(path: Path) -> RawData:
-    """The images of a folder with a folder for every class, all of one size."""
+    """Read a folder that has one folder of images per class, all images of the same size."""
     if not path.is_dir():
         raise DataError(f"{path}: not a .csv, .parquet or .npz file, nor a folder of class folders.")
     files = _files(path)
-    with _opened(files[0][0]) as first:
+    with _open_or_raise(files[0][0]) as first:
         size = image_width(first)
     check_room(path, f"{len(files)} images of {size} x {size} pixels", len(files) * 3 * size * size)
-    x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(many=len(files) > 1)
-    for number, (file, _) in enumerate(files):
-        with _opened(file) as opened:
-            digest.update(file, opened)
-            opened.seek(0)
-            x[number] = decode_image(opened, file, size)
+    x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(with_names=len(files) > 1)
+    for index, (file, _) in enumerate(files):
+        with _open_or_raise(file) as stream:
+            digest.update(file, stream)
+            stream.seek(0)
+            x[index] = decode_image(stream, file, size)
     classes, y = _encode_labels([name for _, name in files])
     return RawData(path.name, x, y, x[:0], y[:0], classes, digest.text)
 
 
 def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
-    """What the classes of such a folder are called, and the digest of its images, which are not decoded for it."""
+    """Return the class names of a folder of images and the digest of its files, without decoding them."""
     files = _files(path)
     return tuple(_encode_labels([name for _, name in files])[0]), _digest([file for file, _ in files])
 
 
 def file_digest(path: Path) -> str:
-    """The digest of a table or of arrays, which are not understood for it."""
+    """Return the digest of a table or of arrays, without parsing the file."""
     return _digest([path])
 
 
 def _files(path: Path) -> list[tuple[Path, str]]:
-    """Every image with the name of its class."""
+    """Return every image with the name of its class, by class and file name."""
     return [(file, name) for name, images in sorted(class_folders(path).items()) for file in images]
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to be read, or the error that says why it cannot be."""
+def _open_or_raise(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to be read; an :class:`OSError` becomes a :class:`~gmed.errors.DataError`."""
     try:
         file = open_regular(path)
     except OSError as error:
@@ -202,21 +204,21 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    digest = _Digest(many=len(files) > 1)
+    digest = _Digest(with_names=len(files) > 1)
     for path in files:
-        with _opened(path) as file:
+        with _open_or_raise(path) as file:
             digest.update(path, file)
     return digest.text
 
 
 class _Digest:
-    """Of the bytes of files, and of several files' names."""
+    """A digest of the bytes of files and, if there are several, of their names."""
 
-    def __init__(self, *, many: bool) -> None:
-        self._many, self._hash = many, hashlib.sha256()
+    def __init__(self, *, with_names: bool) -> None:
+        self._with_names, self._hash = with_names, hashlib.sha256()
 
     def update(self, path: Path, file: BinaryIO) -> None:
-        self._hash.update(os.fsencode(f"{path.parent.name}/{path.name}\n") if self._many else b"")
+        self._hash.update(os.fsencode(f"{path.parent.name}/{path.name}\n") if self._with_names else b"")
         if is_16_bit_gray(file.read(26)):
             self._hash.update(GRAY_16_BIT)
         file.seek(0)
@@ -229,13 +231,13 @@ class _Digest:
 
 
 def _encode_labels(labels: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
-    """The classes in order (numbers by size, words by the alphabet), and each label's place among them."""
+    """Return the class names (sorted as numbers if all are numbers, else as text) and the class index of each label."""
     distinct = set(labels)
-    sizes = {label: _as_float(label) for label in distinct}
-    words = any(math.isnan(size) for size in sizes.values())
-    order = sorted(distinct, key=lambda label: (0.0 if words else sizes[label], str(label)))
-    places = {label: place for place, label in enumerate(order)}
-    return [str(label) for label in order], np.array([places[label] for label in labels], dtype=np.int64)
+    values = {label: _as_float(label) for label in distinct}
+    as_text = any(math.isnan(value) for value in values.values())
+    classes = sorted(distinct, key=lambda label: (0.0 if as_text else values[label], str(label)))
+    index_of = {label: index for index, label in enumerate(classes)}
+    return [str(label) for label in classes], np.array([index_of[label] for label in labels], dtype=np.int64)
 
 
 def _as_float(label: Any) -> float:
@@ -249,13 +251,13 @@ TABLES = (".csv", ".parquet")
 DEFAULT_SPLIT = "by-class"
 
 TEST_SHARE = 0.2
-"""Of each task, what is kept for testing where the data have no test set of their own."""
+"""The share of each task that is held out for testing if the data have no test set."""
 
 MAX_NAME_LENGTH = 100_000
-"""Of a name, which lists the columns that are left out."""
+"""The maximum length of a name, which lists the dropped columns."""
 
 MAX_FILE_NAME = 255
-"""Letters in the name of a file."""
+"""The maximum number of characters in a file name."""
 
 _TASKS = re.compile(r"([1-9]\d{0,8}) tasks", re.ASCII)
 _SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8}){0,2})->([1-9]\d{0,8})", re.ASCII)
@@ -264,20 +266,20 @@ _DIGEST = re.compile("[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class TaskDataset(Dataset):
-    """A data set whose examples belong to tasks.
+    """A data set whose examples are assigned to tasks.
 
     Attributes
     ----------
     task_train, task_test
         The task of each example.
     tasks
-        How many tasks there are.
+        The number of tasks.
     in_order
-        Whether the order of training examples means something.
+        Whether the order of training examples is meaningful.
     digest
-        Of the files it was read from.
+        The digest of the files it was read from.
     classes
-        What the classes are called.
+        The names of the classes.
     """
 
     task_train: NDArray[np.int64]
@@ -289,19 +291,19 @@ class TaskDataset(Dataset):
 
 
 @lru_cache(maxsize=1)
-def _read_once(path: Path, label: str | None, split: str, drop: tuple[str, ...], changed: int) -> TaskDataset:
-    """The data, which the next run in this process need not read again if they have not changed since."""
+def _read_once(path: Path, label: str | None, split: str, drop: tuple[str, ...], _mtime: int) -> TaskDataset:
+    """Load the data; the next run in this process reuses them if the file has not changed."""
     return load_custom(path, label, split, drop)
 
 
 @dataclass(frozen=True)
 class CustomDataRef:
-    """Which data, and how they are divided, with everything that identifies them: all of it is in the name.
+    """A reference to custom data and their split; its name contains everything that identifies them.
 
-    >>> own = CustomDataRef.named("iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]")
-    >>> own.label, own.split, own.tasks, own.shape, own.classes
+    >>> ref = CustomDataRef.parse("iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]")
+    >>> ref.label, ref.split, ref.tasks, ref.shape, ref.classes
     ('kind', 'by-class', 2, (4,), 3)
-    >>> CustomDataRef.named(own.name) == own, CustomDataRef.named("split-mnist") is None
+    >>> CustomDataRef.parse(ref.name) == ref, CustomDataRef.parse("split-mnist") is None
     (True, True)
     """
 
@@ -316,6 +318,7 @@ class CustomDataRef:
 
     @property
     def name(self) -> str:
+        """The reference as text, which :meth:`parse` reads."""
         columns = f"label={self.label}," if self.label is not None else ""
         columns += f"drop={';'.join(self.drop)}," if self.drop else ""
         shape = "x".join(map(str, self.shape))
@@ -323,32 +326,32 @@ class CustomDataRef:
 
     @classmethod
     def parse(cls, name: str) -> CustomDataRef | None:
-        """What a name says, or ``None`` if it is no such name."""
+        """Return the reference with this name, or ``None`` if the name has another form."""
         head, *sizes = name[:-1].rsplit(",", 3) if len(name) <= MAX_NAME_LENGTH and name.isprintable() else [""]
         if len(sizes) != 3 or not name.endswith("]") or not _DIGEST.fullmatch(sizes[2]):
             return None
-        tasks, made = _TASKS.fullmatch(sizes[0]), _SHAPE.fullmatch(sizes[1])
-        found = _file_and_columns(head)
-        if tasks is None or made is None or found is None:
+        tasks, dimensions = _TASKS.fullmatch(sizes[0]), _SHAPE.fullmatch(sizes[1])
+        parsed = _parse_head(head)
+        if tasks is None or dimensions is None or parsed is None:
             return None
-        file, label, drop, split = found
-        shape = tuple(map(int, made[1].split("x")))
+        file, label, drop, split = parsed
+        shape = tuple(map(int, dimensions[1].split("x")))
         dropped = tuple(drop.split(";")) if drop else ()
-        return cls(file, label, split, int(tasks[1]), shape, int(made[2]), sizes[2], dropped)
+        return cls(file, label, split, int(tasks[1]), shape, int(dimensions[2]), sizes[2], dropped)
 
     @classmethod
     def from_path(cls, path: Path, label: str | None, split: str, drop: Sequence[str] = ()) -> CustomDataRef:
-        """The data at a path, read once to know them."""
+        """Read the data at a path once and return a reference to them."""
         drop = tuple(dict.fromkeys(drop))
         data = load_custom(path, label, split, drop)
         label = label if path.suffix.lower() in TABLES else None
-        own = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop)
-        if cls.parse(own.name) != own or not own.name.isprintable():
-            raise DataError(f"{str(path)!r}: rename the file or the columns: {own.name!r} cannot serve as a name.")
-        return own
+        ref = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop)
+        if cls.parse(ref.name) != ref or not ref.name.isprintable():
+            raise DataError(f"{str(path)!r}: rename the file or the columns: {ref.name!r} cannot serve as a name.")
+        return ref
 
     def load(self, folder: Path | None) -> TaskDataset:
-        """The data themselves, which must be what they were when they were given this name."""
+        """Load the data; raise a :class:`~gmed.errors.DataError` if they have changed since the reference was made."""
         path = (folder or Path()) / self.file
         data = _read_once(path, self.label, self.split, self.drop, path.stat().st_mtime_ns if path.exists() else 0)
         if data.digest != self.digest:
@@ -358,9 +361,9 @@ class CustomDataRef:
         return data
 
     def class_names(self, folder: Path | None) -> tuple[str, ...]:
-        """What the classes are called; nothing unless the data are there and are what they were.
+        """Return the names of the classes, or nothing if the data are missing or have changed.
 
-        A table or arrays are understood only once their bytes are known to be the right ones.
+        A table or arrays are parsed only if their digest matches.
         """
         path = (folder or Path()) / self.file
         try:
@@ -373,7 +376,7 @@ class CustomDataRef:
 
 
 def is_data_path(path: str) -> bool:
-    """Whether this is a path to data rather than the name of a benchmark."""
+    """Return whether this is a path to data rather than the name of a benchmark."""
     return Path(path).suffix.lower() in (*TABLES, ".npz") or (path != "" and Path(path).is_dir())
 
 
@@ -385,15 +388,15 @@ def load_custom(
     Parameters
     ----------
     path
-        A table (.csv, .parquet), arrays (.npz: x and y, and x_test and y_test if there are), or a folder with a
-        folder of images for every class.
+        A table (.csv, .parquet), arrays (.npz: x and y, optionally x_test and y_test), or a folder with one folder
+        of images per class.
     label
-        Which column of a table is the label.
+        The label column of a table.
     split
-        ``by-class`` (two classes a task, ``by-class=5`` five), ``by-time`` (rows as they come, in ten tasks;
-        ``by-time=4`` in four), ``by-column=NAME`` (a task for every value of a column, as they first appear), ``none``.
+        ``by-class`` (two classes per task; ``by-class=5``: five), ``by-time`` (rows in file order, in ten tasks;
+        ``by-time=4``: four), ``by-column=NAME`` (one task per value of a column, in order of appearance), ``none``.
     drop
-        Columns of a table that are left out.
+        Columns of a table to leave out.
     """
     kind, _, option = split.partition("=")
     if kind not in ("by-class", "by-time", "by-column", "none") or (kind == "by-column") > bool(option):
@@ -424,33 +427,33 @@ def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDatas
     count = len(raw.y)
     task, task_test = np.zeros(count, dtype=np.int64), np.zeros(len(raw.y_test), dtype=np.int64)
     if kind == "by-class":
-        each = _number("classes in a task", option or "2", len(raw.classes))
-        task, task_test = raw.y // each, raw.y_test // each
+        classes_per_task = _parse_count("classes in a task", option or "2", len(raw.classes))
+        task, task_test = raw.y // classes_per_task, raw.y_test // classes_per_task
     elif kind == "by-time":
-        parts = _number("tasks", option or "10", count)
+        parts = _parse_count("tasks", option or "10", count)
         if len(raw.y_test):
             raise DataError(f"{path}: a test set of its own has no time. Divide by-class, or leave it out.")
         task = np.arange(count) * parts // count
     elif raw.groups is not None:
-        numbers = {group: number for number, group in enumerate(dict.fromkeys(raw.groups))}
-        task = np.array([numbers[group] for group in raw.groups], dtype=np.int64)
+        task_of = {group: index for index, group in enumerate(dict.fromkeys(raw.groups))}
+        task = np.array([task_of[group] for group in raw.groups], dtype=np.int64)
     tasks = int(task.max()) + 1
     if len(raw.y_test):
-        train, held = raw.x, raw.x_test
+        x_train, x_test = raw.x, raw.x_test
         y_train, y_test, task_train = raw.y, raw.y_test, task
     else:
-        out = _held_out(path, task, tasks)
-        train, held, y_train, y_test = raw.x[~out], raw.x[out], raw.y[~out], raw.y[out]
-        task_train, task_test = task[~out], task[out]
+        test_mask = _sample_test_mask(path, task, tasks)
+        x_train, x_test, y_train, y_test = raw.x[~test_mask], raw.x[test_mask], raw.y[~test_mask], raw.y[test_mask]
+        task_train, task_test = task[~test_mask], task[test_mask]
     if missing := set(range(tasks)) - set(task_test.tolist()):
         raise DataError(f"{path}: the test set has no example of task {min(missing) + 1} of {tasks}.")
     if raw.x.dtype != np.uint8 and raw.x.ndim == 2:
-        train, held = _standardised(path, raw.columns, train, held)
+        x_train, x_test = _standardize(path, raw.columns, x_train, x_test)
     return TaskDataset(
         name=raw.name,
-        x_train=train,
+        x_train=x_train,
         y_train=y_train,
-        x_test=held,
+        x_test=x_test,
         y_test=y_test,
         num_classes=len(raw.classes),
         task_train=task_train,
@@ -462,79 +465,79 @@ def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDatas
     )
 
 
-def _held_out(path: Path, task: NDArray[np.int64], tasks: int) -> NDArray[np.bool_]:
-    """Which examples are kept for testing: the same share of every task, the same ones for every seed."""
-    chooser, out = make_rng(0, "test examples"), np.zeros(len(task), dtype=bool)
-    for number in range(tasks):
-        places = np.flatnonzero(task == number)
-        if len(places) < 2:
+def _sample_test_mask(path: Path, task: NDArray[np.int64], tasks: int) -> NDArray[np.bool_]:
+    """Sample the examples held out for testing: the same share of every task, the same examples for every seed."""
+    rng, mask = make_rng(0, "test examples"), np.zeros(len(task), dtype=bool)
+    for index in range(tasks):
+        examples = np.flatnonzero(task == index)
+        if len(examples) < 2:
             raise DataError(
-                f"{path}: task {number + 1} of {tasks} has {len(places)} example(s); it needs one to learn from and "
+                f"{path}: task {index + 1} of {tasks} has {len(examples)} example(s); it needs one to learn from and "
                 "one to test with. Make fewer tasks."
             )
-        out[chooser.choice(places, ceil(TEST_SHARE * len(places)), replace=False)] = True
-    return out
+        mask[rng.choice(examples, ceil(TEST_SHARE * len(examples)), replace=False)] = True
+    return mask
 
 
-def _standardised(
-    path: Path, columns: Sequence[str], train: NDArray[Any], held: NDArray[Any]
+def _standardize(
+    path: Path, columns: Sequence[str], x_train: NDArray[Any], x_test: NDArray[Any]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Features with mean 0 and deviation 1 over the training examples; one that never changes is 0."""
+    """Scale features to mean 0 and standard deviation 1 over the training examples; constant features become 0."""
     with np.errstate(over="ignore", invalid="ignore"):
-        varies = train.max(0) > train.min(0)  # a deviation of what does not is next to 0, not 0
-        mean = np.where(varies, train.mean(0, dtype=np.float64), train[0])
-        deviation = np.where(varies, train.std(0, dtype=np.float64), 1.0)
-        parts = [((part - mean) / deviation).astype(np.float32) for part in (train, held)]
-    sound = np.isfinite(deviation) & np.isfinite(parts[0]).all(0) & np.isfinite(parts[1]).all(0)
-    for number in np.flatnonzero(~sound).tolist():
-        name = columns[number] if columns else str(number)
+        varies = x_train.max(0) > x_train.min(0)  # the computed std of a constant feature may be slightly above 0
+        mean = np.where(varies, x_train.mean(0, dtype=np.float64), x_train[0])
+        std = np.where(varies, x_train.std(0, dtype=np.float64), 1.0)
+        train, test = (((x - mean) / std).astype(np.float32) for x in (x_train, x_test))
+    finite = np.isfinite(std) & np.isfinite(train).all(0) & np.isfinite(test).all(0)
+    for index in np.flatnonzero(~finite).tolist():
+        name = columns[index] if columns else str(index)
         raise DataError(f"{path}: the values of column {name!r} are too large to be standardised. Scale them down.")
-    return parts[0], parts[1]
+    return train, test
 
 
-def _file_and_columns(head: str) -> tuple[str, str | None, str, str] | None:
-    """The file, the label, the columns left out and the division that the beginning of a name says.
+def _parse_head(head: str) -> tuple[str, str | None, str, str] | None:
+    """Parse the beginning of a name into the file, the label, the dropped columns and the split.
 
-    Of the ways to read it the one with the longest file is taken, then that with the shortest label and the fewest
-    columns. The time it takes grows with the length of the name and not faster.
+    An ambiguous name is parsed with the longest file name, then the shortest label, then the fewest dropped columns.
+    The time is linear in the length of the name.
 
-    >>> _file_and_columns("iris.csv[label=kind,drop=a;b,by-column=site,no")
+    >>> _parse_head("iris.csv[label=kind,drop=a;b,by-column=site,no")
     ('iris.csv', 'kind', 'a;b', 'by-column=site,no')
     """
-    at = head.rfind("[", 1, MAX_FILE_NAME + 1)
-    while at > 0:
-        file, after = head[:at], at + 1
+    bracket = head.rfind("[", 1, MAX_FILE_NAME + 1)
+    while bracket > 0:
+        file, start = head[:bracket], bracket + 1
         label, drop = None, ""
-        if head.startswith("label=", after):
-            end = _next(head, after + len("label=") + 1, also_columns=True)
-            label, after = head[after + len("label=") : end], end + 1
-        if after and head.startswith("drop=", after):
-            end = _next(head, after + len("drop=") + 1)
-            drop, after = head[after + len("drop=") : end], end + 1
-        if after and _divides(head, after) and not {"/", "\\"} & set(file) and file not in (".", ".."):
-            return file, label, drop, head[after:]
-        at = head.rfind("[", 1, at)
+        if head.startswith("label=", start):
+            end = _field_end(head, start + len("label=") + 1, before_drop=True)
+            label, start = head[start + len("label=") : end], end + 1
+        if start and head.startswith("drop=", start):
+            end = _field_end(head, start + len("drop=") + 1)
+            drop, start = head[start + len("drop=") : end], end + 1
+        if start and _is_split(head, start) and not {"/", "\\"} & set(file) and file not in (".", ".."):
+            return file, label, drop, head[start:]
+        bracket = head.rfind("[", 1, bracket)
     return None
 
 
-def _next(head: str, start: int, *, also_columns: bool = False) -> int:
-    """The first comma before a division, or also before columns that one comes after; -1 if there is none."""
-    found = [head.find(",by-column=", start), head.rfind(",", start)]
-    if also_columns:
-        columns = head.find(",drop=", start)
-        if columns >= 0 and _next(head, columns + len(",drop=") + 1) >= 0:
-            return min(columns, *(at for at in found if at >= 0 and _divides(head, at + 1)))
-    return min((at for at in found if at >= 0 and _divides(head, at + 1)), default=-1)
+def _field_end(head: str, start: int, *, before_drop: bool = False) -> int:
+    """Return the index of the first comma before a split, or also before ``drop=`` and a split; -1 if there is none."""
+    commas = [head.find(",by-column=", start), head.rfind(",", start)]
+    if before_drop:
+        drop = head.find(",drop=", start)
+        if drop >= 0 and _field_end(head, drop + len(",drop=") + 1) >= 0:
+            return min(drop, *(comma for comma in commas if comma >= 0 and _is_split(head, comma + 1)))
+    return min((comma for comma in commas if comma >= 0 and _is_split(head, comma + 1)), default=-1)
 
 
-def _divides(head: str, start: int) -> bool:
-    """Whether a division is named from there to the end."""
+def _is_split(head: str, start: int) -> bool:
+    """Return whether the rest of the text from ``start`` names a split."""
     if head.startswith("by-column=", start):
         return len(head) > start + len("by-column=")
     return head.startswith(("by-class", "by-time", "none"), start) and "," not in head[start:]
 
 
-def _number(of_what: str, text: str, most: int) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,8}", text) or int(text) > most:
-        raise UsageError(f"the number of {of_what} must be a whole number from 1 to {most}, not {text!r}")
+def _parse_count(noun: str, text: str, limit: int) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,8}", text) or int(text) > limit:
+        raise UsageError(f"the number of {noun} must be a whole number from 1 to {limit}, not {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""A data set in memory."""
+"""The data set in memory, and the type of progress callbacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples and labels, split into training and test.
+    """Examples and labels of a training set and a test set.
 
     Attributes
     ----------
@@ -31,8 +31,8 @@ class Dataset:
 
 
 Progress = Callable[[int, int | None], None]
-"""Told how much is done and, where that is known, of how much."""
+"""A callback that gets the amount done and, if known, the total."""
 
 
 def no_progress(done: int, total: int | None) -> None:
-    """The progress of something nobody watches."""
+    """Ignore the progress."""

@@ -23,44 +23,44 @@ MANUAL_HINT = "or get the data set another way and say where it is with --data-d
 
 
 def download(url: str, path: Path, md5: str, progress: Progress = no_progress, timeout: float = 30) -> None:
-    """Download a file whose checksum is known; ``path`` appears when it is complete and right.
+    """Download a file with a known checksum; ``path`` appears when it is complete and verified.
 
-    What has come is kept in ``path`` + ``.part``, and the next call goes on from there. Should the whole then have the
-    wrong checksum (the file on the server is another one now), it is downloaded again from the start.
+    A partial download is kept in ``path`` + ``.part``, and the next call resumes it. If a resumed download has the
+    wrong checksum (the file on the server has changed), it is downloaded again from the start.
     """
     part = path.with_name(path.name + ".part")
     with writing(path):
         if path.is_file() and checksum(path) == md5:
             return
         part.parent.mkdir(parents=True, exist_ok=True)
-        gone_on = _receive(url, part, progress, timeout)
-        if gone_on and checksum(part) != md5:
+        resumed = _receive(url, part, progress, timeout)
+        if resumed and checksum(part) != md5:
             part.unlink()
             _receive(url, part, progress, timeout)
-        if (found := checksum(part)) != md5:
+        if (actual := checksum(part)) != md5:
             part.unlink()
             raise DataError(
-                f"{url}: what came is not the published file (its MD5 checksum is {found}, not {md5}). "
+                f"{url}: what came is not the published file (its MD5 checksum is {actual}, not {md5}). "
                 f"Nothing was kept. Try again later, {MANUAL_HINT}.",
             )
         part.replace(path)
 
 
 def checksum(path: Path) -> str:
-    """The MD5 of a file: it guards against damage, and is what the publisher gives."""
+    """Return the MD5 of a file, the checksum that the publisher gives; it guards against damage only."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
-    """Add to ``part`` what it lacks; whether there was a beginning to go on from."""
-    have = part.stat().st_size if part.exists() else 0
-    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    """Download the missing end of ``part``; return whether an earlier download was resumed."""
+    size = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"Range": f"bytes={size}-"} if size else {})
     try:
         response = urlopen(request, timeout=timeout)
     except HTTPError as error:
         error.close()
-        if error.code == 416 and have:  # there is nothing after what we have
+        if error.code == 416 and size:  # the range is empty: everything is there already
             return True
         raise DataError(
             f"{url}: the server answers {error.code} {error.reason}. Try again later, {MANUAL_HINT}."
@@ -69,17 +69,17 @@ def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
         raise DataError(f"{url}: cannot be reached ({_reason(error)}). Check the network, {MANUAL_HINT}.") from None
 
     with response:
-        gone_on = bool(response.status == 206)
-        done = have if gone_on else 0
+        resumed = bool(response.status == 206)
+        done = size if resumed else 0
         length = response.headers["Content-Length"]
         total = done + int(length) if length and length.isdecimal() else None
-        with open_to_append(part, anew=not gone_on) as file:
+        with open_to_append(part, truncate=not resumed) as file:
             while True:
                 progress(done, total)
                 try:
                     chunk = response.read(CHUNK)
                 except (OSError, HTTPException) as error:
-                    raise _cut(url, done, total, _reason(error)) from None
+                    raise _interrupted(url, done, total, _reason(error)) from None
                 if not chunk:
                     break
                 file.write(chunk)
@@ -87,13 +87,15 @@ def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
             file.flush()
             os.fsync(file.fileno())
     if total is not None and done < total:
-        raise _cut(url, done, total, "the server closed the connection")
-    return gone_on
+        raise _interrupted(url, done, total, "the server closed the connection")
+    return resumed
 
 
-def _cut(url: str, done: int, total: int | None, why: str) -> DataError:
-    of = "" if total is None else f" of {total:,}"
-    return DataError(f"{url}: broke off after {done:,}{of} bytes ({why}). The same command goes on from there.")
+def _interrupted(url: str, done: int, total: int | None, reason: str) -> DataError:
+    of_total = "" if total is None else f" of {total:,}"
+    return DataError(
+        f"{url}: broke off after {done:,}{of_total} bytes ({reason}). The same command goes on from there."
+    )
 
 
 def _reason(error: BaseException) -> str:
@@ -107,17 +109,17 @@ def _reason(error: BaseException) -> str:
 def unpack(archive: Path, members: Mapping[str, int], folder: Path) -> None:
     """Write the named files of a ``.tar.gz`` into ``folder``, flat, and nothing else.
 
-    Names and sizes are ours, not the archive's: nothing can be written elsewhere or grow beyond what is expected.
-    A link or a folder under one of the names is refused; whatever else the archive holds is passed over.
+    Names and sizes come from ``members``, not from the archive, so nothing is written elsewhere or larger than
+    expected. A link or a folder under one of the names is refused; other members are skipped.
 
     Parameters
     ----------
     members
-        The size in bytes of every file wanted, by its path in the archive.
+        The size in bytes of every required file, by its path in the archive.
     """
 
-    def refuse(what: str) -> DataError:
-        return DataError(f"{archive}: {what}. Remove the file and fetch it again.")
+    def invalid(problem: str) -> DataError:
+        return DataError(f"{archive}: {problem}. Remove the file and fetch it again.")
 
     missing = dict(members)
     try:
@@ -127,57 +129,57 @@ def unpack(archive: Path, members: Mapping[str, int], folder: Path) -> None:
                 if name not in members:
                     continue
                 if name not in missing:
-                    raise refuse(f"holds {name} twice")
+                    raise invalid(f"holds {name} twice")
                 source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
                 if source is None:
-                    raise refuse(f"{name} in it is not a plain file")
+                    raise invalid(f"{name} in it is not a plain file")
                 if member.size != missing.pop(name):
-                    raise refuse(f"{name} in it has {member.size:,} bytes, not {members[name]:,}")
+                    raise invalid(f"{name} in it has {member.size:,} bytes, not {members[name]:,}")
                 content, path = source.read(), folder / PurePosixPath(name).name
                 with writing(path):
                     path.write_bytes(content)
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
-        raise refuse(f"not a sound archive ({error})") from None
+        raise invalid(f"not a sound archive ({error})") from None
     if missing:
-        raise refuse(f"holds no {', '.join(missing)}")
+        raise invalid(f"holds no {', '.join(missing)}")
 
 
 FETCHED_MARKER = ".fetched"
-"""The file that says of a folder in the cache that it was fetched, and may be removed."""
+"""A file that marks a folder in the cache as fetched: it may be removed."""
 
 
 def fetch(cifar: Cifar, progress: Progress = no_progress) -> Path:
-    """Download a data set into the cache, unless a sound copy is there already; where it then is.
+    """Download a data set into the cache, unless an intact copy is there already; return its folder.
 
-    The folder appears when every file in it has been checked. Several processes may fetch at once: one does, the others
-    wait for it.
+    The folder appears when every file in it is verified. If several processes fetch at once, one downloads and the
+    others wait.
     """
     folder, archive = cache_dir() / cifar.folder, archive_of(cifar)
     with exclusive(folder):
-        if _is_sound(cifar, folder):
+        if _is_intact(cifar, folder):
             return folder
         if folder.exists() and not (folder / FETCHED_MARKER).exists():
             raise DataError(f"{folder}: not sound, and not from `gmed data fetch`. Move it away, then fetch again.")
         download(cifar.url, archive, cifar.md5, progress)
         sizes = {f"{cifar.folder}/{file.name}": file.records * record_bytes(cifar.classes) for file in cifar.files}
-        with atomic_dir(folder) as making:
-            unpack(archive, sizes, making)
+        with atomic_dir(folder) as building:
+            unpack(archive, sizes, building)
             for file in cifar.files:
-                read_records(making, file, cifar.classes)
+                read_records(building, file, cifar.classes)
             with writing(folder):
-                said = f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n"
-                (making / FETCHED_MARKER).write_text(said, encoding="utf-8")
+                message = f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n"
+                (building / FETCHED_MARKER).write_text(message, encoding="utf-8")
         with suppress(OSError):
             archive.unlink()
     return folder
 
 
 def archive_of(cifar: Cifar) -> Path:
-    """Where the archive of a data set is while it is being fetched."""
+    """Return the path of a data set's archive while it is being fetched."""
     return cache_dir() / "downloads" / cifar.url.rpartition("/")[2]
 
 
-def _is_sound(cifar: Cifar, folder: Path) -> bool:
+def _is_intact(cifar: Cifar, folder: Path) -> bool:
     try:
         for file in cifar.files:
             read_records(folder, file, cifar.classes)

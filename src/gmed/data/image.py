@@ -1,4 +1,4 @@
-"""Reader of one image file, JPEG or PNG: what is in it as eight bits a color, or an error, never something else."""
+"""Reader of JPEG and PNG files as 8-bit RGB; an image that cannot be converted faithfully is an error."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG")
 
 CONVERTED = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
-"""Modes that Pillow converts to RGB as they are seen. It would cut what is above 255 off 16-bit gray."""
+"""Modes that Pillow converts to RGB faithfully. It would clip 16-bit gray at 255."""
 
 
 def read_image(path: Path, size: int) -> NDArray[np.uint8]:
-    """A JPEG or PNG file as (3, size, size), which it must have."""
+    """Read a JPEG or PNG file as (3, size, size); refuse another size."""
     try:
         with open_regular(path) as file:
             return decode_image(file, path, size)
@@ -30,7 +30,7 @@ def read_image(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def decode_image(file: BinaryIO, path: Path, size: int) -> NDArray[np.uint8]:
-    """The image in an open file as (3, size, size), which it must have."""
+    """Decode the image in an open file as (3, size, size); refuse another size."""
     try:
         from PIL import Image
     except ImportError:
@@ -39,38 +39,38 @@ def decode_image(file: BinaryIO, path: Path, size: int) -> NDArray[np.uint8]:
         ) from None
     try:
         with Image.open(file, formats=FORMATS) as image:
-            found = image.size
-            pixels = _pixels(image, path) if found == (size, size) else None
+            actual = image.size
+            pixels = _to_rgb(image, path) if actual == (size, size) else None
     except DataError:
         raise
-    except Exception as error:  # what Pillow raises depends on the format and on the damage
+    except Exception as error:  # Pillow raises different errors for different formats and damage
         raise DataError(f"{path}: not a sound image ({error}). Replace it with the original.") from None
     if pixels is None:
         raise DataError(
-            f"{path}: {found[0]} x {found[1]} pixels, not {size} x {size}. Resize it, for example with Pillow: "
+            f"{path}: {actual[0]} x {actual[1]} pixels, not {size} x {size}. Resize it, for example with Pillow: "
             f'Image.open(p).convert("RGB").resize(({size}, {size})).save(p)',
         )
     return pixels.transpose(2, 0, 1)
 
 
 def image_width(file: BinaryIO) -> int:
-    """The width that an image in an open file says it has; 1 where it cannot be told."""
+    """Return the width in the header of an open image file, or 1 if it is unreadable."""
     try:
         from PIL import Image
 
         with Image.open(file, formats=FORMATS) as image:
             return int(image.width)
-    except Exception:  # decode_image says what is wrong with it, or that Pillow is missing
+    except Exception:  # decode_image reports the problem, or that Pillow is missing
         return 1
 
 
-def is_16_bit_gray(beginning: bytes) -> bool:
-    """Whether a file that begins so is a PNG of gray in 16 bits."""
-    return beginning[:8] == b"\x89PNG\r\n\x1a\n" and beginning[12:16] == b"IHDR" and beginning[24:26] == b"\x10\x00"
+def is_16_bit_gray(header: bytes) -> bool:
+    """Return whether the first bytes of a file are those of a 16-bit grayscale PNG."""
+    return header[:8] == b"\x89PNG\r\n\x1a\n" and header[12:16] == b"IHDR" and header[24:26] == b"\x10\x00"
 
 
-def _pixels(image: Image, path: Path) -> NDArray[np.uint8]:
-    """The pixels as (height, width, 3)."""
+def _to_rgb(image: Image, path: Path) -> NDArray[np.uint8]:
+    """Return the pixels as (height, width, 3)."""
     if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
         raise DataError(f"{path}: an animation. Save the one picture of it that is meant.")
     if image.mode.startswith("I"):
@@ -85,10 +85,10 @@ def _pixels(image: Image, path: Path) -> NDArray[np.uint8]:
 
 
 def _scale_16_bit(image: Image, path: Path) -> NDArray[np.uint8]:
-    """Gray of 16 bits, brought to 8: 0 stays black and 65535 becomes white."""
+    """Scale 16-bit gray to 8 bits: 0 stays black and 65535 becomes white."""
     values = np.asarray(image).astype(np.int64)
-    if (transparent := image.info.get("transparency")) is not None:
-        _require_opaque(values != transparent, path)
+    if (transparent_value := image.info.get("transparency")) is not None:
+        _require_opaque(values != transparent_value, path)
     if values.min() < 0 or values.max() > 65535:
         raise DataError(f"{path}: values that are not of 16 bits. Save it as RGB or gray of 8 bits.")
     return np.repeat(((values + 128) // 257).astype(np.uint8)[:, :, None], 3, axis=2)

@@ -1,4 +1,4 @@
-"""Images in folders, one folder for each class."""
+"""Readers of images in folders, one folder per class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class ImageSource(ABC):
-    """Images of classes in some layout in a folder, to be decoded."""
+    """A folder of images in some layout, to be decoded class by class."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,30 +27,30 @@ class ImageSource(ABC):
     @property
     @abstractmethod
     def files(self) -> Sequence[Path]:
-        """Every file that would be read."""
+        """Every file that is read."""
 
     @property
     @abstractmethod
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        """How many images of each class are for training and for testing, by the sorted names of the classes."""
+        """Numbers of training and test images by class, in sorted order of the class names."""
 
     @abstractmethod
     def blocks(self, size: int) -> Iterator[tuple[str, Part, NDArray[np.uint8]]]:
-        """All images of a class for training or testing, in order, as (n, 3, size, size); then the next."""
+        """Yield the training images of a class as (n, 3, size, size), then its test images; then the next class."""
 
 
-def hold_out_last_sixth(where: Path, items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
-    """Items for training and the last sixth of them for testing: 500 and 100 of 600.
+def hold_out_last_sixth(source: Path, items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Split items into training items and, as test items, the last sixth: 500 and 100 of 600.
 
     >>> hold_out_last_sixth(Path("n01532829"), range(12))
     (range(0, 10), range(10, 12))
     """
     if len(items) < 6:
         raise DataError(
-            f"{where}: {len(items)} images. Put at least 6 there: the last sixth of a class is its test set."
+            f"{source}: {len(items)} images. Put at least 6 there: the last sixth of a class is its test set."
         )
-    held = len(items) - len(items) // 6
-    return items[:held], items[held:]
+    count = len(items) - len(items) // 6
+    return items[:count], items[count:]
 
 
 IMAGES = {".jpg", ".jpeg", ".png"}
@@ -60,14 +60,14 @@ IGNORED = {".csv", ".txt"}
 class ImageFolders(ImageSource):
     """Images in folders named by their class.
 
-    ``train/<class>/`` and ``val/<class>/`` with the same classes are the training and the test set. Where ``train``,
-    ``val`` and ``test`` have different classes, or the classes lie in the folder directly, the last sixth of each
-    class, by file name, is its test set.
+    If ``train/<class>/`` and ``val/<class>/`` have the same classes, they are the training and the test set. If
+    ``train``, ``val`` and ``test`` have different classes, or the class folders are in the folder itself, the test set
+    of each class is its last sixth by file name.
     """
 
     @cached_property
     def classes(self) -> Mapping[str, tuple[Sequence[Path], Sequence[Path]]]:
-        """The files for training and for testing of every class."""
+        """Training and test files by class."""
         names = [name for name in ("train", "val", "test") if (self.folder / name).is_dir()]
         parts = [class_folders(self.folder / name) for name in names] or [class_folders(self.folder)]
         pooled = {name: files for part in parts for name, files in part.items()}
@@ -82,34 +82,37 @@ class ImageFolders(ImageSource):
 
     @property
     def files(self) -> Sequence[Path]:
+        """Every file that is read."""
         return [file for parts in self.classes.values() for part in parts for file in part]
 
     @property
     def counts(self) -> Mapping[str, tuple[int, int]]:
+        """Numbers of training and test images by class, in sorted order of the class names."""
         return {name: (len(train), len(test)) for name, (train, test) in self.classes.items()}
 
     def blocks(self, size: int) -> Iterator[tuple[str, Part, NDArray[np.uint8]]]:
+        """Yield the training images of a class as (n, 3, size, size), then its test images; then the next class."""
         for name, (train, test) in self.classes.items():
             yield name, "train", np.stack([read_image(file, size) for file in train])
             yield name, "test", np.stack([read_image(file, size) for file in test])
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
-    """The images in each folder in this one, by file name."""
-    found = {}
+    """Return the images in each subfolder, sorted by file name."""
+    images = {}
     for inner in _entries(folder):
         if inner.name.startswith(".") or not inner.is_dir():
             continue
-        found[inner.name] = [file for file in _entries(inner) if _is_image(file)]
-        if not found[inner.name]:
+        images[inner.name] = [file for file in _entries(inner) if _is_image(file)]
+        if not images[inner.name]:
             raise DataError(f"{inner}: no images in it. Put those of its class there, or remove the folder.")
-    if not found:
+    if not images:
         raise DataError(f"{folder}: no folders of images in it, one for each class. Put them there.")
-    return found
+    return images
 
 
 def holds_images(folder: Path) -> bool:
-    """Whether there are parts or folders of images in it, sound or not."""
+    """Return whether the folder has a ``train`` folder or class folders of images, valid or not."""
     if not folder.is_dir():
         return False
     inner = [entry for entry in folder.iterdir() if entry.is_dir()]

@@ -1,4 +1,4 @@
-"""Split mini-ImageNet, from folders of images or the usual pickled caches."""
+"""Reader of mini-ImageNet, from folders of images or the usual pickled caches."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ HOW_TO_GET = (
 
 
 def load_mini_imagenet(directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
-    """mini-ImageNet: 50,000 + 10,000 colour photographs of 100 kinds of things, 84 x 84.
+    """Load mini-ImageNet: 50,000 + 10,000 color photographs of 84 x 84 pixels in 100 classes.
 
-    Images are decoded the first time, into arrays in the cache that later calls only map into memory. Labels follow
+    The first call decodes the images into arrays in the cache; later calls only map these into memory. Labels follow
     the sorted names of the classes.
 
     Parameters
     ----------
     directory
-        A folder with the images in one of the usual layouts: ``train/<class>/`` and ``val/<class>/``, a folder for
-        each class, or the pickled ``mini-imagenet-cache-*.pkl``. By default ``$GMED_DATA``, or ``mini-imagenet`` in it.
+        A folder with the images in one of the usual layouts: ``train/<class>/`` and ``val/<class>/``, one folder per
+        class, or the pickled ``mini-imagenet-cache-*.pkl``. By default ``$GMED_DATA``, or ``mini-imagenet`` in it.
     progress
-        Told how many images of how many are decoded.
+        Called with the number of decoded images and their total.
 
     References
     ----------
@@ -49,39 +49,39 @@ def load_mini_imagenet(directory: Path | None = None, progress: Progress = no_pr
 
 
 def verify_mini_imagenet(directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
-    """mini-ImageNet after every image was decoded, again if it had been, and found to be the one in the cache."""
+    """Load mini-ImageNet after decoding every image and comparing it with the cache."""
     return verify_images(directory, SIZE, CLASSES, progress)
 
 
 def find_mini_imagenet(directory: Path | None = None) -> Path:
-    """The folder with the images or with their pickled caches."""
+    """Return the folder with the images or their pickled caches."""
     return find_folder(NAME, NAME, directory, lambda f: holds_images(f) or bool(PickledImages(f).files), HOW_TO_GET)
 
 
 def decoded_dir() -> Path:
-    """The folder in the cache with everything that was decoded."""
+    """Return the folder of decoded images in the cache."""
     return cache_dir() / f"{NAME}-decoded"
 
 
 def load_images(directory: Path | None, size: int, classes: int, progress: Progress = no_progress) -> Dataset:
-    """A data set in the layouts of mini-ImageNet, of images so large and so many classes."""
+    """Load a data set in a layout of mini-ImageNet, with ``classes`` classes of ``size`` x ``size`` pixel images."""
     source, target = _locate(directory, size)
     _decode_once(source, target, size, classes, progress)
     return open_decoded(NAME, target, size)
 
 
 def verify_images(directory: Path | None, size: int, classes: int, progress: Progress = no_progress) -> Dataset:
-    """What :func:`load_images` gives, after every image was decoded now."""
+    """Load like :func:`load_images`, after decoding every image and comparing it with the cache."""
     source, target = _locate(directory, size)
-    new = _decode_once(source, target, size, classes, progress)
+    decoded_now = _decode_once(source, target, size, classes, progress)
     data = open_decoded(NAME, target, size)
-    if not new:
+    if not decoded_now:
         compare(source, size, data, progress)
     return data
 
 
 def _locate(directory: Path | None, size: int) -> tuple[ImageSource, Path]:
-    """The images, and where they are or will be decoded."""
+    """Return the source of the images and the folder of their decoded copy, which may not exist yet."""
     folder = find_mini_imagenet(directory)
     pickled = PickledImages(folder)
     source = pickled if pickled.files else ImageFolders(folder)
@@ -89,7 +89,7 @@ def _locate(directory: Path | None, size: int) -> tuple[ImageSource, Path]:
 
 
 def _decode_once(source: ImageSource, target: Path, size: int, classes: int, progress: Progress) -> bool:
-    """Decode into ``target`` unless that is there; whether it was done now."""
+    """Decode into ``target`` unless it exists; return whether the images were decoded now."""
     if target.exists():
         return False
     with exclusive(decoded_dir()):
@@ -106,27 +106,31 @@ NAMES = tuple(f"mini-imagenet-cache-{part}.pkl" for part in ("train", "val", "te
 
 
 class PickledImages(ImageSource):
-    """The usual pickled caches; of each class, in the order they list it, the last sixth is the test set.
+    """The usual pickled caches; the test set of each class is its last sixth, in the order of the files.
 
-    They are read one at a time, twice: first for the classes, which are sorted across all of them, then for the images.
+    Every file is read twice, one file at a time: first for the classes, which are sorted across all files, then for the
+    images.
     """
 
     @property
     def files(self) -> Sequence[Path]:
+        """Every file that is read."""
         return [self.folder / name for name in NAMES if (self.folder / name).is_file()]
 
     @cached_property
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
+        """Numbers of training and test images by class, in sorted order of the class names."""
+        counts: dict[str, tuple[int, int]] = {}
         for path in self.files:
             for name, indices in read_classes(path)[1].items():
-                if name in found:
+                if name in counts:
                     raise DataError(f"{path}: class {name} is in another of the files too. Get the originals.")
                 train, test = hold_out_last_sixth(path / name, indices)
-                found[name] = len(train), len(test)
-        return dict(sorted(found.items()))
+                counts[name] = len(train), len(test)
+        return dict(sorted(counts.items()))
 
     def blocks(self, size: int) -> Iterator[tuple[str, Part, NDArray[np.uint8]]]:
+        """Yield the training images of a class as (n, 3, size, size), then its test images; then the next class."""
         for path in self.files:
             images, classes = read_classes(path)
             if images.shape[1:] != (size, size, 3):
@@ -140,44 +144,44 @@ class PickledImages(ImageSource):
 
 
 def read_classes(path: Path) -> tuple[NDArray[np.uint8], Mapping[str, list[int]]]:
-    """The images in a pickled cache as (n, height, width, 3), and which of them are of each class."""
+    """Read the images of a pickled cache as (n, height, width, 3), and the indices of each class."""
 
-    def refuse(what: str) -> DataError:
-        return DataError(f"{path}: {what}. Replace the file with the original.")
+    def invalid(problem: str) -> DataError:
+        return DataError(f"{path}: {problem}. Replace the file with the original.")
 
     content = read_pickle(path)
     try:
-        images, classes = _unfold(content)
+        images, classes = _parse_content(content)
     except (KeyError, TypeError, AttributeError, OverflowError):
-        raise refuse("not a dictionary of image_data (an array) and class_dict (indices of each class)") from None
+        raise invalid("not a dictionary of image_data (an array) and class_dict (indices of each class)") from None
     if images.dtype != np.uint8 or images.ndim != 4:
-        raise refuse(f"its images are {images.dtype} of shape {images.shape}, not uint8 (n, height, width, 3)")
+        raise invalid(f"its images are {images.dtype} of shape {images.shape}, not uint8 (n, height, width, 3)")
     for name, indices in classes.items():
-        wrong_kind = indices.ndim != 1 or indices.dtype.kind not in "iu"
-        if wrong_kind or np.any((indices < 0) | (indices >= len(images))):
-            raise refuse(f"class {name} lists images it does not hold")
-    listed = np.concatenate([np.empty(0, np.int64), *classes.values()])
-    if len(np.unique(listed)) < len(listed):
-        raise refuse("an image is listed twice")
+        invalid_type = indices.ndim != 1 or indices.dtype.kind not in "iu"
+        if invalid_type or np.any((indices < 0) | (indices >= len(images))):
+            raise invalid(f"class {name} lists images it does not hold")
+    all_indices = np.concatenate([np.empty(0, np.int64), *classes.values()])
+    if len(np.unique(all_indices)) < len(all_indices):
+        raise invalid("an image is listed twice")
     return images, {name: indices.tolist() for name, indices in classes.items()}
 
 
-def _unfold(content: Any) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
+def _parse_content(content: Any) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
     if "class_dict" in content:
-        classes = {_checked(name, str): array_of(indices) for name, indices in content["class_dict"].items()}
+        classes = {_require_type(name, str): array_of(indices) for name, indices in content["class_dict"].items()}
         return array_of(content["image_data"]), classes
-    labels, numbers = array_of(content["labels"]), content["catname2label"]
+    labels, label_of = array_of(content["labels"]), content["catname2label"]
     if labels.ndim != 1:
         raise TypeError
-    order = np.argsort(labels, kind="stable")  # once, however many classes there are
-    names = [_checked(name, str) for name in numbers]
-    wanted = np.array([_checked(label, int) for label in numbers.values()], np.int64)
-    begins, ends = (np.searchsorted(labels[order], wanted, side) for side in ("left", "right"))
-    classes = {name: order[begin:end] for name, begin, end in zip(names, begins, ends, strict=True)}
+    order = np.argsort(labels, kind="stable")  # sorted once for all classes
+    names = [_require_type(name, str) for name in label_of]
+    class_labels = np.array([_require_type(label, int) for label in label_of.values()], np.int64)
+    starts, ends = (np.searchsorted(labels[order], class_labels, side) for side in ("left", "right"))
+    classes = {name: order[start:end] for name, start, end in zip(names, starts, ends, strict=True)}
     return array_of(content["data"]), classes
 
 
-def _checked(value: Item, kind: type) -> Item:
+def _require_type(value: Item, kind: type) -> Item:
     if not isinstance(value, kind):
         raise TypeError
     return value

@@ -1,4 +1,4 @@
-"""MNIST, which is in the package, and the idx format."""
+"""Reader of MNIST, which is part of the package, and of the idx format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHA256 = {
 
 @lru_cache(maxsize=1)
 def load_mnist(directory: Path | None = None) -> Dataset:
-    """MNIST: 60,000 + 10,000 images of handwritten digits, 28 x 28.
+    """Load MNIST: 60,000 + 10,000 images of handwritten digits, 28 x 28 pixels in 10 classes.
 
     Parameters
     ----------
@@ -70,12 +70,12 @@ def load_mnist(directory: Path | None = None) -> Dataset:
 def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[np.uint8]:
     """Read a gzipped idx file of unsigned bytes with the given number of dimensions.
 
-    Anything but exactly the expected file is refused with a :class:`~gmed.errors.DataError` naming the file
-    and what is wrong with it; with ``sha256`` the compressed file itself must be the known one.
+    A file that differs from the expected one raises a :class:`~gmed.errors.DataError` that names the file and the
+    problem; with ``sha256``, the compressed file must have this checksum.
     """
 
-    def refuse(what: str) -> DataError:
-        return DataError(f"{path}: {what}. Replace the file with the original.")
+    def invalid(problem: str) -> DataError:
+        return DataError(f"{path}: {problem}. Replace the file with the original.")
 
     try:
         raw = read_bytes(path)
@@ -89,24 +89,24 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[
         with gzip.GzipFile(fileobj=BytesIO(raw)) as file:
             content = file.read(header)
             if content[:4] != magic:
-                raise refuse(f"wrong magic number {content[:4].hex()}, expected {magic.hex()}")
+                raise invalid(f"wrong magic number {content[:4].hex()}, expected {magic.hex()}")
             if len(content) < header:
-                raise refuse(f"truncated: {len(content)} bytes, the header alone has {header}")
+                raise invalid(f"truncated: {len(content)} bytes, the header alone has {header}")
             shape = tuple(int(n) for n in np.frombuffer(content, ">u4", count=dimensions, offset=4))
             expected = header + math.prod(shape)
             check_room(path, f"what its header {shape} calls for", expected)
             content += file.read(expected - header + 1)
     except EOFError:
-        raise refuse("truncated: the compressed data end early") from None
+        raise invalid("truncated: the compressed data end early") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise refuse(f"not a sound gzip file ({error})") from None
+        raise invalid(f"not a sound gzip file ({error})") from None
     if len(content) != expected:
         kind = "truncated" if len(content) < expected else "too long"
-        found = f"{len(content)} bytes" if len(content) < expected else "more bytes"
-        raise refuse(f"{kind}: {found} where its header {shape} calls for {expected}")
+        actual = f"{len(content)} bytes" if len(content) < expected else "more bytes"
+        raise invalid(f"{kind}: {actual} where its header {shape} calls for {expected}")
     if sha256 is not None and hashlib.sha256(raw).hexdigest() != sha256:
-        raise refuse("altered: its SHA-256 checksum is not the published file's")
+        raise invalid("altered: its SHA-256 checksum is not the published file's")
     try:
         return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-    except ValueError:  # none of something larger than memory can be
-        raise refuse(f"its header calls for the impossible sizes {shape}") from None
+    except ValueError:  # zero bytes cannot have dimensions that overflow
+        raise invalid(f"its header calls for the impossible sizes {shape}") from None

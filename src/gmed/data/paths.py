@@ -1,4 +1,4 @@
-"""Where data sets are looked for and cached, and how the cache is written."""
+"""Search paths and cache folders of data sets, and safe writes to the cache."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from gmed.errors import DataError
 
 
 def cache_dir() -> Path:
-    """The folder that is ours to write: ``$GMED_CACHE``, else ``$XDG_CACHE_HOME/gmed``, else ``~/.cache/gmed``."""
-    if given := os.environ.get("GMED_CACHE"):
-        return _expanduser(given)
+    """Return the cache folder: ``$GMED_CACHE``, else ``$XDG_CACHE_HOME/gmed``, else ``~/.cache/gmed``."""
+    if configured := os.environ.get("GMED_CACHE"):
+        return _expanduser(configured)
     return _expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gmed"
 
 
-def places(directory: Path | None) -> list[Path]:
-    """The folders to look in, in order: the one given, or else ``$GMED_DATA`` and then the cache."""
+def search_paths(directory: Path | None) -> list[Path]:
+    """Return the folders to search, in order: ``directory`` alone if given, else ``$GMED_DATA`` and the cache."""
     if directory is not None:
         return [Path(directory)]
-    given = os.environ.get("GMED_DATA")
-    return [*([_expanduser(given)] if given else []), cache_dir()]
+    configured = os.environ.get("GMED_DATA")
+    return [*([_expanduser(configured)] if configured else []), cache_dir()]
 
 
 def find_folder(
-    dataset: str, folder: str, directory: Path | None, holds: Callable[[Path], bool], how_to_get: str
+    dataset: str, folder: str, directory: Path | None, contains: Callable[[Path], bool], how_to_get: str
 ) -> Path:
-    """The first place that holds a data set, in a folder of this name or by itself.
+    """Return the first folder on the search path that contains a data set, itself or in a folder with this name.
 
     Raises
     ------
     DataError
-        Where none does: it says where we looked and how to get the data set.
+        If there is none: the message lists the folders searched and how to get the data set.
     """
-    looked = places(directory)
-    for place in looked:
-        for candidate in (place / folder, place):
+    searched = search_paths(directory)
+    for base in searched:
+        for candidate in (base / folder, base):
             try:
-                if holds(candidate):
+                if contains(candidate):
                     return candidate.resolve()
             except OSError as error:
                 raise DataError(f"{error.filename or candidate}: cannot be read ({error.strerror}).") from None
-    raise DataError(f"{dataset} is not in {' or '.join(map(str, looked))}. {how_to_get}.")
+    raise DataError(f"{dataset} is not in {' or '.join(map(str, searched))}. {how_to_get}.")
 
 
 def _expanduser(path: str) -> Path:
@@ -63,7 +63,7 @@ if sys.platform != "win32":
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an error that says where and what to do."""
+    """Turn an :class:`OSError` of the block into a :class:`~gmed.errors.DataError` with the path and a remedy."""
     try:
         yield
     except OSError as error:
@@ -75,7 +75,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def exclusive(target: Path) -> Iterator[None]:
-    """Be the only process that makes or removes ``target``; others wait, and a process that dies lets go."""
+    """Lock ``target`` against other processes that create or remove it; they wait. A dead process releases its lock."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         file = open_to_append(target.with_name(f".{target.name}.lock"))
@@ -87,56 +87,56 @@ def exclusive(target: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_dir(target: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``target`` once all in it is on the disk, and goes away if anything fails.
+    """Yield a temporary folder that becomes ``target`` once its files are on disk, and is removed if anything fails.
 
-    What killed processes left of it is removed first: only one process at a time may make it (:func:`exclusive`).
+    Leftovers of killed processes are removed first, so only one process at a time may do this (:func:`exclusive`).
     """
     if sys.platform != "win32":
         for path in stale_dirs(target):
             shutil.rmtree(path, ignore_errors=True)
-    making, replaced = (target.with_name(f"{_making(target)}{secrets.token_hex(4)}") for _ in range(2))
+    building, replaced = (target.with_name(f"{_temporary_prefix(target)}{secrets.token_hex(4)}") for _ in range(2))
     try:
         with writing(target):
-            making.mkdir(parents=True)
-        yield making
+            building.mkdir(parents=True)
+        yield building
         with writing(target):
-            for path in making.iterdir():
+            for path in building.iterdir():
                 with path.open("rb+") as file:
                     os.fsync(file.fileno())
             if target.exists():
                 target.rename(replaced)
-            making.rename(target)
+            building.rename(target)
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(building, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
 
 
 def stale_dirs(target: Path) -> list[Path]:
-    """What processes that were killed while they made ``target`` could not take away."""
-    return sorted(target.parent.glob(f"{_making(target)}*"))
+    """Return the leftovers of processes that were killed while they created ``target``."""
+    return sorted(target.parent.glob(f"{_temporary_prefix(target)}*"))
 
 
 def remove_stale_dirs(folder: Path) -> None:
-    """Remove whatever killed processes were making in a folder that is :func:`exclusive` now."""
+    """Remove the leftovers of killed processes in a folder that is :func:`exclusive` now."""
     if sys.platform != "win32":
         for path in folder.glob(f".*-{'[0-9a-f]' * 8}"):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def open_to_append(path: Path, *, anew: bool = False) -> BinaryIO:
-    """Open a file of the cache to write at its end, or from its beginning; never through a link.
+def open_to_append(path: Path, *, truncate: bool = False) -> BinaryIO:
+    """Open a file in the cache to append to it, or to overwrite it with ``truncate``; never follow a link.
 
     Raises
     ------
     OSError
-        If it is a link or no regular file, or cannot be opened.
+        If it is a link or not a regular file, or cannot be opened.
     """
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if anew else os.O_APPEND)
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if truncate else os.O_APPEND)
     flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
-    return os.fdopen(os.open(path, flags, 0o666), "wb" if anew else "ab")
+    return os.fdopen(os.open(path, flags, 0o666), "wb" if truncate else "ab")
 
 
-def _making(target: Path) -> str:
+def _temporary_prefix(target: Path) -> str:
     return f".{target.name}-"
 
 
@@ -144,15 +144,15 @@ FileSignatures = tuple[tuple[str, int, int], ...]
 
 
 def file_signatures(files: Iterable[Path]) -> FileSignatures:
-    """Path, size and time of change of files: what tells without reading them that they are still the same."""
-    found = []
+    """Return the path, size and modification time of files: enough to detect changes without reading them."""
+    signatures = []
     for file in files:
         try:
             status = file.stat()
         except FileNotFoundError:
-            found.append((str(file), -1, 0))
+            signatures.append((str(file), -1, 0))
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
         else:
-            found.append((str(file), status.st_size, status.st_mtime_ns))
-    return tuple(found)
+            signatures.append((str(file), status.st_size, status.st_mtime_ns))
+    return tuple(signatures)

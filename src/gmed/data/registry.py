@@ -1,4 +1,4 @@
-"""The data sets there are: where each is found, and how to get, check and remove it."""
+"""The registry of data sets: how to find, load, verify, fetch and remove each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gmed.errors import DataError, unknown
 
 
 def remove_fetched(cifar: Cifar) -> list[Path]:
-    """Remove from the cache what fetching put there; what was removed."""
+    """Remove a fetched data set from the cache; return the removed paths."""
     folder, archive = cache_dir() / cifar.folder, archive_of(cifar)
     if folder.is_symlink() or (folder.exists() and not (folder / FETCHED_MARKER).exists()):
         raise DataError(f"{folder}: not from `gmed data fetch`, so it stays. Remove it yourself if you want to.")
@@ -32,7 +32,7 @@ def remove_fetched(cifar: Cifar) -> list[Path]:
 
 
 def remove_decoded() -> list[Path]:
-    """Remove the decoded copies in the cache; the images they were made of stay."""
+    """Remove the decoded copies from the cache, not the original images; return the removed paths."""
     return _remove(decoded_dir())
 
 
@@ -40,31 +40,31 @@ def _remove(target: Path, *others: Path) -> list[Path]:
     if not cache_dir().is_dir():
         return []
     with exclusive(target), writing(target):
-        found = [path for path in (target, *others, *stale_dirs(target)) if path.exists()]
-        for path in found:
+        removed = [path for path in (target, *others, *stale_dirs(target)) if path.exists()]
+        for path in removed:
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    return found
+    return removed
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set for people.
+    """A data set in the registry.
 
     Attributes
     ----------
     find
-        The folder it is in, without reading it; where there is none, the error says how to get it.
+        Return its folder without reading it; if there is none, the error explains how to get the data set.
     load
-        The data set, checked as far as that is quick; decoded first where it must be.
+        Load it with quick checks only, after decoding if necessary.
     verify
-        The data set after every file was read and checked.
+        Load it after reading and checking every file.
     fetch
-        Download it into the cache; where it then is.
+        Download it into the cache; return its folder.
     remove
-        Remove what is in the cache on its account; the paths removed.
+        Remove its files from the cache; return the removed paths.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Entry:
 
 
 def get_dataset_info(name: str) -> Entry:
-    """The data set of this name, or an error that names the nearest ones."""
+    """Return the data set with this name; an error suggests the closest names."""
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     return DATASETS[name]
@@ -92,7 +92,7 @@ def _find_mnist(directory: Path | None) -> Path:
     raise DataError(f"mnist is not in {directory}. Leave out --data-dir: it is in the package.")
 
 
-def _cifar(cifar: Cifar) -> Entry:
+def _cifar_entry(cifar: Cifar) -> Entry:
     return Entry(
         name=cifar.name,
         images=f"60,000 of 32 x 32, {cifar.classes[-1]} classes",
@@ -122,8 +122,8 @@ DATASETS = {
             fetch=lambda _progress: PACKAGED,
             remove=list,
         ),
-        _cifar(CIFAR10),
-        _cifar(CIFAR100),
+        _cifar_entry(CIFAR10),
+        _cifar_entry(CIFAR100),
         Entry(
             name="mini-imagenet",
             images="60,000 of 84 x 84, 100 classes",

@@ -1,4 +1,4 @@
-"""Tables of numbers with a label in each row: CSV and Parquet."""
+"""Readers of tables of numbers with a label in each row: CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from gmed.errors import DataError, GmedError, unknown
 from gmed.io.files import check_regular
 
 Row = tuple[str, Sequence[Any]]
-"""Where a row is, in words, and its cells. The first row of a file is its header."""
+"""The location of a row, as text for messages, and its cells. The first row of a file is its header."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What a table holds, row by row, in its own order.
+    """The content of a table, with rows in file order.
 
     Attributes
     ----------
     features
-        Float64 numbers, a column for each name in ``names``.
+        Float64 numbers, one column for each name in ``names``.
     labels, apart
-        The text of each row's label, and of the column that was to be kept apart, if one was.
+        The label of each row as text, and the value of the separate text column, if there is one.
     """
 
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Table:
 
 
 def read_table(path: Path, label: str | None, apart: str | None = None, drop: Sequence[str] = ()) -> Table:
-    """Read a .csv or .parquet file whose columns are numbers but for the label, the one kept apart and those dropped.
+    """Read a .csv or .parquet file whose columns are numbers except for ``label``, ``apart`` and those in ``drop``.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -53,14 +53,14 @@ def read_table(path: Path, label: str | None, apart: str | None = None, drop: Se
     file = TableFile(path)
     if label is None:
         raise DataError(f"{path}: which column is the label? Say so with --label, one of: {', '.join(file.header)}.")
-    special = [label, *([] if apart is None else [apart])]
-    file.check([*special, *drop])
+    text_columns = [label, *([] if apart is None else [apart])]
+    file.check([*text_columns, *drop])
     if label == apart:
         raise DataError(f"{path}: {label!r} cannot be both the label and what tasks are made by.")
-    for name in special:
+    for name in text_columns:
         if name in drop:
             raise DataError(f"{path}: {name!r} cannot be dropped: it is the label, or what tasks are made by.")
-    parts = list(file.batches(file.others([*special, *drop]), label, apart))
+    parts = list(file.batches(file.others([*text_columns, *drop]), label, apart))
     if not parts:
         raise DataError(f"{path}: there are no rows in it.")
     return Table(
@@ -72,14 +72,14 @@ def read_table(path: Path, label: str | None, apart: str | None = None, drop: Se
 
 
 class TableFile:
-    """A .csv or .parquet file that is read in batches of rows, in order: it may be larger than memory.
+    """A .csv or .parquet file, read in batches of rows in order, so that it may be larger than memory.
 
     Attributes
     ----------
     header
-        The names of its columns.
+        The names of the columns.
     position, size
-        How many bytes of how many have been read, about.
+        The approximate number of bytes read so far, and the size of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,65 +89,68 @@ class TableFile:
             raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
         self.path = path
         self.position, self.size = 0, path.stat().st_size if path.is_file() else 0
-        self._rows = self._parquet if path.suffix.lower() == ".parquet" else self._csv
+        self._rows = self._parquet_rows if path.suffix.lower() == ".parquet" else self._csv_rows
         self.header = _header(path, next(self._rows(0), ("", []))[1])
 
     def check(self, columns: Sequence[str]) -> None:
-        """Make sure that there are columns of these names."""
+        """Refuse names that are not columns of the table."""
         for column in columns:
             if column not in self.header:
                 raise unknown(f"column of {self.path}:", column, self.header)
 
     def others(self, columns: Sequence[str]) -> list[str]:
-        """All columns but these."""
+        """Return the names of all other columns."""
         names = [name for name in self.header if name not in columns]
         if not names:
-            besides = " and ".join(repr(column) for column in columns)
-            raise DataError(f"{self.path}: there is no column of numbers besides {besides}.")
+            excluded = " and ".join(repr(column) for column in columns)
+            raise DataError(f"{self.path}: there is no column of numbers besides {excluded}.")
         return names
 
     def batches(
         self, features: Sequence[str], label: str | None, apart: str | None = None, size: int = 1000, skip: int = 0
     ) -> Iterator[Table]:
-        """The rows, so many at a time, without the first ones that are to be skipped.
+        """Yield the rows in batches of ``size``, without the first ``skip`` rows.
 
         Parameters
         ----------
         features
             The columns of numbers.
         label, apart
-            The columns of text, if they are wanted.
+            The columns of text to read, or ``None``.
         """
-        places = {name: place for place, name in enumerate(self.header)}
+        index_of = {name: index for index, name in enumerate(self.header)}
         rows = self._rows(skip)
         next(rows)  # the header
         while block := list(islice(rows, size)):
-            for where, cells in block:
+            for location, cells in block:
                 if len(cells) != len(self.header):
                     raise DataError(
-                        f"{self.path}, {where}: {len(cells)} cells where the header has {len(self.header)}."
+                        f"{self.path}, {location}: {len(cells)} cells where the header has {len(self.header)}."
                     )
             yield Table(
                 tuple(features),
-                self._numbers(block, [(places[name], name) for name in features]),
-                () if label is None else self._texts(block, places[label], label),
-                None if apart is None else self._texts(block, places[apart], apart),
+                self._numbers(block, [(index_of[name], name) for name in features]),
+                () if label is None else self._texts(block, index_of[label], label),
+                None if apart is None else self._texts(block, index_of[apart], apart),
             )
 
     def _numbers(self, block: Sequence[Row], columns: Sequence[tuple[int, str]]) -> NDArray[np.float64]:
         try:
-            numbers = np.array([[cells[place] for place, _ in columns] for _, cells in block], dtype=np.float64)
+            numbers = np.array([[cells[index] for index, _ in columns] for _, cells in block], dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
             numbers = np.full((len(block), len(columns)), np.nan)
-        if numbers.ndim == 2 and np.isfinite(numbers).all():  # cells of Parquet may be lists of numbers
+        if numbers.ndim == 2 and np.isfinite(numbers).all():  # a Parquet cell may be a list of numbers
             return numbers
-        found = [[_number(self.path, where, name, cells[place]) for place, name in columns] for where, cells in block]
-        return np.array(found, dtype=np.float64)
+        values = [
+            [_parse_number(self.path, location, name, cells[index]) for index, name in columns]
+            for location, cells in block
+        ]
+        return np.array(values, dtype=np.float64)
 
-    def _texts(self, block: Sequence[Row], place: int, name: str) -> tuple[str, ...]:
-        return tuple(_text(self.path, where, name, cells[place]) for where, cells in block)
+    def _texts(self, block: Sequence[Row], index: int, name: str) -> tuple[str, ...]:
+        return tuple(_parse_text(self.path, location, name, cells[index]) for location, cells in block)
 
-    def _csv(self, skip: int) -> Iterator[Row]:
+    def _csv_rows(self, skip: int) -> Iterator[Row]:
         try:
             with self.path.open("rb") as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
                 delimiter = max(",;\t", key=file.readline().count)
@@ -162,7 +165,7 @@ class TableFile:
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"{self.path}: cannot be read as a table of UTF-8 text ({error}).") from None
 
-    def _parquet(self, skip: int) -> Iterator[Row]:
+    def _parquet_rows(self, skip: int) -> Iterator[Row]:
         try:
             from pyarrow.parquet import ParquetFile
         except ImportError:
@@ -186,7 +189,7 @@ class TableFile:
                                 yield f"row {number}", cells
         except (GmedError, GeneratorExit):
             raise
-        except Exception as error:  # what Arrow raises depends on the damage
+        except Exception as error:  # Arrow raises different errors for different damage
             raise DataError(f"{self.path}: not a sound Parquet file ({error}).") from None
 
 
@@ -199,7 +202,7 @@ def _header(path: Path, cells: Sequence[Any]) -> list[str]:
     return names
 
 
-def _number(path: Path, where: str, column: str, cell: Any) -> float:
+def _parse_number(path: Path, location: str, column: str, cell: Any) -> float:
     try:
         number = float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -210,12 +213,12 @@ def _number(path: Path, where: str, column: str, cell: Any) -> float:
         problem = "a value is missing. Fill it in or leave the row out"
     else:
         problem = f"{str(cell)[:40]!r} is not a finite number. Write it as one, or leave the column out"
-    raise DataError(f"{path}, {where}, column {column!r}: {problem}.")
+    raise DataError(f"{path}, {location}, column {column!r}: {problem}.")
 
 
-def _text(path: Path, where: str, column: str, cell: Any) -> str:
+def _parse_text(path: Path, location: str, column: str, cell: Any) -> str:
     if cell is None or not str(cell).strip():
-        raise DataError(f"{path}, {where}, column {column!r}: a value is missing. Fill it in or leave the row out.")
+        raise DataError(f"{path}, {location}, column {column!r}: a value is missing. Fill it in or leave the row out.")
     return str(cell).strip()
 
 
