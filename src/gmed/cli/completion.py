@@ -1,4 +1,4 @@
-"""Completion for shells: gmed completion. A script of the words there are, so that a Tab starts no Python."""
+"""Shell completion: gmed completion. The script lists all words, so that pressing Tab does not start Python."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from gmed.registry import EDITS, METHODS
 
 
 class Shell(StrEnum):
+    """The supported shells."""
+
     bash = "bash"
     zsh = "zsh"
     fish = "fish"
@@ -28,25 +30,25 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "--format": tuple(Format),
     "--split": ("by-class", "by-time", "by-column=", "none"),
 }
-"""Options with few values."""
+"""The values of options that have a fixed set of them."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """What can follow a command.
+    """The words that can follow a command.
 
     Attributes
     ----------
     commands
-        Those inside it, with a line about each.
+        Its subcommands, with a one-line description of each.
     options
-        Its options, with a line about each.
+        Its options, with a one-line description of each.
     taking
-        The options that are followed by a value.
+        The options that take a value.
     values
-        Of such options, the values where they are few.
+        The values of those options that have a fixed set of them.
     first, further
-        Its first argument and the others, where they are names; else they are files.
+        Names for its first argument and for the others; empty if the arguments are files.
     """
 
     commands: dict[str, str]
@@ -58,7 +60,7 @@ class Words:
 
 
 def register_completion(app: typer.Typer) -> None:
-    """Make it a command of the program."""
+    """Add ``completion`` to the program."""
     app.command("completion")(_completion)
 
 
@@ -68,30 +70,34 @@ def _completion(context: typer.Context, shell: Annotated[Shell, typer.Argument(h
 
 
 def _visit(command: Any, path: str = "") -> Iterator[tuple[str, Words]]:
-    inner = {name: each for name, each in getattr(command, "commands", {}).items() if not each.hidden}
-    options = [part for part in command.params if part.param_type_name == "option"]
-    named = {name: part for part in options for name in part.opts}
-    taking = tuple(name for name, part in named.items() if not part.is_flag)
-    first, further = _arguments(path, [part.name for part in command.params if part.param_type_name == "argument"])
+    """Yield a command's path and words, then those of its subcommands."""
+    subcommands = {name: sub for name, sub in getattr(command, "commands", {}).items() if not sub.hidden}
+    options = {name: param for param in command.params if param.param_type_name == "option" for name in param.opts}
+    taking = tuple(name for name, option in options.items() if not option.is_flag)
+    arguments = [param.name for param in command.params if param.param_type_name == "argument"]
+    first, further = _argument_names(path, arguments)
     yield (
         path,
         Words(
-            commands={name: _line(each.help) for name, each in inner.items()},
-            options={**{name: _line(part.help) for name, part in named.items()}, "--help": "Show help and exit"},
+            commands={name: _first_paragraph(sub.help) for name, sub in subcommands.items()},
+            options={
+                **{name: _first_paragraph(option.help) for name, option in options.items()},
+                "--help": "Show help and exit",
+            },
             taking=taking,
             values={name: CHOICES[name] for name in taking if name in CHOICES},
             first=first,
             further=further,
         ),
     )
-    for name, each in inner.items():
-        yield from _visit(each, f"{path} {name}".strip())
+    for name, sub in subcommands.items():
+        yield from _visit(sub, f"{path} {name}".strip())
 
 
-def _arguments(path: str, names: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names for the first argument of a command, and for those after it."""
+def _argument_names(path: str, arguments: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names that complete the first argument of a command, and those for the others."""
     edited = [f"{base}+{edit}" for base in METHODS for edit in EDITS if METHODS[base].editable]
-    known = {
+    names = {
         "benchmark": tuple(b.name for b in BENCHMARKS.values() if not b.tuning and not b.fuzzy),
         "methods": (*METHODS, *edited),
         "method": tuple(edited),
@@ -99,16 +105,16 @@ def _arguments(path: str, names: list[str]) -> tuple[tuple[str, ...], tuple[str,
         "shell": tuple(Shell),
         "name": tuple(DATASETS) if path.startswith("data") else (),
     }
-    words = [known.get(name, ()) for name in names]
-    return (words[0] if words else ()), tuple(word for each in words[1:] for word in each)
+    words = [names.get(argument, ()) for argument in arguments]
+    return (words[0] if words else ()), tuple(word for others in words[1:] for word in others)
 
 
-def _line(text: str | None) -> str:
+def _first_paragraph(text: str | None) -> str:
     return re.sub(r"\s+", " ", (text or "").split("\n\n")[0]).strip().rstrip(".")
 
 
 def bash(program: dict[str, Words]) -> str:
-    """For bash."""
+    """Return the completion script for bash."""
     cases = "".join(
         f"    {path!r})\n"
         f"      commands='{' '.join(words.commands)}' options='{' '.join(words.options)}' "
@@ -116,8 +122,8 @@ def bash(program: dict[str, Words]) -> str:
         f"      first='{' '.join(words.first)}' further='{' '.join(words.further)}' ;;\n"
         for path, words in program.items()
     )
-    values = {name: some for words in program.values() for name, some in words.values.items()}
-    chosen = "".join(f"      {name}) words='{' '.join(some)}' ;;\n" for name, some in values.items())
+    values = {name: choices for words in program.values() for name, choices in words.values.items()}
+    value_cases = "".join(f"      {name}) words='{' '.join(choices)}' ;;\n" for name, choices in values.items())
     return f"""# Completion of gmed: source this, or put it where your shell looks for completions.
 _gmed_words() {{
   case $1 in
@@ -143,7 +149,7 @@ _gmed() {{
   done
   if [[ " $taking " == *" $before "* ]]; then
     case $before in
-{chosen}    esac
+{value_cases}    esac
   elif [[ $current == -* ]]; then
     words=$options
   elif [[ -n $commands && $position == 0 ]]; then
@@ -161,37 +167,37 @@ complete -o default -F _gmed gmed
 
 
 def zsh(program: dict[str, Words]) -> str:
-    """For zsh, which can read completions of bash."""
+    """Return the completion script for zsh, which can use completions of bash."""
     return f"autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n{bash(program)}"
 
 
 def fish(program: dict[str, Words]) -> str:
-    """For fish."""
+    """Return the completion script for fish."""
     lines = ["# Completion of gmed: put this into ~/.config/fish/completions/gmed.fish"]
     for path, words in program.items():
-        seen = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in path.split())
-        inside = " ".join(words.commands)
-        if inside:
-            outside = f"not __fish_seen_subcommand_from {inside}"
-            seen = f"{seen}; and {outside}" if seen else outside
-        for name, about in words.commands.items():
-            lines.append(f"complete -c gmed -f -n {_quoted(seen)} -a {name} -d {_quoted(about)}")
-        for name, about in words.options.items():
-            kind = f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
-            taking = " -r" if name in words.taking else ""
-            few = f" -f -a {_quoted(' '.join(words.values[name]))}" if name in words.values else ""
-            lines.append(f"complete -c gmed -n {_quoted(seen)} {kind}{taking}{few} -d {_quoted(about)}")
+        condition = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in path.split())
+        subcommands = " ".join(words.commands)
+        if subcommands:
+            none_yet = f"not __fish_seen_subcommand_from {subcommands}"
+            condition = f"{condition}; and {none_yet}" if condition else none_yet
+        for name, description in words.commands.items():
+            lines.append(f"complete -c gmed -f -n {_quote(condition)} -a {name} -d {_quote(description)}")
+        for name, description in words.options.items():
+            flag = f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
+            required = " -r" if name in words.taking else ""
+            values = f" -f -a {_quote(' '.join(words.values[name]))}" if name in words.values else ""
+            lines.append(f"complete -c gmed -n {_quote(condition)} {flag}{required}{values} -d {_quote(description)}")
         if names := " ".join((*words.first, *words.further)):
-            alone = "" if path in ACCEPTS_FILES else " -f"
-            lines.append(f"complete -c gmed{alone} -n {_quoted(seen)} -a {_quoted(names)}")
+            no_files = "" if path in ACCEPTS_FILES else " -f"
+            lines.append(f"complete -c gmed{no_files} -n {_quote(condition)} -a {_quote(names)}")
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 ACCEPTS_FILES = {"run", "table", "tune", "bench", "rm"}
-"""Commands whose names may also be those of files."""
+"""Commands whose arguments may be names or files."""
 
 SCRIPTS: dict[Shell, Callable[[dict[str, Words]], str]] = {Shell.bash: bash, Shell.zsh: zsh, Shell.fish: fish}

@@ -1,4 +1,4 @@
-"""How experiments look in a terminal: live progress on standard error, tables on standard output."""
+"""Terminal output: live progress on standard error, tables of results on standard output."""
 
 from __future__ import annotations
 
@@ -53,40 +53,40 @@ from gmed.tuning import TuningResult
 
 
 def render_table(table: Table, *, boxed: bool = False, gap: int = 2) -> RenderableType:
-    """Return a table under its title: in a box, or with a gap between columns; long text is broken, numbers never."""
+    """Return a table under its title, boxed or with a gap between columns; long text is wrapped, numbers never."""
     padding = (0, 1) if boxed else (0, gap, 0, 0)
-    headed = any(column.heading for column in table.columns)
-    made = RichTable(box=box.HEAVY_HEAD if boxed else None, padding=padding, show_header=headed)
+    has_header = any(column.heading for column in table.columns)
+    rich_table = RichTable(box=box.HEAVY_HEAD if boxed else None, padding=padding, show_header=has_header)
     for column in table.columns:
-        made.add_column(
+        rich_table.add_column(
             Text(column.heading),
             justify="right" if column.number else "left",
             overflow="fold",
             no_wrap=column.number,
         )
     for row in table.rows:
-        made.add_row(*map(_text, table.columns, row))
-    return Group(Text(table.title), made) if table.title else made
+        rich_table.add_row(*map(_text, table.columns, row))
+    return Group(Text(table.title), rich_table) if table.title else rich_table
 
 
 def _text(column: Column, cell: Cell) -> Text:
-    """What a cell shows; spaces at which a name can be broken may be typed, too."""
+    """Render a cell; code gets spaces after commas, where it can be wrapped and which users may type."""
     text = cell.text.replace(",", ", ") if column.code else cell.text
     return Text(text + cell.marks, style=cell.color or ("bold" if cell.strong else ""))
 
 
 DONE, EXIT_RUN_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED = 0, 1, 2, 130, 141
-"""Exit codes; the last is that of programs that SIGPIPE ends."""
+"""Exit codes; the last is that of a program ended by SIGPIPE."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that prints what it is given: brackets in a path or an error are not markup."""
+    """Create a console that prints text as it is: brackets in a path or an error are not markup."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
 @contextmanager
 def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
-    """A bar on standard error, from the first progress on; nothing where nobody is watching live."""
+    """Yield a callback that shows a bar on standard error, or one that does nothing if that is no terminal."""
     console = make_console(stderr=True)
     if not console.is_terminal:
         yield data.no_progress
@@ -106,7 +106,7 @@ def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
 
 
 class LiveProgress(Watcher):
-    """A bar over all runs and the mean so far of every method; plain lines where nobody is watching live."""
+    """A bar over all runs and the mean so far of every method; plain lines if the output is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -123,20 +123,22 @@ class LiveProgress(Watcher):
         self.live: Live | None = None
         self.decoding: data.Progress | None = None
         self.decoding_bar = ExitStack()
-        self.found: dict[str, list[float]] = {}
+        self.accuracies: dict[str, list[float]] = {}
         self.planned: dict[str, int] = {}
-        self.under_way: dict[str, float] = {}
+        self.running: dict[str, float] = {}
         self.finished = 0
-        self.waited = False
-        self.started = self.said = time.monotonic()
+        self.wait_announced = False
+        self.started = self.last_printed = time.monotonic()
 
     def preparing(self, done: int, total: int | None) -> None:
+        """Show the progress of decoding images."""
         if self.decoding is None:
             bar = progress_bar("decoding images", MofNCompleteColumn())
             self.decoding = self.decoding_bar.enter_context(bar)
         self.decoding(done, total)
 
     def start(self, todo: Sequence[RunSpec], kept: int) -> None:
+        """Start the bar over the runs to compute."""
         self.decoding_bar.close()
         if kept:
             self.console.print(f"{_runs(kept)} already in the store, {len(todo)} to compute")
@@ -152,42 +154,44 @@ class LiveProgress(Watcher):
             self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}")
 
     def waiting(self, runs: int) -> None:
-        if not self.waited:
+        """Announce once that another sweep is computing the remaining runs."""
+        if not self.wait_announced:
             self.console.print(f"another sweep is computing {_runs(runs)} of these; waiting for it")
-        self.waited = True
+        self.wait_announced = True
 
     def event(self, event: Event) -> None:
+        """Record the progress or the end of a run."""
         if isinstance(event, engine.Progress):
-            self.under_way[event.spec.key] = event.seen / event.total
+            self.running[event.spec.key] = event.seen / event.total
         else:
-            self.under_way.pop(event.spec.key, None)
+            self.running.pop(event.spec.key, None)
             self.finished += 1
             if isinstance(event, engine.Finished):
-                self.found.setdefault(event.spec.method.name, []).append(event.result.final_accuracy)
+                self.accuracies.setdefault(event.spec.method.name, []).append(event.result.final_accuracy)
             else:
                 self.console.print(f"failed: {event.spec}: {first_line(event.error)}")
-        self._tell()
+        self._refresh()
 
     def watched(self, spec: RunSpec) -> None:
+        """Count a watched run, which leaves no result."""
         self.finished += 1
-        self._tell()
+        self._refresh()
 
-    def _tell(self) -> None:
-        self.bar.update(self.task, completed=self.finished + sum(self.under_way.values()))
+    def _refresh(self) -> None:
+        self.bar.update(self.task, completed=self.finished + sum(self.running.values()))
         if self.live is not None:
             self.live.update(self._view())
-        elif time.monotonic() - self.said > 10:
-            self.said = time.monotonic()
-            self.console.print(
-                f"  {self.finished} of {_runs(sum(self.planned.values()))} after {self.said - self.started:.0f} s",
-            )
+        elif time.monotonic() - self.last_printed > 10:
+            self.last_printed = time.monotonic()
+            elapsed = self.last_printed - self.started
+            self.console.print(f"  {self.finished} of {_runs(sum(self.planned.values()))} after {elapsed:.0f} s")
 
     def _view(self) -> Group:
         table = Table([*texts("method so far"), *numbers("runs", "accuracy %")])
         for method, planned in self.planned.items():
-            found = self.found.get(method, [])
-            mean = f"{100 * sum(found) / len(found):.2f}" if found else MISSING
-            table.add(method, f"{len(found)}/{planned}", mean)
+            accuracies = self.accuracies.get(method, [])
+            mean = f"{100 * sum(accuracies) / len(accuracies):.2f}" if accuracies else MISSING
+            table.add(method, f"{len(accuracies)}/{planned}", mean)
         return Group(render_table(table), self.bar)
 
     def __enter__(self) -> LiveProgress:
@@ -202,67 +206,67 @@ class LiveProgress(Watcher):
 
 
 def show_results(console: Console, results: Results) -> None:
-    """The table of each benchmark: ours, the paper's, the difference, and below it the gains of editing."""
-    rows = results.rows()
-    for benchmark in dict.fromkeys(row.benchmark for row in rows):
-        own = [row for row in rows if row.benchmark == benchmark]
-        compared = any(row.published for row in own) or benchmark in BENCHMARKS
+    """Print a table per benchmark: measured and published accuracy, their difference, and the gains of editing."""
+    all_rows = results.rows()
+    for benchmark in dict.fromkeys(row.benchmark for row in all_rows):
+        rows = [row for row in all_rows if row.benchmark == benchmark]
+        compared = any(row.published for row in rows) or benchmark in BENCHMARKS
         difference = " (difference ± s.e.)" if compared else ""
         title = f"{benchmark}: final accuracy %, mean ± standard deviation{difference}"
-        beside = ("paper", "ours - paper") if compared else ()
-        table = Table([METHOD, *numbers("n", "ours", *beside)], title)
-        for row in own:
-            theirs = (published_cell(row), difference_cell(row)) if compared else ()
-            table.add(row.method, row.n, accuracy_cell(row), *theirs)
+        paper_headings = ("paper", "ours - paper") if compared else ()
+        table = Table([METHOD, *numbers("n", "ours", *paper_headings)], title)
+        for row in rows:
+            paper_cells = (published_cell(row), difference_cell(row)) if compared else ()
+            table.add(row.method, row.n, accuracy_cell(row), *paper_cells)
         console.print(render_table(table, boxed=True))
-        if any(row.missed for row in own):
+        if any(row.missed for row in rows):
             console.print("! more than two standard errors from the published mean")
-        gained = [(row, row.gain) for row in own if row.gain is not None]
-        for row, gain in gained:
+        gains = [(row, row.gain) for row in rows if row.gain is not None]
+        for row, gain in gains:
             console.print(f"{row.method} over {row.gain_over}: {format_gain(gain)}")
-        if gained:
+        if gains:
             console.print("(paired by seed; p: one-tailed t-test; d: mean / standard deviation)")
     for failure in results.failures:
         _show_failure(console, failure)
 
 
-def show_tuning(console: Console, found: TuningResult) -> None:
-    """Held-out accuracy over the grid: the first parameter down, the second, if there is one, across."""
-    down = list(dict.fromkeys(point[0] for point in found.scores))
-    across = list(dict.fromkeys(point[1:] for point in found.scores))
-    best = max(found.scores.values())
-    title = f"{found.benchmark} {found.method}: held-out accuracy % of the first tasks, seeds: {found.seeds}"
-    headings = (", ".join(f"{value:g}" for value in other) or "accuracy" for other in across)
-    table = Table(numbers(" \\ ".join(found.parameters), *headings), title)
-    for first in down:
-        scores = [found.scores[first, *other] for other in across]
+def show_tuning(console: Console, tuned: TuningResult) -> None:
+    """Print the held-out accuracy over the grid, the first parameter by row and the others by column."""
+    rows = list(dict.fromkeys(point[0] for point in tuned.scores))
+    columns = list(dict.fromkeys(point[1:] for point in tuned.scores))
+    best = max(tuned.scores.values())
+    title = f"{tuned.benchmark} {tuned.method}: held-out accuracy % of the first tasks, seeds: {tuned.seeds}"
+    headings = (", ".join(f"{value:g}" for value in other) or "accuracy" for other in columns)
+    table = Table(numbers(" \\ ".join(tuned.parameters), *headings), title)
+    for first in rows:
+        scores = [tuned.scores[first, *other] for other in columns]
         table.add(f"{first:g}", *(Cell(f"{value:.2f}", value, marks="*" * (value == best)) for value in scores))
     console.print(render_table(table))
-    point = max(found.scores, key=lambda point: found.scores[point])
-    values = ", ".join(f"{name} = {value:g}" for name, value in zip(found.parameters, point, strict=True))
-    tied = sum(score == best for score in found.scores.values())
-    if tied == len(found.scores) > 1:
+    point = max(tuned.scores, key=lambda point: tuned.scores[point])
+    best_values = ", ".join(f"{name} = {value:g}" for name, value in zip(tuned.parameters, point, strict=True))
+    tied = sum(score == best for score in tuned.scores.values())
+    if tied == len(tuned.scores) > 1:
         console.print("All candidates score the same: there are too few held-out examples to choose by.")
     chosen = "chosen" if tied == 1 else f"best; the first of these {tied} is chosen"
-    console.print(f"* {chosen}: {values}. Use it as '{found.method}(tuned)'.")
-    if found.failures:
-        console.print(f"{_runs(len(found.failures))} failed; one that diverged counts as 0, others must be run again")
+    console.print(f"* {chosen}: {best_values}. Use it as '{tuned.method}(tuned)'.")
+    if tuned.failures:
+        console.print(f"{_runs(len(tuned.failures))} failed; one that diverged counts as 0, others must be run again")
 
 
 MATRIX_METRICS = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
 ONLINE_METRICS = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_mb"
-"""Metrics in the order they are shown: those of the accuracy matrix, and those of learning itself."""
+"""Metrics in display order: those of the accuracy matrix, and those of training."""
 
 IN_PERCENT = {*MATRIX_METRICS, "prequential"}
 
 
 def show_metrics(console: Console, results: Results) -> None:
-    """Means over seeds of all metrics, and what to do about those that were not measured."""
+    """Print the mean of each metric over seeds, and how to measure those that are missing."""
     for benchmark in dict.fromkeys(run.benchmark for run in results.runs):
-        found: dict[str, list[Metrics]] = {}
+        by_method: dict[str, list[Metrics]] = {}
         for run in results.runs:
             if run.benchmark == benchmark:
-                found.setdefault(run.method, []).append(Metrics.of(run))
+                by_method.setdefault(run.method, []).append(Metrics.of(run))
         titles = (
             "means in %",
             "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
@@ -270,13 +274,13 @@ def show_metrics(console: Console, results: Results) -> None:
         for title, names in zip(titles, (MATRIX_METRICS, ONLINE_METRICS), strict=True):
             headings = (name.replace("_", "\n") for name in ("n", *names))
             table = Table([METHOD, *numbers(*headings)], f"{benchmark}: {title}")
-            for method, runs in found.items():
+            for method, runs in by_method.items():
                 table.add(method, len(runs), *(_mean(runs, name) for name in names))
             console.print(render_table(table, gap=1))
     older = sum(run.untrained is None or run.passes is None for run in results.runs)
     if older:
-        what = "forward transfer and passes are not known of the older ones"
-        console.print(f"{what} ({_runs(older)});\n  gmed run --rerun computes runs anew")
+        note = "forward transfer and passes are not known of the older ones"
+        console.print(f"{note} ({_runs(older)});\n  gmed run --rerun computes runs anew")
     if any(run.prequential is None for run in results.runs):
         console.print("prequential accuracy is measured by gmed run --prequential")
 
@@ -286,46 +290,46 @@ def _mean(runs: Sequence[Metrics], name: str) -> str:
     return "-" if math.isnan(mean) else f"{100 * mean if name in IN_PERCENT else mean:.2f}"
 
 
-def show_reproduction(console: Console, found: Reproduction) -> None:
-    """A table of the paper beside ours, column by column, then its comparisons."""
-    target = found.target
-    console.print(f"{target.table}: {target.title}.{' ' + QUICK_WARNING if found.quick else ''}")
-    for benchmark in dict.fromkeys(row.cell.benchmark for row in found.rows):
+def show_reproduction(console: Console, reproduction: Reproduction) -> None:
+    """Print a table of the paper beside the measured results, benchmark by benchmark, then its comparisons."""
+    target = reproduction.target
+    console.print(f"{target.table}: {target.title}.{' ' + QUICK_WARNING if reproduction.quick else ''}")
+    for benchmark in dict.fromkeys(row.cell.benchmark for row in reproduction.rows):
         table = Table([METHOD, *numbers("n", "ours", "paper", "difference [95 %]")], f"{benchmark}: accuracy %")
-        for row in found.rows:
+        for row in reproduction.rows:
             if row.cell.benchmark == benchmark:
-                paper, apart = row.cell.published, row.difference
-                interval = "" if math.isnan(apart.low) else f" [{apart.low:+.2f}, {apart.high:+.2f}]"
-                printed = Cell(spread(paper.mean, paper.std), paper.mean, marks=paper.marks)
-                ours = spread(row.mean, row.std)
-                table.add(row.cell.method, row.n, ours, printed, f"{apart.mean:+.2f}{interval}")
+                paper, difference = row.cell.published, row.difference
+                interval = "" if math.isnan(difference.low) else f" [{difference.low:+.2f}, {difference.high:+.2f}]"
+                published = Cell(spread(paper.mean, paper.std), paper.mean, marks=paper.marks)
+                measured = spread(row.mean, row.std)
+                table.add(row.cell.method, row.n, measured, published, f"{difference.mean:+.2f}{interval}")
         console.print(render_table(table, boxed=True))
-    if found.rows:
-        console.print(f"({_describe_intervals(found)})")
-    for c in found.comparisons:
-        _show_comparison(console, c, len(found.comparisons))
-    if found.comparisons and not found.quick:
+    if reproduction.rows:
+        console.print(f"({_describe_intervals(reproduction)})")
+    for c in reproduction.comparisons:
+        _show_comparison(console, c, len(reproduction.comparisons))
+    if reproduction.comparisons and not reproduction.quick:
         console.print(
             f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
         )
-    for c in found.best:
+    for c in reproduction.best:
         console.print(f"The best edited method against the previous best, by {c.chosen}:")
-        _show_comparison(console, c, len(found.best))
-    if found.best:
-        level = "" if found.quick else f"† p < {max(target.levels):g}; "
+        _show_comparison(console, c, len(reproduction.best))
+    if reproduction.best:
+        level = "" if reproduction.quick else f"† p < {max(target.levels):g}; "
         console.print(f"({level}where our means choose, the difference is flattered by the choice)")
-    for benchmark, why in found.missing.items():
-        console.print(f"left out: {benchmark}: {why}")
-    for failure in found.results.failures:
+    for benchmark, reason in reproduction.missing.items():
+        console.print(f"left out: {benchmark}: {reason}")
+    for failure in reproduction.results.failures:
         _show_failure(console, failure)
 
 
-def _describe_intervals(found: Reproduction) -> str:
-    """What the intervals of differences from the paper are made of."""
-    published = [row.cell.published for row in found.rows]
+def _describe_intervals(reproduction: Reproduction) -> str:
+    """Describe which runs the confidence intervals of differences from the paper account for."""
+    published = [row.cell.published for row in reproduction.rows]
     if all(number.std is None for number in published):
         return "the paper gives no standard deviations here: intervals are of our runs alone"
-    if any((number.where, number.quantity) == (found.target.table, "runs") for number in quantities()):
+    if any((number.where, number.quantity) == (reproduction.target.table, "runs") for number in quantities()):
         return "intervals are of our runs and the paper's"
     counts = " or ".join(str(n) for n in sorted({number.n for number in published if number.n}))
     return f"the paper does not say over how many runs this table is; intervals take it to be {counts}"
@@ -334,8 +338,8 @@ def _describe_intervals(found: Reproduction) -> str:
 def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
     console.print(f"{c.benchmark}: {c.method} over {c.rival}: {format_gain(c.gain, c.marks)}")
     if c.published_gain is not None:
-        printed = "" if c.published_p is None else f", p = {c.published_p:g}"
-        console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{printed}")
+        p_text = "" if c.published_p is None else f", p = {c.published_p:g}"
+        console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{p_text}")
     if not math.isnan(c.gain.p):
         console.print(
             f"  permutation test p {p_value(c.permutation)}; p {p_value(c.corrected)} corrected for "
@@ -343,78 +347,78 @@ def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
         )
 
 
-def show_artifact(console: Console, found: ArtifactResult | Reproduction) -> None:
-    """A table or a figure of the paper: ours beside the published numbers, and the files that were written."""
-    if isinstance(found, Reproduction):
-        show_reproduction(console, found)
+def show_artifact(console: Console, result: ArtifactResult | Reproduction) -> None:
+    """Print a reproduced table or figure: measured beside published numbers, and the files that were written."""
+    if isinstance(result, Reproduction):
+        show_reproduction(console, result)
         return
-    if found.table is not None:
-        show_reproduction(console, found.table)
+    if result.table is not None:
+        show_reproduction(console, result.table)
     else:
-        study = found.study
-        console.print(f"{study.where}: {study.title}.{' ' + QUICK_WARNING if found.quick else ''}")
-    if found.numbers:
-        _show_numbers(console, found)
-    for c in found.comparisons:
-        _show_comparison(console, c, len(found.comparisons))
-    for note in found.notes:
+        study = result.study
+        console.print(f"{study.where}: {study.title}.{' ' + QUICK_WARNING if result.quick else ''}")
+    if result.numbers:
+        _show_numbers(console, result)
+    for c in result.comparisons:
+        _show_comparison(console, c, len(result.comparisons))
+    for note in result.notes:
         console.print(note)
-    if found.table is None:
-        for name, why in found.missing.items():
-            console.print(f"left out: {name}: {why}")
-    shown = found.table.failures if found.table is not None else []
-    for failure in found.failures:
-        if failure not in shown:
+    if result.table is None:
+        for name, reason in result.missing.items():
+            console.print(f"left out: {name}: {reason}")
+    already_shown = result.table.failures if result.table is not None else []
+    for failure in result.failures:
+        if failure not in already_shown:
             _show_failure(console, failure)
-    if found.files:
-        first, *others = found.files
+    if result.files:
+        first, *others = result.files
         console.print(", ".join([f"wrote {first}", *(path.suffix for path in others)]), soft_wrap=True)
 
 
-def _show_numbers(console: Console, found: ArtifactResult) -> None:
+def _show_numbers(console: Console, result: ArtifactResult) -> None:
     table = Table([*texts("benchmark", "quantity"), *numbers("n", "ours", "paper")])
-    for number in found.numbers:
+    for number in result.numbers:
         paper = MISSING if number.published is None else beside(number.published, number.published_std)
         table.add(number.benchmark, number.quantity, number.n, beside(number.mean, number.std), paper)
     console.print(render_table(table, boxed=True))
-    for number in found.numbers:
-        if (found_apart := number.difference) is not None and found_apart.low < found_apart.high:
+    for number in result.numbers:
+        if (difference := number.difference) is not None and difference.low < difference.high:
             console.print(
-                f"{number.benchmark}: {number.quantity}: {found_apart.mean:+.3g} from the paper's,\n"
-                f"  95 % interval [{found_apart.low:+.3g}, {found_apart.high:+.3g}], {number.n} runs"
+                f"{number.benchmark}: {number.quantity}: {difference.mean:+.3g} from the paper's,\n"
+                f"  95 % interval [{difference.low:+.3g}, {difference.high:+.3g}], {number.n} runs"
             )
 
 
-def show_artifact_status(console: Console, standings: Sequence[ArtifactStatus]) -> None:
-    """What can be reproduced: what it shows, the data it needs, and what is left to compute."""
+def show_artifact_status(console: Console, statuses: Sequence[ArtifactStatus]) -> None:
+    """Print the artifacts that can be reproduced, with what they show, their data sets and the remaining work."""
     headings = texts("target\n  in the paper", "shows\n  data sets"), numbers("runs stored\nseeds", "time\nleft")
     table = Table([*headings[0], *headings[1]])
-    for standing in standings:
-        study = standing.study
-        sets = " ".join(name if here else f"{name}*" for name, here in standing.data.items())
-        stored = f"{standing.stored if standing.kept else '-'}/{standing.needed}"
-        stored += f"\n{' to '.join(map(str, sorted(set(standing.seeds))))}"
-        first, second = f"{study.name}\n  {study.where.split(',')[0]}", f"{study.title}\n  {sets}"
-        table.add(first, second, stored, _time_left(standing))
+    for status in statuses:
+        study = status.study
+        datasets = " ".join(name if available else f"{name}*" for name, available in status.data.items())
+        stored = f"{status.stored if status.kept else '-'}/{status.needed}"
+        stored += f"\n{' to '.join(map(str, sorted(set(status.seeds))))}"
+        first, second = f"{study.name}\n  {study.where.split(',')[0]}", f"{study.title}\n  {datasets}"
+        table.add(first, second, stored, _time_left(status))
     console.print(render_table(table, gap=1))
     notes = {
         "* not here; gmed data says how to get it. Time is of what can be run here.": any(
-            not here for standing in standings for here in standing.data.values()
+            not available for status in statuses for available in status.data.values()
         ),
-        "- run anew every time, and not stored.": not all(standing.kept for standing in standings),
-        "? not known, + and more that is not known.": any(standing.unknown for standing in standings),
+        "- run anew every time, and not stored.": not all(status.kept for status in statuses),
+        "? not known, + and more that is not known.": any(status.unknown for status in statuses),
         "gmed reproduce TARGET computes what is left, --quick a small version.": True,
     }
-    for note, wanted in notes.items():
-        if wanted:
+    for note, applies in notes.items():
+        if applies:
             console.print(note)
 
 
-def _time_left(standing: ArtifactStatus) -> str:
-    known = duration(standing.seconds) if standing.seconds else ""
-    if standing.unknown:
+def _time_left(status: ArtifactStatus) -> str:
+    known = duration(status.seconds) if status.seconds else ""
+    if status.unknown:
         return f"{known}+" if known else "?"
-    return known or ("none here" if standing.elsewhere else "none")
+    return known or ("none here" if status.elsewhere else "none")
 
 
 def _show_failure(console: Console, failure: Failure) -> None:
@@ -422,21 +426,21 @@ def _show_failure(console: Console, failure: Failure) -> None:
 
 
 def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[str, str]) -> None:
-    """What was measured, a line for each method and number of learners."""
+    """Print the measured speeds, one line per method and number of learners."""
     headings = "learners", "ms", "steps/s", "times as fast", "memory"
     table = Table([METHOD, *numbers(*headings)], f"{speeds[0].benchmark}: milliseconds per step of one learner")
     for speed in speeds:
         learners = f"{speed.replicas} together" if speed.replicas else "plain loop"
         memory = f"{speed.peak_bytes / 2**30:.1f} GiB" if speed.peak_bytes else MISSING
-        each = f"{speed.milliseconds:.3f}", f"{1000 / speed.milliseconds:,.0f}", f"{speed.ratio:.1f}"
-        table.add(speed.method, learners, *each, memory)
+        cells = f"{speed.milliseconds:.3f}", f"{1000 / speed.milliseconds:,.0f}", f"{speed.ratio:.1f}"
+        table.add(speed.method, learners, *cells, memory)
     console.print(render_table(table, boxed=True))
     by_stage = [speed for speed in speeds if speed.stages]
     names = list(dict.fromkeys(stage for speed in by_stage for stage in speed.stages or ()))
     table = Table([METHOD, *numbers(*names)], "by stage, in a loop of its own")
     for speed in by_stage:
-        found = speed.stages or {}
-        table.add(speed.method, *(f"{found[name]:.3f}" if name in found else MISSING for name in names))
+        stages = speed.stages or {}
+        table.add(speed.method, *(f"{stages[name]:.3f}" if name in stages else MISSING for name in names))
     console.print(render_table(table, boxed=True))
     console.print(", ".join(f"{name} {value}" for name, value in environment.items()))
 

@@ -1,4 +1,4 @@
-"""The command line of data sets: gmed data ..."""
+"""Commands for data sets: gmed data, data fetch, data verify, data remove."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def data(context: typer.Context) -> None:
     """List data sets: where each is, or how to get it."""
     if context.invoked_subcommand:
         return
-    shown = Table(texts("name", "images", "disk"))
+    table = Table(texts("name", "images", "disk"))
     for entry in DATASETS.values():
-        shown.add(entry.name, entry.images, entry.disk)
+        table.add(entry.name, entry.images, entry.disk)
     console = make_console()
-    console.print(render_table(shown))
+    console.print(render_table(table))
     console.print()
     for entry in DATASETS.values():
         try:
@@ -57,10 +57,10 @@ def data_verify(
 ) -> None:
     """Read and check every file of a data set."""
     folder = Path(data_dir) if data_dir else None
-    console, bad = make_console(), False
+    console, failed = make_console(), False
     for entry in [get_dataset_info(name)] if name else DATASETS.values():
         try:
-            where = entry.find(folder)
+            location = entry.find(folder)
         except DataError:
             if name:
                 raise
@@ -68,14 +68,14 @@ def data_verify(
             continue
         try:
             with progress_bar(entry.name, MofNCompleteColumn()) as progress:
-                found = entry.verify(folder, progress)
+                dataset = entry.verify(folder, progress)
         except DataError as error:
             print(f"gmed: {error}", file=sys.stderr)
-            bad = True
+            failed = True
         else:
-            images = f"{len(found.y_train):,} + {len(found.y_test):,} images, {found.num_classes} classes"
-            console.print(f"{entry.name}: sound, {images}, in {where}", soft_wrap=True)
-    raise typer.Exit(EXIT_USAGE if bad else DONE)
+            images = f"{len(dataset.y_train):,} + {len(dataset.y_test):,} images, {dataset.num_classes} classes"
+            console.print(f"{entry.name}: sound, {images}, in {location}", soft_wrap=True)
+    raise typer.Exit(EXIT_USAGE if failed else DONE)
 
 
 @data_app.command("remove")

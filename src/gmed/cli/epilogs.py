@@ -1,4 +1,4 @@
-"""What to type, at the end of each command's help."""
+"""Examples at the end of each command's help."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ EXAMPLES = {
         "gmed completion fish > ~/.config/fish/completions/gmed.fish",
     ],
 }
-"""By command, those first that are used most."""
+"""Examples by command, the most used commands first."""
 
 
 class OrderedGroup(TyperGroup):
-    """The program, whose help lists commands as they are listed here."""
+    """A command group whose help lists commands in the order of :data:`EXAMPLES`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands in the order of :data:`EXAMPLES`."""
         return sorted(self.commands, key=list(EXAMPLES).index)
 
 
 def register_epilogs(app: typer.Typer, path: str = "") -> None:
-    """Put them below the help of the program, and of the commands and groups that it has."""
+    """Add the examples to the help of the program and of its commands and groups."""
     app.info.epilog = _epilog(path)
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")

@@ -1,4 +1,4 @@
-"""How the program ends: errors in one line and an exit code, also where its output cannot be written."""
+"""Error handling of the program: errors in one line and an exit code, even if the output cannot be written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OutputError(Exception):
 
 
 class CheckedOutput:
-    """A stream whose errors cannot be taken for those of a file, and are not swallowed on the way up."""
+    """A stream that raises :class:`OutputError`, which is neither mistaken for a file error nor swallowed."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self.stream, self.name = stream, name
@@ -32,14 +32,17 @@ class CheckedOutput:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
+        """Write text to the stream."""
         with self._checked():
             return self.stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
+        """Write lines to the stream."""
         with self._checked():
             self.stream.writelines(lines)
 
     def flush(self) -> None:
+        """Flush the stream."""
         with self._checked():
             self.stream.flush()
 
@@ -51,27 +54,27 @@ class CheckedOutput:
             raise OutputError(self.name, error) from error
 
     def silence(self) -> None:
-        """Let what is still to be written go nowhere, so that the interpreter does not fail on it as it ends."""
+        """Discard the remaining output, so that the interpreter does not fail on it at exit."""
         with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.stream.fileno())
-            os.close(nowhere)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self.stream.fileno())
+            os.close(devnull)
 
 
 def run_program(program: Callable[[], object]) -> None:
-    """Run the command line and end as the documentation says.
+    """Run the command line and exit as documented.
 
-    An error made on purpose becomes one line and exit code 2. A reader that closes the pipe ends the program with 141,
-    as it ends others; any other stream that cannot be written is an error.
+    A :class:`~gmed.errors.GmedError` becomes one line and exit code 2. If the reader closes the pipe, the exit code is
+    141, as for other programs; any other output that cannot be written is an error.
     """
-    before = sys.stdout, sys.stderr
+    original = sys.stdout, sys.stderr
     streams = [
         None if stream is None else CheckedOutput(stream, name)
-        for stream, name in zip(before, ("standard output", "standard error"), strict=True)
+        for stream, name in zip(original, ("standard output", "standard error"), strict=True)
     ]
     sys.stdout, sys.stderr = streams
     try:
-        with _plain_warnings():
+        with _one_line_warnings():
             _run(program)
     except OutputError as error:
         for stream in filter(None, streams):
@@ -85,7 +88,7 @@ def run_program(program: Callable[[], object]) -> None:
             print(f"gmed: {error}", file=sys.stderr, flush=True)
         sys.exit(EXIT_USAGE)
     finally:
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = original
 
 
 def _run(program: Callable[[], object]) -> None:
@@ -100,16 +103,16 @@ def _run(program: Callable[[], object]) -> None:
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Inside, a warning made on purpose is one line on standard error, and said once."""
+def _one_line_warnings() -> Iterator[None]:
+    """Print each distinct :class:`~gmed.errors.GmedWarning` of the block once, in one line on standard error."""
     with warnings.catch_warnings():
-        usual, said = warnings.showwarning, set[str]()
+        default, printed = warnings.showwarning, set[str]()
 
-        def show(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
             if not issubclass(category, GmedWarning):
-                usual(message, category, *where, **how)
-            elif str(message) not in said:
-                said.add(str(message))
+                default(message, category, *args, **kwargs)
+            elif str(message) not in printed:
+                printed.add(str(message))
                 print(f"gmed: {message}", file=sys.stderr)
 
         warnings.showwarning = show

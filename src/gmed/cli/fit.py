@@ -1,4 +1,4 @@
-"""The command line of one classifier: gmed fit, gmed predict."""
+"""Commands for a single classifier: gmed fit, gmed predict."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gmed.io.files import atomic_write, check_output_path, csv_cell
 from gmed.online import Settings
 from gmed.online.table_fit import Learned, TableFit, fit_table, predict_table
 
-USUAL = Settings()
+DEFAULTS = Settings()
 
 
 def register_fit(app: typer.Typer) -> None:
-    """Make them commands of the program."""
+    """Add ``fit`` and ``predict`` to the program."""
     app.command()(fit)
     app.command()(predict)
 
@@ -39,19 +39,19 @@ def fit(
     out: Annotated[str, typer.Option("--out", "-o", help="The file the model is written to")],
     drop: Drop = None,
     start: Annotated[str | None, typer.Option("--from", help="A model to go on from, with its settings")] = None,
-    memory: Annotated[int | None, typer.Option(help=f"Examples stored [{USUAL.memory}]")] = None,
-    alpha: Annotated[float | None, typer.Option(help=f"Stride of the edit, 0 for none [{USUAL.alpha:g}]")] = None,
-    beta: Annotated[float | None, typer.Option(help=f"How the edit holds losses down [{USUAL.beta:g}]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help=f"Of plain SGD [{USUAL.learning_rate:g}]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help=f"Rows in a step [{USUAL.batch_size}]")] = None,
-    updates_per_batch: Annotated[int | None, typer.Option(help=f"In a step [{USUAL.updates_per_batch}]")] = None,
-    replay_size: Annotated[int | None, typer.Option(help=f"Replayed with a batch [{USUAL.replay_size}]")] = None,
-    hidden: Annotated[int | None, typer.Option(help=f"Width of the two hidden layers [{USUAL.hidden}]")] = None,
+    memory: Annotated[int | None, typer.Option(help=f"Examples stored [{DEFAULTS.memory}]")] = None,
+    alpha: Annotated[float | None, typer.Option(help=f"Stride of the edit, 0 for none [{DEFAULTS.alpha:g}]")] = None,
+    beta: Annotated[float | None, typer.Option(help=f"How the edit holds losses down [{DEFAULTS.beta:g}]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=f"Of plain SGD [{DEFAULTS.learning_rate:g}]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help=f"Rows in a step [{DEFAULTS.batch_size}]")] = None,
+    updates_per_batch: Annotated[int | None, typer.Option(help=f"In a step [{DEFAULTS.updates_per_batch}]")] = None,
+    replay_size: Annotated[int | None, typer.Option(help=f"Replayed with a batch [{DEFAULTS.replay_size}]")] = None,
+    hidden: Annotated[int | None, typer.Option(help=f"Width of the two hidden layers [{DEFAULTS.hidden}]")] = None,
     seed: Annotated[int | None, typer.Option(help="Every random choice follows from it [0]")] = None,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints")] = 60.0,
 ) -> None:
     """Learn to tell the classes of a table apart, row by row; a fit that was cut goes on where it was."""
-    given = {
+    options = {
         "memory": memory,
         "alpha": alpha,
         "beta": beta,
@@ -61,12 +61,12 @@ def fit(
         "replay_size": replay_size,
         "hidden": hidden,
     }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value is not None}
     if start is not None and (chosen or seed is not None):
         name = next(iter(chosen), "seed").replace("_", "-")
         raise UsageError(f"--{name} cannot be given with --from: the model goes on with the settings it has")
-    wanted = TableFit(
-        table=_existing(table),
+    job = TableFit(
+        table=_table_path(table),
         label=label,
         model=Path(out),
         drop=tuple(drop or ()),
@@ -74,13 +74,13 @@ def fit(
         seed=seed or 0,
         start=None if start is None else Path(start),
     )
-    check_output_path(wanted.model)
+    check_output_path(job.model)
     console = make_console(stderr=True)
     with graceful_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
-        every, told = checkpoint_every, _ProgressPrinter()
-        learned = fit_table(wanted, checkpoint_every=every, progress=progress, watch=told, stop=stop)
+        printer = _ProgressPrinter()
+        learned = fit_table(job, checkpoint_every=checkpoint_every, progress=progress, watch=printer, stop=stop)
     if learned.repeated:
-        console.print(f"{wanted.model.resolve()} was made by this very fit; nothing was learned again", soft_wrap=True)
+        console.print(f"{job.model.resolve()} was made by this very fit; nothing was learned again", soft_wrap=True)
     if learned.resumed:
         console.print(f"went on after row {learned.resumed:,}")
     if not learned.finished:
@@ -89,7 +89,7 @@ def fit(
     classes = len(learned.classifier.labels.met)
     console.print(
         f"{learned.rows:,} rows, {classes} classes; {learned.right / learned.rows:.1%} were right before they were "
-        f"learned from. The model is in {wanted.model.resolve()}",
+        f"learned from. The model is in {job.model.resolve()}",
         soft_wrap=True,
     )
 
@@ -101,36 +101,37 @@ def predict(
     proba: Annotated[bool, typer.Option("--proba", help="The probability of every class too")] = False,
 ) -> None:
     """Predict the class of every row of a table."""
-    path = _existing(table)
-    rows = right = judged = 0
-    begun = False
+    path = _table_path(table)
+    rows = correct = labeled = 0
+    header_written = False
     if out is not None:
         check_output_path(Path(out))
-    with progress_bar("predicting", DownloadColumn()) as progress, _opened(out) as file:
+    with progress_bar("predicting", DownloadColumn()) as progress, _open_output(out) as file:
         writer = csv.writer(file, lineterminator="\n")
         for classifier, scores, labels in predict_table(Path(model), path, progress):
             classes = classifier.labels.classes
-            if not begun:
+            if not header_written:
                 writer.writerow(["prediction", *(f"p({name})" for name in classes.tolist() if proba)])
-            begun = True
-            found = classes[scores.argmax(1)].tolist()
-            shares = scipy.special.softmax(scores.astype(float), axis=1) if proba else [()] * len(found)
+            header_written = True
+            predictions = classes[scores.argmax(1)].tolist()
+            probabilities = scipy.special.softmax(scores.astype(float), axis=1) if proba else [()] * len(predictions)
             writer.writerows(
-                [csv_cell(name), *(f"{share:.6g}" for share in row)] for name, row in zip(found, shares, strict=True)
+                [csv_cell(name), *(f"{p:.6g}" for p in row)]
+                for name, row in zip(predictions, probabilities, strict=True)
             )
-            rows += len(found)
-            judged += len(labels)
-            right += sum(str(name) == label for name, label in zip(found, labels, strict=False))
+            rows += len(predictions)
+            labeled += len(labels)
+            correct += sum(str(name) == label for name, label in zip(predictions, labels, strict=False))
         if not rows:
             raise DataError(f"{path}: there are no rows in it.")
-    if judged:
-        make_console(stderr=True).print(f"{right / judged:.1%} of {judged:,} rows are as the table says")
+    if labeled:
+        make_console(stderr=True).print(f"{correct / labeled:.1%} of {labeled:,} rows are as the table says")
     raise typer.Exit(DONE)
 
 
 @contextmanager
-def _opened(out: str | None) -> Iterator[TextIO]:
-    """Where text goes: a file that is there when it is complete, or standard output."""
+def _open_output(out: str | None) -> Iterator[TextIO]:
+    """Open a file that appears when it is complete, or standard output."""
     if out is None:
         yield sys.stdout
         return
@@ -141,37 +142,40 @@ def _opened(out: str | None) -> Iterator[TextIO]:
 
 
 class _ProgressPrinter:
-    """A line now and then, where nobody is watching live."""
+    """Prints a line every ten seconds if the output is no terminal."""
 
     def __init__(self) -> None:
-        self.console, self.said = make_console(stderr=True), time.monotonic()
+        self.console, self.last_printed = make_console(stderr=True), time.monotonic()
 
     def __call__(self, learned: Learned) -> None:
-        if not self.console.is_terminal and time.monotonic() - self.said > 10:
-            self.said = time.monotonic()
+        if not self.console.is_terminal and time.monotonic() - self.last_printed > 10:
+            self.last_printed = time.monotonic()
             self.console.print(f"  {learned.rows:,} rows, {learned.right / learned.rows:.1%} right before learning")
 
 
 @contextmanager
 def graceful_stop() -> Iterator[Callable[[], bool]]:
-    """Inside, Ctrl-C and a request to terminate wait for the end of a step; the second is not waited for."""
-    asked = False
+    """Defer SIGINT and SIGTERM to the end of a step; a second signal interrupts at once.
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+    Yields a function that returns whether a stop was requested.
+    """
+    requested = False
+
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested:
             raise KeyboardInterrupt
-        asked = True
+        requested = True
 
-    before = {kind: signal.signal(kind, ask) for kind in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {kind: signal.signal(kind, request_stop) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: requested
     finally:
-        for kind, handler in before.items():
+        for kind, handler in handlers.items():
             signal.signal(kind, handler)
 
 
-def _existing(table: str) -> Path:
+def _table_path(table: str) -> Path:
     path = Path(table)
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise UsageError(f"{table}: a table is a .csv or a .parquet file")

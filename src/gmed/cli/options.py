@@ -1,4 +1,4 @@
-"""Options that several commands share; those of a run are declared by :class:`gmed.Experiment`."""
+"""Options shared by several commands; those of a run are declared by :class:`gmed.Experiment`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gmed.engine import load_extension
 from gmed.experiment import run_options
 
 
-def _load(paths: list[str] | None) -> list[str] | None:
+def _load_extensions(paths: list[str] | None) -> list[str] | None:
     for path in paths or []:
         load_extension(path)
     return paths
 
 
-_AT_THE_COMMAND_LINE: dict[str, Any] = {
+_OPTION_TYPES: dict[str, Any] = {
     "memory": int,
     "workers": int,
     "checkpoint_every": float,
     "drop": list[str],
     "extensions": list[str],
 }
-"""Types of options that are not text; true or false becomes a flag."""
+"""Types of options that are not text; boolean options are flags."""
 
 
 def _option(name: str) -> Any:
@@ -34,28 +34,31 @@ def _option(name: str) -> Any:
     flag = option.flag or f"--{name.replace('_', '-')}"
     if bool in option.types:
         return Annotated[bool, typer.Option(flag, help=option.help)]
-    callback = _load if name == "extensions" else None  # as the option is read, before the command begins
-    kind = _AT_THE_COMMAND_LINE.get(name, str)
+    callback = _load_extensions if name == "extensions" else None  # runs while options are parsed
+    kind = _OPTION_TYPES.get(name, str)
     return Annotated[kind | None, typer.Option(flag, help=option.help, callback=callback)]
 
 
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of a run, by default all; those that are typed come as a mapping ``options``."""
+    """Add the named options of a run, by default all, to a command.
 
-    def wrapped(command: Callable[..., None]) -> Callable[..., None]:
-        taken = names or tuple(run_options())
+    Those that the user has set are passed to the command as the mapping ``options``.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        added_names = names or tuple(run_options())
 
         @wraps(command)
-        def called(**given: Any) -> None:
-            options = {name: given.pop(name) for name in taken}
-            typed = {name: value for name, value in options.items() if value is not None and value is not False}
-            command(**given, options=typed)
+        def wrapper(**arguments: Any) -> None:
+            options = {name: arguments.pop(name) for name in added_names}
+            set_by_user = {name: value for name, value in options.items() if value is not None and value is not False}
+            command(**arguments, options=set_by_user)
 
         hints = get_type_hints(command, include_extras=True)
-        own = [
+        parameters = [
             p.replace(annotation=hints[p.name]) for p in signature(command).parameters.values() if p.name != "options"
         ]
-        arguments = [p for p in own if p.default is Parameter.empty or _is_argument(p)]
+        positional = [p for p in parameters if p.default is Parameter.empty or _is_argument(p)]
         added = [
             Parameter(
                 name,
@@ -63,19 +66,19 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
                 default=False if bool in run_options()[name].types else None,
                 annotation=_option(name),
             )
-            for name in taken
+            for name in added_names
         ]
-        further = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own if p not in arguments]
-        found = signature(command).replace(parameters=[*arguments, *added, *further])
-        called.__signature__ = found  # type: ignore[attr-defined]
-        called.__annotations__ = {p.name: p.annotation for p in found.parameters.values()} | {"return": None}
-        return called
+        keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters if p not in positional]
+        extended = signature(command).replace(parameters=[*positional, *added, *keyword_only])
+        wrapper.__signature__ = extended  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in extended.parameters.values()} | {"return": None}
+        return wrapper
 
-    return wrapped
+    return decorate
 
 
 def _is_argument(parameter: Parameter) -> bool:
-    return any(isinstance(note, typer.models.ArgumentInfo) for note in parameter.annotation.__metadata__)
+    return any(isinstance(info, typer.models.ArgumentInfo) for info in parameter.annotation.__metadata__)
 
 
 Extension = _option("extensions")

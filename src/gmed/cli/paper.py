@@ -1,4 +1,4 @@
-"""The command line of the paper: gmed reproduce."""
+"""The command for the paper: gmed reproduce."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gmed.paper.status import artifact_status
 
 
 def register_reproduce(app: typer.Typer) -> None:
-    """Make it a command of the program."""
+    """Add ``reproduce`` to the program."""
     app.command("reproduce")(_reproduce)
 
 
@@ -50,50 +50,50 @@ def _reproduce(
         return
     if estimate is not None:
         raise UsageError("--estimate and --no-estimate go with --list")
-    how = {"store": default_store(), **options}
+    run_options = {"store": default_store(), **options}
     columns = [name.strip() for name in (benchmarks or "").split(",") if name.strip()]
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
     study = get_artifact(target)
-    console, opened = make_console(stderr=True), list[LiveProgress]()
+    console, displays = make_console(stderr=True), list[LiveProgress]()
 
     def watch() -> LiveProgress:
-        _close(opened)
-        opened.append(LiveProgress(console))
-        return opened[-1]
+        _close_all(displays)
+        displays.append(LiveProgress(console))
+        return displays[-1]
 
     try:
-        found = study.run(Request(columns, seeds, quick, Path(out), watch, how))
+        result = study.run(Request(columns, seeds, quick, Path(out), watch, run_options))
     except KeyboardInterrupt:
-        _close(opened)
-        kept = f"What is finished is kept in {how['store']}; the same command goes on from there."
-        console.print(f"Stopped. {kept if study.stored else 'Nothing of it is kept.'}")
+        _close_all(displays)
+        resume_hint = f"What is finished is kept in {run_options['store']}; the same command goes on from there."
+        console.print(f"Stopped. {resume_hint if study.stored else 'Nothing of it is kept.'}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
-        _close(opened)
+        _close_all(displays)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(result.to_dict(), indent=2))
     else:
-        show_artifact(make_console(), found)
-    raise typer.Exit(EXIT_RUN_FAILED if found.failures else DONE)
+        show_artifact(make_console(), result)
+    raise typer.Exit(EXIT_RUN_FAILED if result.failures else DONE)
 
 
-def _close(opened: list[LiveProgress]) -> None:
-    for progress in opened:
-        progress.__exit__(None, None, None)
-    opened.clear()
+def _close_all(displays: list[LiveProgress]) -> None:
+    for display in displays:
+        display.__exit__(None, None, None)
+    displays.clear()
 
 
 def _list(options: dict[str, Any], estimate: bool, as_json: bool) -> None:
     console = make_console(stderr=True)
 
-    def tell(benchmark: str, method: str) -> None:
+    def announce(benchmark: str, method: str) -> None:
         console.print(f"measuring {benchmark} {method}")
 
-    measure = tell if estimate else None
-    known = {name: options[name] for name in ("store", "data_dir", "device") if name in options}
-    standings = artifact_status(ARTIFACTS.values(), measure=measure, **known)
+    measure = announce if estimate else None
+    passed_on = {name: options[name] for name in ("store", "data_dir", "device") if name in options}
+    statuses = artifact_status(ARTIFACTS.values(), measure=measure, **passed_on)
     if as_json:
-        print(json.dumps([standing.to_dict() for standing in standings], indent=2))
+        print(json.dumps([status.to_dict() for status in statuses], indent=2))
     else:
-        show_artifact_status(make_console(), standings)
+        show_artifact_status(make_console(), statuses)

@@ -1,4 +1,4 @@
-"""The command line of reports: gmed report."""
+"""The command for reports: gmed report."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from gmed.results import Results
 
 
 class Format(StrEnum):
+    """The formats of a report."""
+
     html = "html"
     markdown = "markdown"
     latex = "latex"
@@ -42,7 +44,7 @@ TABLES: dict[Format, tuple[str, Callable[[Results], str]]] = {
 
 
 def register_report(app: typer.Typer) -> None:
-    """Make it a command of the program."""
+    """Add ``report`` to the program."""
     app.command("report")(_report)
 
 
@@ -81,8 +83,8 @@ def _report(
     require_folder(folder)
     check_output_path(file)
     if form is Format.html:
-        for named in model or []:
-            ModelRef.from_user(named)
+        for reference in model or []:
+            ModelRef.from_user(reference)
         if gallery:
             _watch(results, path, device, Path(data_dir) if data_dir else None)
         contents = collect(
@@ -101,11 +103,12 @@ def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> 
     console = make_console(stderr=True)
 
     @contextmanager
-    def shown(what: str) -> Iterator[Progress]:
-        console.print(f"watching {what}", soft_wrap=True)
+    def show_progress(run: str) -> Iterator[Progress]:
+        console.print(f"watching {run}", soft_wrap=True)
         with progress_bar("examples seen", MofNCompleteColumn()) as progress:
             yield progress
 
-    failed = watch_edits(results, store, device=resolve_device(device).type, data_dir=data_dir, shown=shown)
+    device_type = resolve_device(device).type
+    failed = watch_edits(results, store, device=device_type, data_dir=data_dir, shown=show_progress)
     for spec, error in failed.items():
         console.print(f"not watched: {spec}: {error}")

@@ -1,4 +1,4 @@
-"""The command line of stored runs: gmed runs, rm, export, merge."""
+"""Commands for stored runs: gmed runs, rm, export, merge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gmed.results.tables import MISSING, Table, numbers, texts
 
 
 def register_results(app: typer.Typer) -> None:
-    """Make them commands of the program."""
+    """Add ``runs``, ``rm``, ``export`` and ``merge`` to the program."""
     for command in (runs, rm, export, merge):
         app.command()(command)
 
@@ -43,20 +43,20 @@ def runs(
             console.print(f"  {first_line(failure.error)}")
         console.print(f"{len(results.failures)} failed")
         return
-    half = unfinished_runs(path)
+    unfinished = unfinished_runs(path)
     counts = {
         "finished": Counter((run.benchmark, run.method) for run in results.runs),
         "failed": Counter((failure.benchmark, failure.method) for failure in results.failures),
-        "half-finished": Counter(name for name in half if benchmark in (None, name[0])),
+        "half-finished": Counter(name for name in unfinished if benchmark in (None, name[0])),
     }
-    shown = Table([*texts("benchmark", "method"), *numbers(*counts)])
-    for name in dict.fromkeys(name for found in counts.values() for name in found):
-        shown.add(*name, *(found[name] or MISSING for found in counts.values()))
-    console.print(render_table(shown))
+    table = Table([*texts("benchmark", "method"), *numbers(*counts)])
+    for name in dict.fromkeys(name for counter in counts.values() for name in counter):
+        table.add(*name, *(counter[name] or MISSING for counter in counts.values()))
+    console.print(render_table(table))
     if outdated:
-        lacking = extensions_to_load(path)
-        said = f", or by parts to be loaded: {lacking}" if lacking else ""
-        console.print(f"{outdated} more were computed by other versions of their parts{said}")
+        extensions = extensions_to_load(path)
+        hint = f", or by parts to be loaded: {extensions}" if extensions else ""
+        console.print(f"{outdated} more were computed by other versions of their parts{hint}")
 
 
 def rm(
@@ -67,12 +67,12 @@ def rm(
     store: StoreFile = None,
 ) -> None:
     """Remove runs from the store; they are computed again when they are asked for."""
-    with Store(_existing(store)) as opened:
-        benchmark, *others = opened.benchmarks_named(benchmark)
+    with Store(_require_store(store)) as run_store:
+        benchmark, *others = run_store.benchmarks_named(benchmark)
         if others:
             raise UsageError(f"which of these? {', '.join(map(repr, (benchmark, *others)))}")
         names = [resolve(get_benchmark(benchmark), method).name for method in methods or []]
-        removed = opened.remove(benchmark, names, failed=failed)
+        removed = run_store.remove(benchmark, names, failed=failed)
     make_console().print(f"removed {removed} run{'' if removed == 1 else 's'}")
 
 
@@ -102,13 +102,13 @@ def merge(
         raise UsageError(f"{other}: cannot be read (not a file)")
     document = Document.read(file) if file.suffix == ".json" else None
     with document.load_results() if document else Store(other) as source, Store(store or default_store()) as target:
-        outdated_note = len(document.runs) - len(source.keys()) if document else 0
+        outdated = len(document.runs) - len(source.keys()) if document else 0
         merged = target.merge(source)
     console = make_console()
-    watched = f", and {merged.observed} of what was observed of runs" if merged.observed else ""
-    console.print(f"{merged.added} added, {merged.known} already here{watched}")
-    if outdated_note:
-        console.print(f"{outdated_note} left out: a part that computed them has changed or is not known here")
+    observed = f", and {merged.observed} of what was observed of runs" if merged.observed else ""
+    console.print(f"{merged.added} added, {merged.known} already here{observed}")
+    if outdated:
+        console.print(f"{outdated} left out: a part that computed them has changed or is not known here")
     for conflict in merged.conflicts:
         console.print(f"another result is here and was kept: {conflict}")
     if merged.damaged:
@@ -116,7 +116,7 @@ def merge(
     raise typer.Exit(EXIT_RUN_FAILED if merged.conflicts or merged.damaged else DONE)
 
 
-def _existing(store: str | None) -> str:
+def _require_store(store: str | None) -> str:
     path = store or default_store()
     if not Path(path).exists():
         raise UsageError(f"{path}: no results there yet; gmed run makes some")

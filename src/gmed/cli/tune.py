@@ -1,4 +1,4 @@
-"""The command line of tuning: gmed tune."""
+"""The command for tuning: gmed tune."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gmed.tuning import tune
 
 
 def register_tune(app: typer.Typer) -> None:
-    """Make it a command of the program."""
+    """Add ``tune`` to the program."""
     app.command("tune")(_tune)
 
 
@@ -32,18 +32,18 @@ def _tune(
     progress = LiveProgress(make_console(stderr=True))
     try:
         with progress:
-            found = tune(benchmark, method, seeds=seeds, store=path, watcher=progress, **options)
+            tuned = tune(benchmark, method, seeds=seeds, store=path, watcher=progress, **options)
     except KeyboardInterrupt:
         progress.console.print(f"Stopped. What was tried is kept in {path}; the same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
-        tuning_scores = [{**dict(zip(found.parameters, p, strict=True)), "score": s} for p, s in found.scores.items()]
+        tuning_scores = [{**dict(zip(tuned.parameters, p, strict=True)), "score": s} for p, s in tuned.scores.items()]
         print(
             json.dumps(
-                {"benchmark": found.benchmark, "method": method, "chosen": found.chosen, "tried": tuning_scores},
+                {"benchmark": tuned.benchmark, "method": method, "chosen": tuned.chosen, "tried": tuning_scores},
                 indent=2,
             )
         )
     else:
-        show_tuning(make_console(), found)
-    raise typer.Exit(EXIT_RUN_FAILED if found.failures else DONE)
+        show_tuning(make_console(), tuned)
+    raise typer.Exit(EXIT_RUN_FAILED if tuned.failures else DONE)

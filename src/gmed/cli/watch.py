@@ -1,4 +1,4 @@
-"""The command line of watching: gmed watch."""
+"""The command for watching sweeps: gmed watch."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, estimat
 from gmed.results.store import Timing
 from gmed.results.tables import MISSING, Table, numbers, texts
 
-EVERY = 1.0
-"""Seconds between two looks."""
+POLL_SECONDS = 1.0
+"""Seconds between two reads of the store."""
 
-LINES = 12
-"""Runs under way that are shown, a line each."""
+MAX_LINES = 12
+"""The maximum number of running or failed runs shown, one line each."""
 
 
 def register_watch(app: typer.Typer) -> None:
-    """Make it a command of the program."""
+    """Add ``watch`` to the program."""
     app.command("watch")(_watch)
 
 
@@ -46,8 +46,8 @@ def _watch(
     path, console = store or default_store(), make_console()
     if not Path(path).exists():
         raise UsageError(f"{path}: no results there yet; gmed run makes some")
-    with Store(path) as opened:
-        sweeps, timings = active_sweeps(opened), opened.timings()
+    with Store(path) as run_store:
+        sweeps, timings = active_sweeps(run_store), run_store.timings()
         if not sweeps:
             console.print(f"no sweep is computing into {path}")
             raise typer.Exit(DONE)
@@ -57,8 +57,8 @@ def _watch(
         try:
             with Live(view(sweeps, timings), console=console, refresh_per_second=2) as live:
                 while sweeps:
-                    time.sleep(EVERY)
-                    sweeps, timings = active_sweeps(opened), opened.timings()
+                    time.sleep(POLL_SECONDS)
+                    sweeps, timings = active_sweeps(run_store), run_store.timings()
                     if sweeps:
                         live.update(view(sweeps, timings))
         except KeyboardInterrupt:  # the sweep goes on
@@ -67,49 +67,51 @@ def _watch(
 
 
 def view(sweeps: Sequence[SweepStatus], timings: Sequence[Timing]) -> Group:
-    """All sweeps: how far each is, its methods' means so far, and its runs under way."""
-    return Group(*(part for sweep in sweeps for part in _one(sweep, timings)))
+    """Return a view of all sweeps: the progress of each, the means of its methods so far, and its current runs."""
+    return Group(*(part for sweep in sweeps for part in _sweep_parts(sweep, timings)))
 
 
-def _one(sweep: SweepStatus, timings: Sequence[Timing]) -> list[RenderableType]:
+def _sweep_parts(sweep: SweepStatus, timings: Sequence[Timing]) -> list[RenderableType]:
     ended, left = sum(run.ended for run in sweep.runs), estimate_remaining(sweep, timings)
-    passed = max(0.0, time.time() - sweep.began)
-    when = "" if left is None else f", about {duration(left)} left, ends {ending(left)}"
-    head = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {duration(passed)}{when}")
+    elapsed = max(0.0, time.time() - sweep.began)
+    remaining = "" if left is None else f", about {duration(left)} left, ends {ending(left)}"
+    headline = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {duration(elapsed)}{remaining}")
     failed = [(run, first_line(run.error)) for run in sweep.runs if run.error is not None]
-    parts: list[RenderableType] = [head]
-    if working := [run for run in sweep.runs if not run.ended and run.done > 0]:
-        parts.append(_working(working))
-    parts += [Text(f"failed: {run.benchmark} {run.method} seed {run.seed}: {why}") for run, why in failed[:LINES]]
-    parts.append(_means(sweep.runs))  # the longest last: a terminal may not have room for all of it
+    parts: list[RenderableType] = [headline]
+    if running := [run for run in sweep.runs if not run.ended and run.done > 0]:
+        parts.append(_progress_bars(running))
+    parts += [
+        Text(f"failed: {run.benchmark} {run.method} seed {run.seed}: {reason}") for run, reason in failed[:MAX_LINES]
+    ]
+    parts.append(_means(sweep.runs))  # the longest part is last: a terminal may cut it off
     return parts
 
 
 def _means(runs: Sequence[RunStatus]) -> RenderableType:
     table = Table([*texts("benchmark", "method so far"), *numbers("runs", "accuracy %")])
-    kinds: dict[tuple[str, str], list[RunStatus]] = {}
+    groups: dict[tuple[str, str], list[RunStatus]] = {}
     for run in runs:
-        kinds.setdefault((run.benchmark, run.method), []).append(run)
-    for (benchmark, method), own in kinds.items():
-        found = [run.accuracy for run in own if run.accuracy is not None]
-        mean = f"{100 * fmean(found):.2f}" if found else MISSING
-        table.add(benchmark, method, f"{sum(run.ended for run in own)}/{len(own)}", mean)
+        groups.setdefault((run.benchmark, run.method), []).append(run)
+    for (benchmark, method), group in groups.items():
+        accuracies = [run.accuracy for run in group if run.accuracy is not None]
+        mean = f"{100 * fmean(accuracies):.2f}" if accuracies else MISSING
+        table.add(benchmark, method, f"{sum(run.ended for run in group)}/{len(group)}", mean)
     return render_table(table)
 
 
-def _working(runs: Sequence[RunStatus]) -> RenderableType:
-    """A bar for each run: no table of results, but rows of what is drawn."""
+def _progress_bars(runs: Sequence[RunStatus]) -> RenderableType:
+    """Return a progress bar for each run, in a grid, because the cells of :class:`Table` are text."""
     rows = RichTable.grid(padding=(0, 2, 0, 0))
-    for run in runs[:LINES]:
+    for run in runs[:MAX_LINES]:
         bar = ProgressBar(total=1.0, completed=run.done, width=24)
         rows.add_row(Text(f"{run.method} seed {run.seed}"), bar, f"{100 * run.done:.0f} %")
-    if len(runs) > LINES:
-        rows.add_row(f"and {len(runs) - LINES} more", "", "")
+    if len(runs) > MAX_LINES:
+        rows.add_row(f"and {len(runs) - MAX_LINES} more", "", "")
     return rows
 
 
 def ending(seconds: float, now: datetime | None = None) -> str:
-    """When something ends that takes so long from now, on the clock here.
+    """Return the local time at which something ends that takes ``seconds`` from now.
 
     >>> ending(3600, datetime(2026, 1, 1, 12, 30)), ending(100_000, datetime(2026, 1, 1, 12, 30))
     ('at 13:30', 'on Fri 2 Jan at 16:16')
