@@ -1,8 +1,8 @@
 """Results and files recorded once: today's code must reproduce the results and read the files.
 
-Bit for bit on the processors and torch that recorded them. Elsewhere within 0.3 points of accuracy, or within twice what
-the same code differs between the two recorded processors where that is more: some methods amplify the last bits of a
-step, up to 7.5 points for one seed.
+Bit for bit on the processors and torch that recorded them. Elsewhere within 0.3 points of accuracy, or within twice
+what the same code differs between the two recorded processors where that is more: some methods amplify the last bits of
+a step, by up to 7.5 points for one seed.
 
     python tests/golden/test_golden.py     records anew (only where a change of results is meant, and explained)
 """

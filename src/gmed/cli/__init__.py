@@ -2,7 +2,20 @@
 
 
 def main() -> None:
-    """Run the command line."""
-    from gmed.cli.app import main as run
+    """Run the command line. What can be answered without torch is, at once."""
+    import sys
 
-    run()
+    from gmed.cli.exit import run_program
+    from gmed.cli.static import answer
+
+    answered = False
+
+    def try_answer() -> None:
+        nonlocal answered
+        answered = answer(sys.argv[1:])
+
+    run_program(try_answer)
+    if not answered:
+        from gmed.cli.app import main as run
+
+        run()

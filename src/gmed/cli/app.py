@@ -19,21 +19,11 @@ import typer
 from gmed._version import __version__
 from gmed.callbacks import Watcher
 from gmed.cli.completion import register_completion
-from gmed.cli.console import (
-    DONE,
-    EXIT_INTERRUPTED,
-    EXIT_RUN_FAILED,
-    LiveProgress,
-    make_console,
-    render_table,
-    show_metrics,
-    show_results,
-    show_speeds,
-)
+from gmed.cli.console import LiveProgress, make_console, render_table, show_metrics, show_results, show_speeds
 from gmed.cli.data import data_app
 from gmed.cli.doctor import register_doctor
 from gmed.cli.epilogs import OrderedGroup, register_epilogs
-from gmed.cli.exit import run_program
+from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, run_program
 from gmed.cli.fit import register_fit
 from gmed.cli.options import DataDir, Extension, Model, Over, StoreFile, with_options
 from gmed.cli.paper import register_reproduce
@@ -129,7 +119,7 @@ def run(
         )
         raise typer.Exit(EXIT_INTERRUPTED) from None
     _print(replace(results, over=over), as_json)
-    raise typer.Exit(EXIT_RUN_FAILED if results.failures else DONE)
+    raise typer.Exit(EXIT_RUN_FAILED if results.failures else EXIT_OK)
 
 
 @app.command()

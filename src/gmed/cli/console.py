@@ -75,10 +75,6 @@ def _text(column: Column, cell: Cell) -> Text:
     return Text(text + cell.marks, style=cell.color or ("bold" if cell.strong else ""))
 
 
-DONE, EXIT_RUN_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED = 0, 1, 2, 130, 141
-"""Exit codes; the last is that of a program ended by SIGPIPE."""
-
-
 def make_console(*, stderr: bool = False) -> Console:
     """Create a console that prints text as it is: brackets in a path or an error are not markup."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
 
-from gmed.cli.console import DONE, EXIT_INTERRUPTED, EXIT_USAGE, make_console, progress_bar, render_table
+from gmed.cli.console import make_console, progress_bar, render_table
+from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from gmed.cli.options import DataDir
 from gmed.data.registry import DATASETS, get_dataset_info
 from gmed.errors import DataError
@@ -75,7 +76,7 @@ def data_verify(
         else:
             images = f"{len(dataset.y_train):,} + {len(dataset.y_test):,} images, {dataset.num_classes} classes"
             console.print(f"{entry.name}: sound, {images}, in {location}", soft_wrap=True)
-    raise typer.Exit(EXIT_USAGE if failed else DONE)
+    raise typer.Exit(EXIT_USAGE if failed else EXIT_OK)
 
 
 @data_app.command("remove")

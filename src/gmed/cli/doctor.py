@@ -19,7 +19,8 @@ import torch
 import typer
 
 from gmed._version import __version__
-from gmed.cli.console import DONE, EXIT_USAGE, make_console, render_table
+from gmed.cli.console import make_console, render_table
+from gmed.cli.exit import EXIT_OK, EXIT_USAGE
 from gmed.cli.options import StoreFile
 from gmed.data.registry import DATASETS
 from gmed.editing import edit_examples
@@ -242,4 +243,4 @@ def _doctor(
         console = make_console()
         console.print(render_table(table))
         console.print(f"\n{problems} problem{'s' * (problems != 1)}" if problems else "\nNo problems.")
-    raise typer.Exit(EXIT_USAGE if problems else DONE)
+    raise typer.Exit(EXIT_USAGE if problems else EXIT_OK)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from gmed.cli.console import EXIT_OUTPUT_CLOSED, EXIT_USAGE
 from gmed.errors import GmedError, GmedWarning
+
+EXIT_OK, EXIT_RUN_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED = 0, 1, 2, 130, 141
+"""Exit codes; the last is that of a program ended by SIGPIPE."""
 
 
 class OutputError(Exception):

@@ -17,7 +17,8 @@ import scipy
 import typer
 from rich.progress import DownloadColumn
 
-from gmed.cli.console import DONE, EXIT_INTERRUPTED, make_console, progress_bar
+from gmed.cli.console import make_console, progress_bar
+from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import Drop
 from gmed.errors import DataError, UsageError
 from gmed.io.files import atomic_write, check_output_path, csv_cell
@@ -126,7 +127,7 @@ def predict(
             raise DataError(f"{path}: there are no rows in it.")
     if labeled:
         make_console(stderr=True).print(f"{correct / labeled:.1%} of {labeled:,} rows are as the table says")
-    raise typer.Exit(DONE)
+    raise typer.Exit(EXIT_OK)
 
 
 @contextmanager

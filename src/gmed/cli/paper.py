@@ -8,15 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli.console import (
-    DONE,
-    EXIT_INTERRUPTED,
-    EXIT_RUN_FAILED,
-    LiveProgress,
-    make_console,
-    show_artifact,
-    show_artifact_status,
-)
+from gmed.cli.console import LiveProgress, make_console, show_artifact, show_artifact_status
+from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED
 from gmed.cli.options import with_options
 from gmed.errors import UsageError
 from gmed.experiment import MAX_SEEDS, default_store
@@ -75,7 +68,7 @@ def _reproduce(
         print(json.dumps(result.to_dict(), indent=2))
     else:
         show_artifact(make_console(), result)
-    raise typer.Exit(EXIT_RUN_FAILED if result.failures else DONE)
+    raise typer.Exit(EXIT_RUN_FAILED if result.failures else EXIT_OK)
 
 
 def _close_all(displays: list[LiveProgress]) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gmed.cli.console import DONE, EXIT_RUN_FAILED, make_console, render_table
+from gmed.cli.console import make_console, render_table
+from gmed.cli.exit import EXIT_OK, EXIT_RUN_FAILED
 from gmed.cli.options import Extension, StoreFile
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
@@ -113,7 +114,7 @@ def merge(
         console.print(f"another result is here and was kept: {conflict}")
     if merged.damaged:
         console.print(f"{len(merged.damaged)} damaged, left out: {'; '.join(merged.damaged)}", soft_wrap=True)
-    raise typer.Exit(EXIT_RUN_FAILED if merged.conflicts or merged.damaged else DONE)
+    raise typer.Exit(EXIT_RUN_FAILED if merged.conflicts or merged.damaged else EXIT_OK)
 
 
 def _require_store(store: str | None) -> str:

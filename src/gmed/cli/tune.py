@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gmed.cli.console import DONE, EXIT_INTERRUPTED, EXIT_RUN_FAILED, LiveProgress, make_console, show_tuning
+from gmed.cli.console import LiveProgress, make_console, show_tuning
+from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED
 from gmed.cli.options import with_options
 from gmed.experiment import default_store
 from gmed.tuning import tune
@@ -46,4 +47,4 @@ def _tune(
         )
     else:
         show_tuning(make_console(), tuned)
-    raise typer.Exit(EXIT_RUN_FAILED if tuned.failures else DONE)
+    raise typer.Exit(EXIT_RUN_FAILED if tuned.failures else EXIT_OK)

@@ -16,7 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gmed.cli.console import DONE, EXIT_INTERRUPTED, make_console, render_table
+from gmed.cli.console import make_console, render_table
+from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import StoreFile
 from gmed.errors import UsageError
 from gmed.experiment import default_store
@@ -50,10 +51,10 @@ def _watch(
         sweeps, timings = active_sweeps(run_store), run_store.timings()
         if not sweeps:
             console.print(f"no sweep is computing into {path}")
-            raise typer.Exit(DONE)
+            raise typer.Exit(EXIT_OK)
         if once or not console.is_terminal:
             console.print(view(sweeps, timings))
-            raise typer.Exit(DONE)
+            raise typer.Exit(EXIT_OK)
         try:
             with Live(view(sweeps, timings), console=console, refresh_per_second=2) as live:
                 while sweeps:
