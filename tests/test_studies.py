@@ -446,7 +446,7 @@ def test_the_list(tmp_path, monkeypatch):
 def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setattr("gmed.paper.status._seconds_each", lambda spec, device: (0.01, 1e-5))
+    monkeypatch.setattr("gmed.paper.status._seconds_per_item", lambda spec, device: (0.01, 1e-5))
     monkeypatch.setattr("gmed.paper.status.os.cpu_count", lambda: 2)
     (gss,) = (
         one
@@ -480,7 +480,7 @@ def test_speeds_are_measured_when_asked_for(monkeypatch):
 
 def test_measuring_ends_when_patience_does(monkeypatch):
     monkeypatch.setattr("gmed.paper.status.PATIENCE", 0.0)
-    monkeypatch.setattr("gmed.paper.status._seconds_each", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
+    monkeypatch.setattr("gmed.paper.status._seconds_per_item", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
     told = []
     (standing,) = artifact_status(
         [get_artifact("gss")], store="none.db", device="cpu", measure=lambda *what: told.append(what)
@@ -490,7 +490,7 @@ def test_measuring_ends_when_patience_does(monkeypatch):
 
 
 def test_methods_that_differ_in_memory_alone_are_as_fast(tmp_path, monkeypatch):
-    monkeypatch.setattr("gmed.paper.status._seconds_each", lambda spec, device: (0.01, 1e-5))
+    monkeypatch.setattr("gmed.paper.status._seconds_per_item", lambda spec, device: (0.01, 1e-5))
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     told = []

@@ -1,4 +1,4 @@
-"""What of the paper can be reproduced by name: its tables of accuracies, and what each compares."""
+"""Catalog of the paper's tables of accuracies that can be reproduced by name, and the comparisons of each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Target:
     Attributes
     ----------
     name, title
-        What it is called here, and what it shows.
+        Its name here, and its content.
     table
-        What it is called there.
+        Its name in the paper.
     levels
-        The p-values below which the paper marks an improvement, the weakest first.
+        The p-values below which the paper marks an improvement, the largest first.
     against
-        The edit that GMED is compared with; by default every edit is compared with none.
+        The edit that GMED is compared with; by default every edited method is compared with its unedited base.
     best
-        Whether the best edited method is compared with the best that is not edited.
+        Whether the best edited method is compared with the best unedited one.
     pairs
-        Rows of the paper, by their names there, the first of which is compared with the second besides.
+        Additional comparisons: pairs of rows, by their names in the paper, the first compared with the second.
     """
 
     name: str
@@ -38,20 +38,20 @@ class Target:
     pairs: tuple[tuple[str, str], ...] = ()
 
     def cells(self) -> list[Cell]:
-        """Its cells that a method here can fill, methods under the names that results have."""
-        found = []
+        """Return the cells that a method here can fill, with methods under the names that results have."""
+        cells = []
         for cell in table(self.table):
             if cell.method != PREVIOUS_BEST:
                 name = resolve(get_benchmark(cell.benchmark), cell.method).name
-                found.append(Cell(cell.row, cell.benchmark, name, cell.published))
-        return found
+                cells.append(Cell(cell.row, cell.benchmark, name, cell.published))
+        return cells
 
     def rival(self, benchmark: str, method: str) -> str | None:
-        """The method that this one is compared with, if it is."""
-        made = resolve(get_benchmark(benchmark), method)
-        if made.edit is None or (self.against is not None and made.edit.name != "gmed"):
+        """Return the method that this one is compared with, if any."""
+        resolved = resolve(get_benchmark(benchmark), method)
+        if resolved.edit is None or (self.against is not None and resolved.edit.name != "gmed"):
             return None
-        return made.baseline_name if self.against is None else f"{made.baseline_name}+{self.against}"
+        return resolved.baseline_name if self.against is None else f"{resolved.baseline_name}+{self.against}"
 
 
 TARGETS = {
@@ -116,7 +116,7 @@ TARGETS = {
 
 
 def get_target(name: str) -> Target:
-    """The target of this name.
+    """Return the target of this name.
 
     >>> get_target("gamma").rival("split-mnist", "mir+gmed(gamma=0.9)"), get_target("gamma").rival("split-mnist", "er")
     ('mir', None)

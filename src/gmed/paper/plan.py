@@ -1,4 +1,4 @@
-"""The runs that a table or figure of the paper needs: planned, chosen as somebody asks for them, and computed."""
+"""The runs that a table or figure of the paper needs: planning, selecting and computing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gmed.experiment import Experiment
 from gmed.results import Results, Store
 
 DEFAULT_SEEDS = 20
-"""How many, where the paper does not say."""
+"""Number of seeds where the paper gives none."""
 
 PAPER_BENCHMARKS = (
     "split-mnist",
@@ -23,28 +23,28 @@ PAPER_BENCHMARKS = (
     "split-cifar100",
     "split-mini-imagenet",
 )
-"""The benchmarks that most of the paper is about."""
+"""The benchmarks of most of the paper's experiments."""
 
 QUICK_WARNING = "A SMALL VERSION, three seeds at most: it shows that everything runs, and says nothing about the paper."
-"""Printed with whatever is of so few seeds that it decides nothing."""
+"""Printed with results of too few seeds for a conclusion."""
 
 QUICK_SEEDS = 3
 QUICK_BENCHMARKS = ("split-mnist", "split-mnist-fuzzy", "split-mnist-full", "rotated-mnist")
-"""Where a small version looks first; the whole column follows from none of it."""
+"""The benchmarks that a quick version prefers, the first that is available."""
 
 SLOW_METHODS = "cn-dpm"
-"""Which takes minutes a run, and is left out of a small version."""
+"""The method that takes minutes a run, and is left out of a quick version."""
 
 
 class PlannedRuns(NamedTuple):
-    """A method on a benchmark, and at how many seeds."""
+    """A method on a benchmark, with a number of seeds."""
 
     benchmark: str
     method: str
     seeds: int = DEFAULT_SEEDS
 
     def specs(self) -> list[RunSpec]:
-        """The runs.
+        """Return the specification of every run.
 
         >>> [str(spec) for spec in PlannedRuns("split-mnist", "er+gmed(alpha=5.0)", 2).specs()]
         ['split-mnist er+gmed seed 0', 'split-mnist er+gmed seed 1']
@@ -55,15 +55,15 @@ class PlannedRuns(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What of a plan is computed, and for every benchmark or method that is left out the reason."""
+    """The part of a plan that is computed, and the reason for every benchmark or method that is left out."""
 
     planned: list[PlannedRuns]
     missing: dict[str, str]
 
     @property
     def benchmarks(self) -> list[str]:
-        """Those that are computed, in the order of the plan."""
-        return list(dict.fromkeys(one.benchmark for one in self.planned))
+        """The selected benchmarks, in the order of the plan."""
+        return list(dict.fromkeys(item.benchmark for item in self.planned))
 
 
 def choose(
@@ -78,62 +78,62 @@ def choose(
     observed: str = "",
     whole: bool = False,
 ) -> Selection:
-    """Of a plan, the benchmarks that are wanted and can be computed, at as many seeds as are asked for.
+    """Select the requested benchmarks of a plan that can be computed, with the requested number of seeds.
 
-    A benchmark can be computed if its data are here; else those of its methods of which the store has all runs, or what
-    was ``observed`` of them, are shown, or with ``whole`` all of its methods or none.
+    A benchmark can be computed if its data are available. Otherwise the methods of which the store has all runs, or all
+    observations of kind ``observed``, are selected; with ``whole``, either all methods of a benchmark or none.
 
     >>> plan = [PlannedRuns("split-mnist", "er"), PlannedRuns("rotated-mnist", "er", 10)]
     >>> choose(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
-    [Planned(benchmark='rotated-mnist', method='er', seeds=10)]
+    [PlannedRuns(benchmark='rotated-mnist', method='er', seeds=10)]
     >>> choose(plan, "Table 0", quick=True).planned
-    [Planned(benchmark='split-mnist', method='er', seeds=3)]
+    [PlannedRuns(benchmark='split-mnist', method='er', seeds=3)]
     """
     count = seeds or (QUICK_SEEDS if quick else None)
-    plan = [one._replace(seeds=count or one.seeds) for one in plan]
-    columns = list(dict.fromkeys(one.benchmark for one in plan))
+    plan = [item._replace(seeds=count or item.seeds) for item in plan]
+    known = list(dict.fromkeys(item.benchmark for item in plan))
     for name in benchmarks:
-        if name not in columns:
-            raise unknown(f"column of {where}:", name, columns)
-    folder = Path(data_dir) if data_dir else None
-    wanted = [name for name in columns if name in benchmarks or not benchmarks]
-    missing = {name: why for name in wanted if (why := BENCHMARKS[name].missing_data(folder))}
-    stored = _stored([one for one in plan if one.benchmark in missing], store, observed)
+        if name not in known:
+            raise unknown(f"column of {where}:", name, known)
+    data_folder = Path(data_dir) if data_dir else None
+    requested = [name for name in known if name in benchmarks or not benchmarks]
+    missing = {name: reason for name in requested if (reason := BENCHMARKS[name].missing_data(data_folder))}
+    stored = _select_stored([item for item in plan if item.benchmark in missing], store, observed)
     if whole:
-        partly = {one.benchmark for one in plan if one.benchmark in missing and one not in stored}
-        stored = [one for one in stored if one.benchmark not in partly]
-    if benchmarks and (nothing := missing.keys() - {one.benchmark for one in stored}):
-        raise UsageError(missing[min(nothing)])
-    lacking = [one for one in plan if one.benchmark in missing and one not in stored]
-    plan = [one for one in plan if one not in lacking]
-    for name in dict.fromkeys(one.benchmark for one in stored):
-        why, methods = missing.pop(name), [one.method for one in lacking if one.benchmark == name]
+        incomplete = {item.benchmark for item in plan if item.benchmark in missing and item not in stored}
+        stored = [item for item in stored if item.benchmark not in incomplete]
+    if benchmarks and (absent := missing.keys() - {item.benchmark for item in stored}):
+        raise UsageError(missing[min(absent)])
+    unavailable = [item for item in plan if item.benchmark in missing and item not in stored]
+    plan = [item for item in plan if item not in unavailable]
+    for name in dict.fromkeys(item.benchmark for item in stored):
+        reason, methods = missing.pop(name), [item.method for item in unavailable if item.benchmark == name]
         if methods:
-            missing[f"{name} {', '.join(methods)}"] = why
-    here = [name for name in wanted if any(one.benchmark == name for one in plan)]
-    if not here:
+            missing[f"{name} {', '.join(methods)}"] = reason
+    available = [name for name in requested if any(item.benchmark == name for item in plan)]
+    if not available:
         raise UsageError(f"{where}: the data of none of its columns are here; gmed data says how to get them")
     if quick and not benchmarks:
-        here = [next((name for name in QUICK_BENCHMARKS if name in here), here[0])]
-        missing = {name: why for name, why in missing.items() if name.startswith(f"{here[0]} ")}
-    chosen = [one for one in plan if one.benchmark in here]
-    if quick and any(one.method == SLOW_METHODS for one in chosen):
-        chosen = [one for one in chosen if one.method != SLOW_METHODS]
+        available = [next((name for name in QUICK_BENCHMARKS if name in available), available[0])]
+        missing = {name: reason for name, reason in missing.items() if name.startswith(f"{available[0]} ")}
+    chosen = [item for item in plan if item.benchmark in available]
+    if quick and any(item.method == SLOW_METHODS for item in chosen):
+        chosen = [item for item in chosen if item.method != SLOW_METHODS]
         missing[SLOW_METHODS] = "takes minutes a run, and is not in the small version"
     return Selection(chosen, missing)
 
 
-def _stored(plan: Sequence[PlannedRuns], store: str | Path | None, observed: str) -> list[PlannedRuns]:
-    """Those of which the store has all runs, or what was observed of all."""
+def _select_stored(plan: Sequence[PlannedRuns], store: str | Path | None, observed: str) -> list[PlannedRuns]:
+    """Return the items of which the store has all runs, or all observations."""
     if not plan or store is None or not Path(store).exists():
         return []
-    with Store(store) as opened:
-        kept = opened.keys(observed)
-    return [one for one in plan if {spec.key for spec in one.specs()} <= kept]
+    with Store(store) as results_store:
+        keys = results_store.keys(observed)
+    return [item for item in plan if {spec.key for spec in item.specs()} <= keys]
 
 
-def compute(planned: Iterable[PlannedRuns], watcher: Callable[[], Watcher] = Watcher, **how: Any) -> Results:
-    """The runs, from the store as far as it has them; ``how`` as in :func:`gmed.run`."""
+def compute(planned: Iterable[PlannedRuns], watcher: Callable[[], Watcher] = Watcher, **options: Any) -> Results:
+    """Return the runs, computing those that the store lacks; ``options`` as in :func:`gmed.run`."""
     groups: dict[tuple[str, int], list[str]] = {}
     for benchmark, method, seeds in planned:
         methods = groups.setdefault((benchmark, seeds), [])
@@ -141,8 +141,8 @@ def compute(planned: Iterable[PlannedRuns], watcher: Callable[[], Watcher] = Wat
             methods.append(method)
     results = Results()
     for (benchmark, seeds), methods in groups.items():
-        found = Experiment(benchmark, methods, seeds, **how).run(watcher=watcher())
-        results.runs += found.runs
-        results.failures += found.failures
-        results.store = found.store
+        computed = Experiment(benchmark, methods, seeds, **options).run(watcher=watcher())
+        results.runs += computed.runs
+        results.failures += computed.failures
+        results.store = computed.store
     return results

@@ -1,4 +1,4 @@
-"""What the paper measures of edits besides accuracy, and the history of edited examples in one run."""
+"""Measurements of edits other than accuracy, and the history of edited examples in one run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ from gmed.streams import Stream, to_float
 
 @dataclass(frozen=True)
 class InstrumentedGMED(GMED):
-    """GMED, and at every step the cosine similarity of its edits to the optimal ones (Figure 3 of the paper).
+    """GMED that measures, at every step, the cosine similarity of its edits to the optimal ones (Figure 3).
 
-    The optimal direction is that in which the loss of earlier examples after the real update falls fastest; so many of
-    them, drawn anew at every step, stand for all.
+    The optimal direction is that of steepest descent of the loss of earlier examples after the real update. The loss is
+    estimated on a sample of them, drawn anew at every step.
 
     Attributes
     ----------
+    examples
+        The size of that sample.
     similarities
-        The mean over the edited examples, step by step.
+        The mean similarity over the edited examples, by step.
     """
 
     needs_history: ClassVar[bool] = True
@@ -55,38 +57,38 @@ class InstrumentedGMED(GMED):
         assert context.history is not None
         count = len(context.history.y)
         if count:
-            some = torch.from_numpy(context.random().choice(count, min(self.examples, count), replace=False))
-            earlier = History(*(part[some.to(y_m.device)] for part in context.history))
+            sample = torch.from_numpy(context.random().choice(count, min(self.examples, count), replace=False))
+            earlier = History(*(part[sample.to(y_m.device)] for part in context.history))
             optimal = -forgetting_gradient(context.lookahead, x_m, y_m, earlier)
-            found = cosine_similarity((edited - x_m).flatten(1), optimal.flatten(1), dim=1)
-            self.similarities.append(float(found.mean()))
+            similarity = cosine_similarity((edited - x_m).flatten(1), optimal.flatten(1), dim=1)
+            self.similarities.append(float(similarity.mean()))
         return edited
 
 
 def similarity_to_optimal_edit(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> list[float]:
-    """The similarities over a run of a method that edits with GMED, step by step.
+    """Return the similarities over a run of a method that edits with GMED, one for each step.
 
-    >>> found = similarity_to_optimal_edit(RunSpec.make("split-mnist", "er+gmed(alpha=1.0)", seed=0))
-    >>> len(found), all(-1 <= similarity <= 1 for similarity in found)
+    >>> similarities = similarity_to_optimal_edit(RunSpec.make("split-mnist", "er+gmed(alpha=1.0)", seed=0))
+    >>> len(similarities), all(-1 <= similarity <= 1 for similarity in similarities)
     (499, True)
     """
     learner = editing_learner(spec, device)
-    watched = InstrumentedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
-    learner.editing = watched
+    instrumented = InstrumentedGMED(**asdict(learner.editing))  # type: ignore[call-overload]
+    learner.editing = instrumented
     for _ in train(learner, make_stream(spec, torch.device(device), data_dir), spec.benchmark.batch_size):
         pass
-    return watched.similarities
+    return instrumented.similarities
 
 
 class EditedMemory(NamedTuple):
-    """What is stored at the end of a run, on the CPU.
+    """The content of memory at the end of a run, on the CPU.
 
     Attributes
     ----------
     before, after
-        The examples as they came, and as they are stored now.
-    label, age, origin
-        Their labels, how often each was edited, and which example of the stream it was.
+        The original examples, and the stored ones.
+    label, edit_count, stream_index
+        Their labels, how often each was edited, and its index in the stream.
     """
 
     before: Tensor
@@ -97,27 +99,27 @@ class EditedMemory(NamedTuple):
 
 
 def edited_memory(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> EditedMemory:
-    """The memory of a method that edits with GMED when its training is over.
+    """Return the memory of a method that edits with GMED at the end of its training.
 
     >>> memory = edited_memory(RunSpec.make("split-mnist", "er(memory=50)+gmed(alpha=0.0)", seed=0))
     >>> len(memory.label), torch.equal(memory.before, memory.after)
     (50, True)
     """
-    return EditedMemory(*(column.cpu() for column in _trained(spec, device, data_dir)[1]))
+    return EditedMemory(*(column.cpu() for column in _train_to_end(spec, device, data_dir)[1]))
 
 
 def prediction_change(spec: RunSpec, device: str = "cpu", data_dir: Path | None = None) -> float:
-    """The share of stored examples that the trained model classifies otherwise than their originals (Table 16).
+    """Return the share of stored examples whose predicted class the edits have changed (Table 16).
 
     >>> prediction_change(RunSpec.make("split-mnist", "er+gmed(alpha=0.0)", seed=0))
     0.0
     """
-    learner, memory = _trained(spec, device, data_dir)
+    learner, memory = _train_to_end(spec, device, data_dir)
     changed = learner.predict(memory.after) != learner.predict(memory.before)
     return float(changed.float().mean())
 
 
-def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay, EditedMemory]:
+def _train_to_end(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay, EditedMemory]:
     stream = make_stream(spec, torch.device(device), data_dir)
     learner = editing_learner(spec, device)
     for _ in train(learner, stream, spec.benchmark.batch_size):
@@ -130,6 +132,7 @@ def _trained(spec: RunSpec, device: str, data_dir: Path | None) -> tuple[Replay,
 
 
 def editing_learner(spec: RunSpec, device: str) -> Replay:
+    """Return the learner of a run, or raise an error if it does not edit with GMED."""
     learner = make_learner(spec, torch.device(device))
     if not isinstance(learner, Replay) or not isinstance(learner.editing, GMED):
         raise UsageError(f"{spec.method.name}: only methods that edit with gmed can be analysed so")
@@ -137,20 +140,20 @@ def editing_learner(spec: RunSpec, device: str) -> Replay:
 
 
 NUM_SNAPSHOTS = 24
-"""About how often memory is looked at during a run; always at the points of evaluation."""
+"""About how many snapshots of memory are taken during a run; there is one at every point of evaluation."""
 
 SLOTS = 100
-"""How many slots of memory are looked at."""
+"""How many slots of memory a snapshot holds."""
 
 
 @dataclass(frozen=True)
 class RecordingGMED(GMED):
-    """GMED, and of every edit by how much the incoming batch would raise the example's loss before it and after it.
+    """GMED that records how much the incoming batch would raise the loss of each example before and after its edit.
 
     Attributes
     ----------
     increases
-        For every step that edits, a row before and a row after, a column for each example.
+        For every step that edits, a tensor of two rows, before and after the edit, with a column for each example.
     """
 
     increases: list[Tensor] = field(default_factory=list, compare=False)
@@ -166,15 +169,14 @@ class RecordingGMED(GMED):
 
 
 class MemorySnapshot(NamedTuple):
-    """Some slots of memory at one moment, on the CPU.
+    """Some slots of memory at one step, on the CPU.
 
     Attributes
     ----------
     seen
         How many examples of the stream had been learned from.
-    x, label, age, origin
-        The stored examples, their labels, how often each was edited, and which example of the stream it was; -1 in a
-        slot that is empty.
+    x, label, edit_count, stream_index
+        The stored examples, their labels, how often each was edited, and its index in the stream; -1 in an empty slot.
     """
 
     seen: int
@@ -185,19 +187,19 @@ class MemorySnapshot(NamedTuple):
 
 
 class EditHistory(NamedTuple):
-    """What was seen of a run.
+    """Memory and loss increases over one run.
 
     Attributes
     ----------
-    looks
-        The same slots of memory, moment by moment.
+    snapshots
+        The same slots of memory over time.
     increases
-        For each stretch of stream between points of evaluation, the loss increase of every edited example: a row before
-        its edit, a row after it.
+        For each segment of the stream between points of evaluation, the loss increase of every edited example: a row
+        before its edit, and a row after it.
     originals
-        The examples that were stored at the end in the slots looked at, as they came.
+        The original examples of those stored in these slots at the end.
     total
-        How many examples the stream has.
+        The number of examples in the stream.
     """
 
     snapshots: list[MemorySnapshot]
@@ -209,7 +211,7 @@ class EditHistory(NamedTuple):
 def edit_history(
     spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = no_progress
 ) -> EditHistory:
-    """Watch a run of a method that edits with GMED. It computes what it computes unwatched.
+    """Record a run of a method that edits with GMED, without changing its result.
 
     >>> history = edit_history(RunSpec.make("split-mnist", "er(memory=50)+gmed", seed=0))
     >>> len(history.snapshots), history.snapshots[-1].seen, [len(part) for part in history.increases]
@@ -230,7 +232,7 @@ def edit_history(
         for begin, end in pairwise(split_points(start, stop, size, max(1, NUM_SNAPSHOTS // len(stream.eval_points)))):
             for _ in train(learner, stream, size, begin, end):
                 pass
-            snapshots.append(_look(memory, end, slots))
+            snapshots.append(_take_snapshot(memory, end, slots))
             progress(end, len(stream))
         increases.append(torch.cat([torch.zeros(2, 0), *recording.increases], dim=1))
         recording.increases.clear()
@@ -238,17 +240,17 @@ def edit_history(
 
 
 def split_points(start: int, stop: int, batch_size: int, parts: int) -> list[int]:
-    """Where a stretch of stream is divided into so many parts, each but the last a whole number of batches.
+    """Return the points that divide a segment of the stream into parts of whole batches, except the last one.
 
     >>> split_points(0, 1000, 10, 4), split_points(1000, 1025, 10, 4)
     ([0, 250, 500, 750, 1000], [1000, 1010, 1025])
     """
     batches = (stop - start) // batch_size
-    within = {start + batch_size * (batches * part // parts) for part in range(1, parts)}
-    return [start, *sorted(within - {start, stop}), stop]
+    inner = {start + batch_size * (batches * part // parts) for part in range(1, parts)}
+    return [start, *sorted(inner - {start, stop}), stop]
 
 
-def _look(memory: Memory, seen: int, slots: NDArray[np.int64]) -> MemorySnapshot:
+def _take_snapshot(memory: Memory, seen: int, slots: NDArray[np.int64]) -> MemorySnapshot:
     rows = torch.from_numpy(slots).to(memory.x.device)
     columns = (memory.x, memory.y, memory.edit_count, memory.stream_index)
     return MemorySnapshot(seen, *(column[rows].cpu() for column in columns))  # indexing copies

@@ -1,4 +1,4 @@
-"""The published numbers, each with where it stands in the paper."""
+"""The published numbers, each with its table in the paper."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Cell:
     Attributes
     ----------
     row
-        What the paper calls the row.
+        Name of the row in the paper.
     benchmark, method
-        What they are called here.
+        Their names here.
     published
-        The number; its marks are the paper's, whose meaning differs from table to table.
+        The number with the paper's marks, whose meaning differs from table to table.
     """
 
     row: str
@@ -47,7 +47,7 @@ class Quantity:
 
 
 def published(benchmark: str, method: str) -> Published | None:
-    """What the paper reports for a method with its default settings on a benchmark.
+    """Return what the paper reports for a method with its default settings on a benchmark.
 
     Some cells have two values in different tables; both are in ``published.csv``, and this is the first table's.
 
@@ -56,11 +56,11 @@ def published(benchmark: str, method: str) -> Published | None:
     >>> published("split-mnist", "er(memory=50)") is None
     True
     """
-    return _first().get((benchmark, method))
+    return _first_cells().get((benchmark, method))
 
 
 def table(name: str) -> list[Cell]:
-    """The cells of a table, in its order.
+    """Return the cells of a table, in its order.
 
     >>> [(cell.method, cell.published.mean, cell.published.marks) for cell in table("Table 12")][:2]
     [('er', 86.61, ''), ('er+gmed', 88.48, '**')]
@@ -70,7 +70,7 @@ def table(name: str) -> list[Cell]:
 
 @lru_cache(maxsize=1)
 def cells() -> tuple[Cell, ...]:
-    """All accuracies of the paper's tables."""
+    """Return all accuracies of the paper's tables."""
     return tuple(
         Cell(
             row["row"],
@@ -90,7 +90,7 @@ def cells() -> tuple[Cell, ...]:
 
 @lru_cache(maxsize=1)
 def quantities() -> tuple[Quantity, ...]:
-    """All other numbers.
+    """Return all other numbers.
 
     >>> [q.value for q in quantities() if q.quantity.startswith("cosine")]
     [0.523, 0.035]
@@ -110,11 +110,11 @@ def quantities() -> tuple[Quantity, ...]:
 
 
 @lru_cache(maxsize=1)
-def _first() -> dict[tuple[str, str], Published]:
-    found: dict[tuple[str, str], Published] = {}
+def _first_cells() -> dict[tuple[str, str], Published]:
+    first: dict[tuple[str, str], Published] = {}
     for cell in cells():
-        found.setdefault((cell.benchmark, cell.method), cell.published)
-    return found
+        first.setdefault((cell.benchmark, cell.method), cell.published)
+    return first
 
 
 def _read(name: str) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What there is to reproduce, what it needs, what of that is here, and how long the rest would take."""
+"""Status of the paper's tables and figures: the runs they need, those stored, and the time for the rest."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from gmed.paper.plan import SLOW_METHODS
 from gmed.results import Store
 from gmed.results.store import Timing
 
-WARM_UP, STEPS, AT_MOST = 5, 10, 0.5
-"""Steps before and while the clock runs, where a speed is measured, and seconds after which it stops."""
+WARM_UP, STEPS, MAX_SECONDS = 5, 10, 0.5
+"""Steps of warm-up and of measurement for a speed, and seconds after which the measurement stops."""
 
 PATIENCE = 40.0
 """Seconds after which no further speed is measured with images of one size."""
@@ -41,24 +41,24 @@ Clock = Callable[[str, str], float | None]
 
 @dataclass(frozen=True)
 class ArtifactStatus:
-    """How far a study has come.
+    """The status of a table or figure.
 
     Attributes
     ----------
     stored, needed
-        Runs that the store has, and all that it needs.
+        Number of runs that the store has, and that are needed.
     kept
-        Whether its runs are kept at all.
+        Whether its runs are stored at all.
     data
-        The data sets it needs, and whether each is here.
+        The data sets it needs, and whether each is available.
     seconds
-        What the missing runs take here, as far as it is known, on all cores; only those whose data are here.
+        Estimated time of the missing runs whose data are available and whose speed is known, on all cores.
     unknown
-        How many of them there are whose speed is not known.
+        Number of missing runs whose data are available and whose speed is unknown.
     elsewhere
-        How many more are missing whose data are not here.
+        Number of missing runs whose data are not available.
     seeds
-        At how many seeds a method is run: the fewest and the most.
+        The smallest and the largest number of seeds of a method.
     """
 
     study: Artifact
@@ -72,7 +72,7 @@ class ArtifactStatus:
     seeds: tuple[int, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it."""
+        """Return the status as JSON-compatible data."""
         study = {"name": self.study.name, "title": self.study.title, "where": self.study.where}
         return {**study, **{name: value for name, value in vars(self).items() if name != "study"}}
 
@@ -85,72 +85,75 @@ def artifact_status(
     device: str = "auto",
     measure: Callable[[str, str], None] | None = None,
 ) -> list[ArtifactStatus]:
-    """How far each of them has come.
+    """Return the status of each table or figure.
 
     Parameters
     ----------
     measure
-        If given, speeds that the store does not have are measured, after it was told of which benchmark and method.
+        If given, speeds that the store does not have are measured; it is called before each measurement with the
+        benchmark and the method.
     """
-    path, where = Path(store or default_store()), resolve_device(device)
+    path, resolved_device = Path(store or default_store()), resolve_device(device)
     timings, stored = list[Timing](), dict[str, set[str]]()
     studies = list(studies)
     if path.exists():
-        with Store(path) as opened:
-            timings = opened.timings()
-            stored = {what: opened.keys(what) for what in {study.observes for study in studies}}
-    clock = recorded(timings, collect_environment(where)["device"])
+        with Store(path) as results_store:
+            timings = results_store.timings()
+            stored = {what: results_store.keys(what) for what in {study.observes for study in studies}}
+    clock = recorded(timings, collect_environment(resolved_device)["device"])
     if measure is not None:
-        clock = lru_cache(maxsize=None)(_measured(clock, device, data_dir, measure))
-    at_once = 1 if where.type == "cuda" else os.cpu_count() or 1
-    here = lru_cache(maxsize=None)(
+        clock = lru_cache(maxsize=None)(_with_measurements(clock, device, data_dir, measure))
+    parallel = 1 if resolved_device.type == "cuda" else os.cpu_count() or 1
+    has_data = lru_cache(maxsize=None)(
         lambda name: get_benchmark(name).missing_data(Path(data_dir) if data_dir else None) is None
     )
 
-    def standing(study: Artifact) -> ArtifactStatus:
-        needed, kept, seconds, unknown, elsewhere = set[str](), 0, 0.0, 0, 0
-        sets: dict[str, bool] = {}
+    def status_of(study: Artifact) -> ArtifactStatus:
+        needed, num_stored, seconds, unknown, elsewhere = set[str](), 0, 0.0, 0, 0
+        data_sets: dict[str, bool] = {}
         for planned in study.plan():
-            sets.setdefault(get_benchmark(planned.benchmark).data, here(planned.benchmark))
+            data_sets.setdefault(get_benchmark(planned.benchmark).data, has_data(planned.benchmark))
             keys = {spec.key for spec in planned.specs()} - needed
             missing = keys - stored.get(study.observes, set()) if study.stored else keys
             needed |= keys
-            kept += len(keys) - len(missing)
-            if missing and here(planned.benchmark):
-                each = clock(planned.benchmark, study.cost_proxy or planned.method)
-                seconds += (each or 0.0) * len(missing) / at_once
-                unknown += 0 if each else len(missing)
+            num_stored += len(keys) - len(missing)
+            if missing and has_data(planned.benchmark):
+                seconds_per_run = clock(planned.benchmark, study.cost_proxy or planned.method)
+                seconds += (seconds_per_run or 0.0) * len(missing) / parallel
+                unknown += 0 if seconds_per_run else len(missing)
             elif missing:
                 elsewhere += len(missing)
         seeds = [planned.seeds for planned in study.plan()]
-        most = min(seeds), max(seeds)
-        return ArtifactStatus(study, kept, len(needed), study.stored, sets, seconds, unknown, elsewhere, most)
+        seed_range = min(seeds), max(seeds)
+        return ArtifactStatus(
+            study, num_stored, len(needed), study.stored, data_sets, seconds, unknown, elsewhere, seed_range
+        )
 
-    return [standing(study) for study in studies]
+    return [status_of(study) for study in studies]
 
 
 def recorded(timings: Iterable[Timing], device: str) -> Clock:
-    """What runs on this device took: of this very method, else of such that differ from it in parameters alone.
+    """Return a clock of the recorded times on this device: of the method, or of others with the same parts.
 
     >>> clock = recorded([Timing("k", "split-mnist", "er+gmed(alpha=1.0)", "cpu", 4.0)], "cpu")
     >>> clock("split-mnist", "er+gmed"), clock("split-mnist", "er")
     (4.0, None)
     """
-    found: dict[tuple[str, str], list[float]] = {}
+    recorded_seconds: dict[tuple[str, str], list[float]] = {}
     for timing in timings:
         if timing.device == device:
             for name in {timing.method, family(timing.method)}:
-                found.setdefault((timing.benchmark, name), []).append(timing.seconds)
+                recorded_seconds.setdefault((timing.benchmark, name), []).append(timing.seconds)
 
     def clock(benchmark: str, method: str) -> float | None:
-        seconds = found.get((benchmark, method)) or found.get((benchmark, family(method)))
+        seconds = recorded_seconds.get((benchmark, method)) or recorded_seconds.get((benchmark, family(method)))
         return mean(seconds) if seconds else None
 
     return clock
 
 
 def family(method: str) -> str:
-    """A method's name without its parameters.
+    """Return a method's name without its parameters.
 
     >>> family("er(memory=100)+gmed(alpha=1.0)")
     'er+gmed'
@@ -158,10 +161,12 @@ def family(method: str) -> str:
     return "+".join(part.name for part in parse(method))
 
 
-def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Callable[[str, str], None]) -> Clock:
-    """The same clock where it knows; else some steps and predictions are timed, and multiplied, while patience lasts.
+def _with_measurements(
+    known: Clock, device: str, data_dir: str | Path | None, on_measure: Callable[[str, str], None]
+) -> Clock:
+    """Return a clock that times some steps and predictions where the given one has no time, within a budget.
 
-    Streams of images of one size are learned from at the same speed, as are methods of one shape.
+    Images of the same size and methods of the same shape are assumed to take the same time per step.
     """
     timed: dict[tuple[Any, str], tuple[float, float]] = {}
     spent: dict[Any, float] = {}
@@ -171,16 +176,16 @@ def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Call
         if (seconds := known(benchmark, method)) is not None:
             return seconds
         spec = RunSpec.make(benchmark, method, seed=0)
-        if spec.method.base.name == SLOW_METHODS:  # and most of its time goes into a few steps
+        if spec.method.base.name == SLOW_METHODS:  # most of its time is spent in a few steps
             return None
         size = SHAPES.get(spec.benchmark.data, spec.benchmark.data)
-        shape = size, _work(spec)
+        shape = size, _step_cost_key(spec)
         if shape not in timed:
             if spent.get(size, 0.0) > PATIENCE:
                 return None
-            tell(benchmark, method)
+            on_measure(benchmark, method)
             start = time.monotonic()
-            timed[shape] = _seconds_each(spec, device)
+            timed[shape] = _seconds_per_item(spec, device)
             spent[size] = spent.get(size, 0.0) + time.monotonic() - start
         if benchmark not in sizes:
             stream = spec.benchmark.make_stream(folder, 0)
@@ -192,27 +197,27 @@ def _measured(known: Clock, device: str, data_dir: str | Path | None, tell: Call
     return clock
 
 
-def _work(spec: RunSpec) -> str:
-    """What a step of the method does, whatever its memory holds."""
+def _step_cost_key(spec: RunSpec) -> str:
+    """Return a key that methods share if their steps cost the same, whatever their memory holds."""
     parts = json.loads(spec.method.shape).items()
     return json.dumps({kind: {k: v for k, v in part.items() if k not in SPEED_NEUTRAL} for kind, part in parts})
 
 
-def _seconds_each(spec: RunSpec, device: str) -> tuple[float, float]:
-    """How long a step and a prediction take, computed as runs are: one thread each, or many seeds together."""
-    name = spec.benchmark.name, spec.method.name
+def _seconds_per_item(spec: RunSpec, device: str) -> tuple[float, float]:
+    """Return the seconds of a step and of a prediction, computed as runs are: single-threaded, or batched on a GPU."""
+    names = spec.benchmark.name, spec.method.name
     together = resolve_device(device).type == "cuda" and spec.is_capturable()
-    how: dict[str, Any] = (
+    overrides: dict[str, Any] = (
         {"replicas": (MAX_GROUP_SIZE,), "warm_up": 100, "steps": 200}
         if together
-        else {"replicas": (), "max_seconds": AT_MOST}
+        else {"replicas": (), "max_seconds": MAX_SECONDS}
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        settings = {"device": device, "by_stage": False, "warm_up": WARM_UP, "steps": STEPS, **how}
-        speeds = [bench(*name, **settings)[-1] for _ in range(2)]  # libraries set themselves up in the first
+        settings = {"device": device, "by_stage": False, "warm_up": WARM_UP, "steps": STEPS, **overrides}
+        speeds = [bench(*names, **settings)[-1] for _ in range(2)]  # libraries initialize in the first
         step = min(speed.milliseconds for speed in speeds) / 1000
-        return step, seconds_to_predict(*name, device=device, examples=100)
+        return step, seconds_to_predict(*names, device=device, examples=100)
     finally:
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""A table of the paper, computed anew: ours beside the published numbers, with the comparisons the paper makes."""
+"""Reproduction of the paper's tables of accuracies: measured and published numbers, and the paper's comparisons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class TableRow:
-    """A cell of the paper, and what came out here; accuracies in percent."""
+    """A cell of the paper and the measured accuracy, in percent."""
 
     cell: Cell
     n: int
@@ -36,17 +36,17 @@ class TableRow:
 
 @dataclass
 class Reproduction:
-    """A table of the paper beside ours.
+    """A reproduced table of the paper.
 
     Attributes
     ----------
     missing
         Benchmarks of the table, or methods, that were left out, and why.
     quick
-        Whether it is the small version, which decides nothing.
+        Whether it is the quick version, which allows no conclusions.
     best
-        On each benchmark the best edited method against the previous best, corrected for their number alone. Where
-        our means choose the two, the difference is flattered by the choice.
+        The best edited method against the previous best on each benchmark, corrected for their number alone. Where
+        the two are selected by the measured means, the selection biases the difference upwards.
     """
 
     target: Target
@@ -63,7 +63,7 @@ class Reproduction:
         return self.results.failures
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it."""
+        """Return the reproduction as JSON-compatible data."""
         return {
             "schema": "gmed-reproduction/1",
             "target": asdict(self.target),
@@ -83,51 +83,51 @@ def reproduce(
     seeds: int | None = None,
     quick: bool = False,
     watcher: Callable[[], Watcher] = Watcher,
-    **how: Any,
+    **options: Any,
 ) -> Reproduction:
-    """Compute what a table of the paper needs and the store lacks, and set it beside the published numbers.
+    """Compute the runs that a table of the paper needs and the store lacks, and compare with the published numbers.
 
     Parameters
     ----------
     target
-        Its name, as ``gmed reproduce --list`` shows it.
+        The name of the table, as ``gmed reproduce --list`` shows it.
     benchmarks
-        Only these columns; by default all whose data are here.
+        The columns to compute; by default all whose data are available.
     seeds
-        How many; by default as many as the paper's.
+        The number of seeds; by default that of the paper.
     quick
-        The small version: three seeds, one column. It shows that all runs, and says nothing about the paper.
+        The quick version: three seeds, one column. It shows that everything runs, and says nothing about the paper.
     watcher
-        Makes what is told of the progress on each benchmark.
-    how
+        Factory of the callback that receives the progress on each benchmark.
+    options
         ``store``, ``device``, ``workers``, ``data_dir`` and so on, as in :func:`gmed.run`.
 
     Examples
     --------
-    >>> found = reproduce("er-t", benchmarks=["split-mnist"], seeds=1, store=None, workers=0)
-    >>> [(row.cell.method, row.n) for row in found.rows]
+    >>> reproduction = reproduce("er-t", benchmarks=["split-mnist"], seeds=1, store=None, workers=0)
+    >>> [(row.cell.method, row.n) for row in reproduction.rows]
     [('er-t', 1), ('er-t+gmed', 1)]
     """
-    made = get_target(target)
-    chosen = choose(
-        planned(made),
-        made.table,
+    resolved = get_target(target)
+    selection = choose(
+        planned(resolved),
+        resolved.table,
         benchmarks=benchmarks,
         seeds=seeds,
         quick=quick,
-        data_dir=how.get("data_dir"),
-        store=how.get("store", default_store()),
+        data_dir=options.get("data_dir"),
+        store=options.get("store", default_store()),
     )
-    results = compute(chosen.planned, watcher, **how)
-    columns = {name: [cell for cell in made.cells() if cell.benchmark == name] for name in chosen.benchmarks}
-    return assemble(made, columns, results, chosen.missing, quick)
+    results = compute(selection.planned, watcher, **options)
+    columns = {name: [cell for cell in resolved.cells() if cell.benchmark == name] for name in selection.benchmarks}
+    return assemble(resolved, columns, results, selection.missing, quick)
 
 
 def planned(target: Target) -> list[PlannedRuns]:
-    """The runs that a table needs.
+    """Return the runs that a table needs.
 
     >>> planned(get_target("gss"))[0]
-    Planned(benchmark='split-mnist', method='gss', seeds=20)
+    PlannedRuns(benchmark='split-mnist', method='gss', seeds=20)
     """
     return [PlannedRuns(cell.benchmark, cell.method, cell.published.n or DEFAULT_SEEDS) for cell in target.cells()]
 
@@ -139,7 +139,7 @@ def assemble(
     missing: dict[str, str] | None = None,
     quick: bool = False,
 ) -> Reproduction:
-    """The table and its comparisons, from results that are there."""
+    """Return a table and its comparisons from available results."""
     levels = () if quick else target.levels
     rows: list[TableRow] = []
     pairs: dict[Pair, str | None] = {}
@@ -148,75 +148,81 @@ def assemble(
         for cell in cells:
             percent = _percent(results, benchmark, cell.method)
             if percent:
-                rows.append(_ours(cell, list(percent.values())))
+                rows.append(_measured_row(cell, list(percent.values())))
                 if rival := target.rival(benchmark, cell.method):
                     pairs[benchmark, cell.method, rival] = cell.published.marks
         if target.best:
-            chosen |= _best(target, benchmark, cells, results)
+            chosen |= _best_pairs(target, benchmark, cells, results)
         for method, rival in _extra_pairs(
             target, [cell for cell in cells if _percent(results, benchmark, cell.method)]
         ):
             pairs.setdefault((benchmark, method, rival), None)
     comparisons = [
-        replace(c, published_marks=pairs[c.benchmark, c.method, c.rival], **_published(target, c))
+        replace(c, published_marks=pairs[c.benchmark, c.method, c.rival], **_published_comparison(target, c))
         for c in compare(results, pairs, levels)
     ]
     best = [
-        replace(c, marks=c.marks and "†", **_published(target, c) | chosen[c.benchmark, c.method, c.rival])
+        replace(c, marks=c.marks and "†", **_published_comparison(target, c) | chosen[c.benchmark, c.method, c.rival])
         for c in compare(results, chosen, levels)
     ]
     return Reproduction(target, rows, comparisons, results, missing or {}, quick, best)
 
 
-def _published(target: Target, c: Comparison) -> dict[str, Any]:
-    """What the table prints of a comparison: the difference of its means, and its p-value."""
+def _published_comparison(target: Target, c: Comparison) -> dict[str, Any]:
+    """Return what the paper's table prints of a comparison: the difference of the means, and the p-value."""
     means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == c.benchmark}
-    apart = round(means[c.method] - means[c.rival], 2) if c.method in means and c.rival in means else None
+    gap = round(means[c.method] - means[c.rival], 2) if c.method in means and c.rival in means else None
     printed = (q.value for q in quantities() if (q.where, q.row, q.benchmark) == (target.table, "p-value", c.benchmark))
-    return {"published_gain": apart, "published_p": next(printed, None)}
+    return {"published_gain": gap, "published_p": next(printed, None)}
 
 
 def _percent(results: Results, benchmark: str, method: str) -> dict[int, float]:
     return {seed: 100 * accuracy for seed, accuracy in results.accuracies(benchmark, method).items()}
 
 
-def _ours(cell: Cell, percent: list[float]) -> TableRow:
+def _measured_row(cell: Cell, percent: list[float]) -> TableRow:
     mean, p = sum(percent) / len(percent), cell.published
-    spread = math.sqrt(sum((x - mean) ** 2 for x in percent) / (len(percent) - 1)) if len(percent) > 1 else math.nan
-    return TableRow(cell, len(percent), mean, spread, difference(percent, p.mean, p.std, p.n))
+    std = math.sqrt(sum((x - mean) ** 2 for x in percent) / (len(percent) - 1)) if len(percent) > 1 else math.nan
+    return TableRow(cell, len(percent), mean, std, difference(percent, p.mean, p.std, p.n))
 
 
 def _extra_pairs(target: Target, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
-    """The methods of rows that a table compares besides; a row may be of several."""
-    named: dict[str, list[str]] = {}
+    """Yield the methods of the rows that a table compares additionally; a row may have several methods."""
+    methods: dict[str, list[str]] = {}
     for cell in cells:
-        named.setdefault(cell.row, []).append(cell.method)
+        methods.setdefault(cell.row, []).append(cell.method)
     for row, rival in target.pairs:
-        yield from product(named.get(row, ()), named.get(rival, ()))
+        yield from product(methods.get(row, ()), methods.get(rival, ()))
 
 
-def _best(target: Target, benchmark: str, cells: Sequence[Cell], results: Results) -> dict[Pair, dict[str, Any]]:
-    """The best edited method against the best that is neither edited nor given all data at once.
+def _best_pairs(target: Target, benchmark: str, cells: Sequence[Cell], results: Results) -> dict[Pair, dict[str, Any]]:
+    """Return the pairs of the best edited method and the best online method without edits.
 
-    Which that is, the paper says in a row of its own, its means say (of another on CIFAR-100), and ours do.
+    There are up to three selections of the two methods: by a row of the paper, by the means in the paper (which select
+    another baseline on CIFAR-100), and by the measured means.
     """
-    ours = {cell.method: fmean(runs) for cell in cells if (runs := _percent(results, benchmark, cell.method).values())}
-    theirs = {cell.method: cell.published.mean for cell in cells}
+    measured = {
+        cell.method: fmean(runs) for cell in cells if (runs := _percent(results, benchmark, cell.method).values())
+    }
+    reported = {cell.method: cell.published.mean for cell in cells}
     previous = next(c.published for c in table(target.table) if (c.benchmark, c.method) == (benchmark, PREVIOUS_BEST))
-    best = max(filter(_edited, theirs), key=lambda method: theirs[method])
-    rival = min(filter(_plain, theirs), key=lambda method: abs(theirs[method] - previous.mean))  # once it is no row's
+    best = max(filter(_edited, reported), key=lambda method: reported[method])
+    # the method closest to the row "previous best", as one of its values matches no row exactly
+    rival = min(filter(_plain, reported), key=lambda method: abs(reported[method] - previous.mean))
     pairs: dict[str, tuple[str, ...]] = {
         "the paper's row": (best, rival),
-        "its means": (best, max(filter(_plain, theirs), key=lambda method: theirs[method])),
+        "its means": (best, max(filter(_plain, reported), key=lambda method: reported[method])),
     }
-    if any(map(_edited, ours)) and any(map(_plain, ours)):
-        pairs["ours"] = tuple(max(filter(kind, ours), key=lambda method: ours[method]) for kind in (_edited, _plain))
-    found: dict[Pair, dict[str, Any]] = {}
+    if any(map(_edited, measured)) and any(map(_plain, measured)):
+        pairs["ours"] = tuple(
+            max(filter(kind, measured), key=lambda method: measured[method]) for kind in (_edited, _plain)
+        )
+    chosen: dict[Pair, dict[str, Any]] = {}
     for pair in dict.fromkeys(pairs.values()):
-        found[benchmark, pair[0], pair[1]] = {"chosen": ", ".join(name for name in pairs if pairs[name] == pair)}
-    gap = round(theirs[best] - previous.mean, 2)
-    found[benchmark, best, rival] |= {"published_gain": gap, "published_marks": previous.marks}
-    return found
+        chosen[benchmark, pair[0], pair[1]] = {"chosen": ", ".join(name for name in pairs if pairs[name] == pair)}
+    gap = round(reported[best] - previous.mean, 2)
+    chosen[benchmark, best, rival] |= {"published_gain": gap, "published_marks": previous.marks}
+    return chosen
 
 
 def _edited(method: str) -> bool:

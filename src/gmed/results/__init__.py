@@ -1,4 +1,4 @@
-"""What runs found: the store, statistics and summaries."""
+"""Results of runs: the store, statistics and summaries."""
 
 from gmed.results.claims import SweepClaims
 from gmed.results.results import Failure, Published, Results, Row

@@ -10,11 +10,11 @@ from typing import Any
 from gmed.results.results import Results, finite
 from gmed.results.stats import Gain, holm, permutation_p
 
-SHOWN = (
+DOCUMENT_FIELDS = (
     *("benchmark", "method", "rival", "gain", "permutation", "corrected", "marks"),
     *("published_gain", "published_marks", "published_p", "chosen"),
 )
-"""What a document holds of a comparison."""
+"""The fields of a comparison that a JSON document holds."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Comparison:
     corrected
         The p-value of that test, corrected for all comparisons of the family (Holm).
     marks
-        An asterisk for every level of the family that its p-value, corrected or not, is below.
+        An asterisk for every level of significance that its p-value, corrected or not, is below.
     published_gain, published_marks
-        The difference of the means that the paper reports for both in one table, and its marks; ``None`` where it
-        makes no such comparison.
+        The difference of the means that the paper reports for both in one table, and its marks; ``None`` where the
+        paper makes no such comparison.
     published_p
         Its p-value, where the table prints it.
     chosen
-        Of the best edited method against the best that is not edited, by whose means they are the best.
+        In a comparison of the best edited method with the best unedited one: by whose means they are the best.
     """
 
     benchmark: str
@@ -54,49 +54,49 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """What is compared."""
+        """The two methods, as a difference."""
         return f"{self.method} − {self.rival}"
 
     @cached_property
     def permutation(self) -> float:
-        """The p-value of the permutation test of the same question, computed when it is first asked for."""
+        """The p-value of the permutation test of the same hypothesis, computed on first use."""
         return permutation_p(list(self.differences.values()), [0.0] * len(self.differences))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can carry it, without the seeds."""
-        return {name: finite(asdict(self.gain) if name == "gain" else getattr(self, name)) for name in SHOWN}
+        """Return the comparison as JSON-compatible data, without the differences by seed."""
+        return {name: finite(asdict(self.gain) if name == "gain" else getattr(self, name)) for name in DOCUMENT_FIELDS}
 
 
 def compare(
     results: Results, pairs: Iterable[tuple[str, str, str]], levels: Sequence[float], *, mark_corrected: bool = False
 ) -> list[Comparison]:
-    """Return a family of comparisons: each pair that has runs at common seeds, corrected for their number.
+    """Return the comparison of each pair that has runs at common seeds, corrected for their number.
 
     Parameters
     ----------
     pairs
-        A benchmark, a method and its rival, each.
+        Triples of a benchmark, a method and its rival.
     levels
         P-values below which a gain is marked, an asterisk for each.
     mark_corrected
-        Whether the corrected p-values are marked, rather than those of the single tests.
+        Whether the marks follow the corrected p-values rather than those of the single tests.
     """
-    run = {(one.benchmark, one.method) for one in results.runs}
-    found = [
+    available = {(run.benchmark, run.method) for run in results.runs}
+    compared = [
         (benchmark, method, rival, results.differences(benchmark, method, rival), gain)
         for benchmark, method, rival in pairs
-        if {(benchmark, method), (benchmark, rival)} <= run
+        if {(benchmark, method), (benchmark, rival)} <= available
         and (gain := results.gain(benchmark, method, rival)) is not None
     ]
-    corrected = holm([gain.p for *_, gain in found])
+    corrected = holm([gain.p for *_, gain in compared])
     return [
-        Comparison(*one, p, marks="*" * sum((p if mark_corrected else one[-1].p) < level for level in levels))
-        for one, p in zip(found, corrected, strict=True)
+        Comparison(*fields, p, marks="*" * sum((p if mark_corrected else fields[-1].p) < level for level in levels))
+        for fields, p in zip(compared, corrected, strict=True)
     ]
 
 
 def describe_levels(levels: Sequence[float]) -> str:
-    """Return what the marks mean.
+    """Return a legend of the marks.
 
     >>> describe_levels([0.05, 0.01])
     '* p < 0.05, ** p < 0.01'

@@ -1,4 +1,4 @@
-"""Open a store's SQLite file: to write, or to read where it cannot be written, without missing what was committed."""
+"""Connections to a store's SQLite file, which is opened read-only, with all committed data, if it is not writable."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from gmed.errors import StoreError
 
 MEMORY = ":memory:"
-"""The path of a store that is not written anywhere."""
+"""The path of a store that is only held in memory."""
 
 PENDING = ("-wal", "-journal")
-"""Files of SQLite beside the store's own: without them what was committed last is missing."""
+"""Suffixes of the files that SQLite keeps beside a database; without them the last commits are missing."""
 
-PROBED = 2**20
-"""Bytes written to find out whether a disk is full."""
+PROBE_BYTES = 2**20
+"""Bytes written to test whether a disk is full."""
 
 WAIT_SECONDS = 30.0
-"""How long other processes are waited for."""
+"""How long to wait for locks that other processes hold."""
 
 
 def is_writable(path: str) -> bool:
-    """Whether a store can be written there: its file, SQLite's own files beside it, and the folder."""
+    """Return whether a store can be written: its file, the files of SQLite beside it, and the folder."""
     if path == MEMORY:
         return True
     file = Path(path).resolve()
-    there = [each for each in (file, *_beside(file, "-shm", *PENDING)) if each.exists()]
-    return os.access(file.parent, os.W_OK) and all(os.access(each, os.W_OK) for each in there)
+    existing = [part for part in (file, *_siblings(file, "-shm", *PENDING)) if part.exists()]
+    return os.access(file.parent, os.W_OK) and all(os.access(part, os.W_OK) for part in existing)
 
 
 class StoreConnection:
-    """A connection to a store's file, and what must still hold for what it reads to be right.
+    """A connection to a store's file, read-only where the file cannot be written.
 
-    A store that can be written is opened so. One that cannot is read with everything that was committed to it, be it
-    in use, left behind by a killed process, or on a read-only disk; where that is impossible it is refused.
+    A read-only connection sees everything that was committed, whether the file is in use, was left behind by a killed
+    process, or is on a read-only disk. Where that is impossible, opening it fails.
 
     Parameters
     ----------
     to_write
-        Whether it is opened to write where that is possible; if not, nothing is changed and no file made beside it.
+        Whether to open the file for writing where possible; if not, no file is changed or created.
 
     Attributes
     ----------
     database
         The connection.
     writable
-        Whether it can write.
+        Whether the connection can write.
     """
 
     def __init__(self, path: str, *, to_write: bool = True) -> None:
@@ -65,30 +65,31 @@ class StoreConnection:
             self.database = self._open_to_read(Path(path).resolve())
 
     def _open_to_read(self, file: Path) -> sqlite3.Connection:
-        (shared,) = _beside(file, "-shm")
-        if shared.exists():  # somebody is using it, or was killed
+        (shared,) = _siblings(file, "-shm")
+        if shared.exists():  # in use, or left behind by a killed process
             with suppress(sqlite3.OperationalError):
-                return _read_only(file, "mode=ro")
-        if any(state is not None and state[1] > 0 for state in _states(_beside(file, *PENDING))):
+                return _connect_read_only(file, "mode=ro")
+        if any(state is not None and state[1] > 0 for state in _file_states(_siblings(file, *PENDING))):
             return self._read_copy(file)
-        self._unchanged = file, _states((file, *_beside(file, *PENDING)))
-        return _read_only(file, "mode=ro&immutable=1")  # all is in the one file, which may be on a read-only disk
+        self._unchanged = file, _file_states((file, *_siblings(file, *PENDING)))
+        # everything is in this one file, which may be on a read-only disk
+        return _connect_read_only(file, "mode=ro&immutable=1")
 
     def _read_copy(self, file: Path) -> sqlite3.Connection:
-        """Read a private copy, in which SQLite can finish what a killed process left beside the file."""
-        everything = [each for each in (file, *_beside(file, *PENDING)) if each.exists()]
+        """Read a private copy, in which SQLite can recover what a killed process left beside the file."""
+        parts = [part for part in (file, *_siblings(file, *PENDING)) if part.exists()]
         self._snapshot = TemporaryDirectory(prefix="gmed-")
         try:
-            before = _states(everything)
-            for each in everything:
-                shutil.copyfile(each, Path(self._snapshot.name) / each.name)
-            if _states(everything) != before:
+            before = _file_states(parts)
+            for part in parts:
+                shutil.copyfile(part, Path(self._snapshot.name) / part.name)
+            if _file_states(parts) != before:
                 raise StoreError(f"{file}: was written to while it was being read. Try again.")
             return sqlite3.connect(Path(self._snapshot.name) / file.name, isolation_level=None)
         except OSError as error:
             self._snapshot.cleanup()
             raise StoreError(
-                f"{file}: its last results are in {everything[-1].name}, beside it; to be read, both must be copied to "
+                f"{file}: its last results are in {parts[-1].name}, beside it; to be read, both must be copied to "
                 f"{self._snapshot.name}, which failed ({error.strerror}). Make both readable, or let its owner run "
                 "gmed runs once, which brings them together."
             ) from None
@@ -97,10 +98,10 @@ class StoreConnection:
             raise
 
     def check_unchanged(self) -> None:
-        """Refuse what was read from a file that somebody has begun to write to since it was opened."""
+        """Raise an error if the file was written to by another process since it was opened."""
         if self._unchanged is not None:
             file, before = self._unchanged
-            if _states((file, *_beside(file, *PENDING))) != before:
+            if _file_states((file, *_siblings(file, *PENDING))) != before:
                 raise StoreError(f"{file}: was written to while it was being read. Try again.")
 
     def close(self) -> None:
@@ -109,8 +110,8 @@ class StoreConnection:
             self._snapshot.cleanup()
 
 
-def _read_only(file: Path, how: str) -> sqlite3.Connection:
-    database = sqlite3.connect(f"{file.as_uri()}?{how}", timeout=WAIT_SECONDS, uri=True, isolation_level=None)
+def _connect_read_only(file: Path, options: str) -> sqlite3.Connection:
+    database = sqlite3.connect(f"{file.as_uri()}?{options}", timeout=WAIT_SECONDS, uri=True, isolation_level=None)
     try:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
@@ -119,33 +120,33 @@ def _read_only(file: Path, how: str) -> sqlite3.Connection:
     return database
 
 
-def _beside(file: Path, *endings: str) -> list[Path]:
-    return [file.with_name(file.name + ending) for ending in endings]
+def _siblings(file: Path, *suffixes: str) -> list[Path]:
+    return [file.with_name(file.name + suffix) for suffix in suffixes]
 
 
-def _states(files: list[Path] | tuple[Path, ...]) -> list[tuple[int, int] | None]:
-    """When each file was changed last and how long it is; nothing for one that is not there."""
-    found: list[tuple[int, int] | None] = []
+def _file_states(files: list[Path] | tuple[Path, ...]) -> list[tuple[int, int] | None]:
+    """Return the modification time and the size of each file; ``None`` for one that does not exist."""
+    states: list[tuple[int, int] | None] = []
     for file in files:
         try:
             status = file.stat()
         except FileNotFoundError:
-            found.append(None)
+            states.append(None)
         else:
-            found.append((status.st_mtime_ns, status.st_size))
-    return found
+            states.append((status.st_mtime_ns, status.st_size))
+    return states
 
 
 def is_full(error: sqlite3.Error, path: str) -> bool:
-    """Whether an error of SQLite means that the disk is full: it says so of some writes only."""
+    """Return whether an error of SQLite means that the disk is full, which it reports for some writes only."""
     name = getattr(error, "sqlite_errorname", "")
     if not name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")):
         return name == "SQLITE_FULL"
     try:
-        with TemporaryFile(dir=Path(path).resolve().parent) as probe:
-            probe.write(bytes(PROBED))
-            probe.flush()
-            os.fsync(probe.fileno())
-    except OSError as refused:
-        return refused.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        with TemporaryFile(dir=Path(path).resolve().parent) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as os_error:
+        return os_error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return False

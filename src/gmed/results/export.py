@@ -1,4 +1,4 @@
-"""Runs as a table for other programs."""
+"""Export of runs as a table: CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ COLUMNS = (
 
 
 def export(results: Results, path: Path) -> int:
-    """Write one row per run, finished or failed, in the format the file's name ends in: .csv, .json or .parquet.
+    """Write one row per run, finished or failed, and return their number.
 
-    The file appears whole or not at all. The JSON is the documented document of ``gmed run --json``. How many rows.
+    The suffix of the file selects the format: .csv, .json or .parquet. The file is written atomically. The JSON is the
+    documented document of ``gmed run --json``.
     """
     check_exportable(path)
     with atomic_write(path) as file:
@@ -34,14 +35,14 @@ def export(results: Results, path: Path) -> int:
 
 
 def check_exportable(path: Path) -> None:
-    """Refuse a file that nothing could be exported to, before results are read for it."""
+    """Refuse a file that cannot be written in a known format, before results are read for it."""
     if path.suffix not in WRITERS:
         raise UsageError(f"{path}: the name must end in {', '.join(WRITERS)}")
     check_output_path(path)
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """The runs as plain rows; accuracies in 0 .. 1, the matrix as JSON, what is undefined empty."""
+    """Return the runs as plain rows; accuracies in 0 .. 1, the matrix as JSON, undefined values empty."""
     finished = [
         {
             **run.to_dict(),

@@ -1,4 +1,4 @@
-"""How numbers are written, in the terminal and in Markdown alike, and what is to be typed."""
+"""Format numbers for the terminal and Markdown, and benchmarks as arguments of the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gmed.results.stats import Difference, Gain
 
 
 def spread(mean: float, std: float | None) -> str:
-    """A mean and its standard deviation, if there is one.
+    """Return a mean and its standard deviation, if there is one.
 
     >>> spread(81.068, 2.5), spread(81.068, None)
     ('81.07 ± 2.5', '81.07')
@@ -20,7 +20,7 @@ def spread(mean: float, std: float | None) -> str:
 
 
 def beside(mean: float, std: float | None) -> str:
-    """A number of any size and its standard deviation, each if there is one.
+    """Return a number of any magnitude and its standard deviation, each if there is one.
 
     >>> beside(0.42607, 0.0183), beside(5.0, None), beside(81.938, 4.01), beside(math.nan, None)
     ('0.4261 ± 0.018', '5', '81.94 ± 4.0', '-')
@@ -36,7 +36,7 @@ def beside(mean: float, std: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """About how long, in the unit that suits it.
+    """Return an approximate duration in a suitable unit.
 
     >>> duration(3.4), duration(200), duration(9000), duration(400_000)
     ('3 s', '3 min', '2.5 h', '4.6 days')
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def apart(difference: Difference | None) -> str:
-    """Ours minus the published mean, and its standard error.
+    """Return the measured mean minus the published one, and its standard error.
 
     >>> apart(Difference(-1.7, 1.31, -4.3, 0.9)), apart(Difference(-1.7, math.nan, math.nan, math.nan)), apart(None)
     ('-1.70 ± 1.31', '-1.70', '-')
@@ -59,7 +59,7 @@ def apart(difference: Difference | None) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p-value with its relation.
+    """Return a p-value with its relation.
 
     >>> p_value(0.03), p_value(1e-6)
     ('= 0.0300', '< 0.0001')
@@ -68,7 +68,7 @@ def p_value(p: float) -> str:
 
 
 def first_line(error: str) -> str:
-    """Return what of an error text fits where there is little room, without what a terminal would take as a command.
+    """Return the first line of an error, without control characters that a terminal would interpret.
 
     >>> first_line("DivergedError: too large\\nin step 3"), first_line("")
     ('DivergedError: too large', 'no reason was given')
@@ -78,38 +78,38 @@ def first_line(error: str) -> str:
 
 
 def to_cli_args(benchmark: str, *methods: str) -> list[str]:
-    """A benchmark as the command line takes it, and methods: what is one's own is named by its file.
+    """Return a benchmark and methods as arguments of the command line; custom data are named by their file.
 
     >>> to_cli_args("iris.csv[label=kind,drop=id,by-time,10 tasks,4->3,0123456789ab]-fuzzy", "er")
     ['iris.csv', 'er', '--label', 'kind', '--split', 'by-time', '--drop', 'id', '--fuzzy']
     >>> to_cli_args("split-mnist-fuzzy[model=net.py:small(width=64),0123456789ab]", "er")
     ['split-mnist-fuzzy', 'er', '--model', 'net.py:small(width=64)']
     """
-    named = BenchmarkId.parse(benchmark)
-    own = named.custom_data
-    asked = ["--model", named.model.reference] if named.model else []
-    if own is None:
-        return [str(replace(named, model=None)), *methods, *asked]
-    label = ["--label", own.label] if own.label is not None else []
-    split = ["--split", own.split] if own.split != DEFAULT_SPLIT else []
-    dropped = [word for column in own.drop for word in ("--drop", column)]
-    fuzzy = ["--fuzzy"] if named.fuzzy else []
-    file = f"./{own.file}" if own.file.startswith("-") else own.file  # it is no option
-    return [file, *methods, *label, *split, *dropped, *fuzzy, *asked]
+    parsed = BenchmarkId.parse(benchmark)
+    data = parsed.custom_data
+    model_args = ["--model", parsed.model.reference] if parsed.model else []
+    if data is None:
+        return [str(replace(parsed, model=None)), *methods, *model_args]
+    label = ["--label", data.label] if data.label is not None else []
+    split = ["--split", data.split] if data.split != DEFAULT_SPLIT else []
+    drop = [arg for column in data.drop for arg in ("--drop", column)]
+    fuzzy = ["--fuzzy"] if parsed.fuzzy else []
+    file = f"./{data.file}" if data.file.startswith("-") else data.file  # not to be taken for an option
+    return [file, *methods, *label, *split, *drop, *fuzzy, *model_args]
 
 
 def format_gain(gain: Gain, marks: str = "") -> str:
-    r"""A paired gain in words, for lines of 80 columns.
+    r"""Return a paired gain as text, in lines of at most 80 columns.
 
     >>> print(format_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20), "**"))
     +1.60** points,
       95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
     """
     if math.isnan(gain.p):
-        why = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
-        return f"{gain.mean:+.2f} points ({why}: no test)"
-    across = f"\n  (at {gain.mixed} of them on different devices or versions of torch)" if gain.mixed else ""
+        reason = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
+        return f"{gain.mean:+.2f} points ({reason}: no test)"
+    platforms = f"\n  (at {gain.mixed} of them on different devices or versions of torch)" if gain.mixed else ""
     return (
         f"{gain.mean:+.2f}{marks} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
-        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{across}"
+        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{platforms}"
     )

@@ -1,8 +1,8 @@
-"""What a run says: how well it did, by its matrix of accuracies and on its way, and what it cost.
+"""Metrics of a run: from its matrix of accuracies, during training, and its cost.
 
-accuracy[i][j] is that on task j at the i-th point of evaluation, which are the ends of tasks. Definitions and citations
-are in ``docs/metrics.md``. Accuracies are in 0 .. 1; where there is only one point of evaluation, what needs several is
-undefined (``nan``), and so is what was not measured.
+``accuracy[i][j]`` is the accuracy on task j at the i-th point of evaluation; points of evaluation are the ends of
+tasks. Definitions and citations are in ``docs/metrics.md``. Accuracies are in 0 .. 1. A metric that needs several
+points of evaluation is undefined (``nan``) where there is only one, and so is a metric that was not measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Matrix = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Metrics:
-    """All of them for one run, as docs/metrics.md defines them."""
+    """All metrics of one run, as docs/metrics.md defines them."""
 
     final: Measure
     pooled: Measure
@@ -57,7 +57,7 @@ class Metrics:
 
 
 def forgetting(accuracy: Matrix) -> float:
-    """How far accuracy on each earlier task has fallen from the best it had been, on average.
+    """Return how far accuracy on each earlier task has fallen from its best, on average.
 
     >>> round(forgetting([[0.9, 0.1, 0.1], [0.6, 0.8, 0.1], [0.5, 0.9, 0.7]]), 4)  # 0.9 - 0.5 and 0.8 - 0.9
     0.15
@@ -70,7 +70,7 @@ def forgetting(accuracy: Matrix) -> float:
 
 
 def backward_transfer(accuracy: Matrix) -> float:
-    """How accuracy on each earlier task has changed since it was learned, on average.
+    """Return the change of accuracy on each earlier task since it was learned, on average.
 
     >>> round(backward_transfer([[0.9, 0.1, 0.1], [0.6, 0.8, 0.1], [0.5, 0.9, 0.7]]), 4)  # 0.5 - 0.9 and 0.9 - 0.8
     -0.15
@@ -80,7 +80,7 @@ def backward_transfer(accuracy: Matrix) -> float:
 
 
 def forward_transfer(accuracy: Matrix, untrained: Sequence[float]) -> float:
-    """How much better than the untrained model each later task is known just before it is learned, on average.
+    """Return the accuracy on each later task just before it is learned, above the untrained model's, on average.
 
     >>> accuracy = [[0.9, 0.3, 0.1], [0.6, 0.8, 0.4], [0.5, 0.9, 0.7]]
     >>> round(forward_transfer(accuracy, untrained=[0.1, 0.1, 0.2]), 4)  # 0.3 - 0.1 and 0.4 - 0.2
@@ -91,7 +91,7 @@ def forward_transfer(accuracy: Matrix, untrained: Sequence[float]) -> float:
 
 
 def anytime(accuracy: Matrix) -> float:
-    """Accuracy on the tasks met so far, averaged over the points of evaluation: the area under its curve.
+    """Return the accuracy on the tasks seen so far, averaged over the points of evaluation: the area under the curve.
 
     >>> round(anytime([[0.9, 0.1], [0.6, 0.8]]), 4)  # 0.9, then 0.7
     0.8
@@ -103,7 +103,7 @@ def anytime(accuracy: Matrix) -> float:
 
 
 def worst_case(accuracy: Matrix) -> float:
-    """The latest task's accuracy and, of every earlier one, the lowest since it was learned, averaged over tasks.
+    """Return the mean over tasks of the lowest accuracy since each was learned; for the last task, the final one.
 
     >>> round(worst_case([[0.9, 0.1, 0.1], [0.3, 0.8, 0.1], [0.5, 0.9, 0.7]]), 4)  # 0.3, 0.9 and 0.7
     0.6333
@@ -116,6 +116,6 @@ def worst_case(accuracy: Matrix) -> float:
 
 
 def _square(accuracy: Matrix) -> np.ndarray | None:
-    """The matrix, if there is a point of evaluation after each of several tasks."""
+    """Return the matrix, or ``None`` unless there is a point of evaluation after each of several tasks."""
     matrix = np.asarray(accuracy, float)
     return matrix if len(matrix) > 1 and matrix.shape[0] == matrix.shape[1] else None

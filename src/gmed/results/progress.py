@@ -1,4 +1,4 @@
-"""Sweeps under way, as a store shows them to others."""
+"""Status of the sweeps that are computing into a store."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class RunStatus:
     Attributes
     ----------
     done
-        How much of its stream it has learned from, in 0 .. 1; 1 for one that has ended.
+        The share of its stream that it has learned from, in 0 .. 1; 1 for a run that has ended.
     accuracy
-        The final accuracy of one that has finished.
+        The final accuracy, if it has finished.
     error
-        Why one that has failed did.
+        The error, if it has failed.
     """
 
     benchmark: str
@@ -45,11 +45,11 @@ class SweepStatus:
     Attributes
     ----------
     host
-        Where it runs.
+        The machine it runs on.
     began
-        When, in seconds since 1970.
+        When it began, in seconds since 1970.
     runs
-        What it set out to compute.
+        The runs it set out to compute.
     """
 
     host: str
@@ -58,13 +58,13 @@ class SweepStatus:
 
 
 def active_sweeps(store: Store) -> list[SweepStatus]:
-    """The sweeps that compute into a store now, the oldest first.
+    """Return the sweeps that are computing into a store now, the oldest first.
 
     >>> from gmed.engine import RunSpec
     >>> from gmed.results import SweepClaims
     >>> with Store(":memory:") as store, SweepClaims(store) as sweep:
     ...     _ = sweep.claim([RunSpec.make("split-mnist", "er", 0)])
-    ...     [(run.method, run.seed, run.done) for found in active_sweeps(store) for run in found.runs]
+    ...     [(run.method, run.seed, run.done) for status in active_sweeps(store) for run in status.runs]
     [('er', 0, 0.0)]
     """
     query = """
@@ -75,43 +75,43 @@ def active_sweeps(store: Store) -> list[SweepStatus]:
     """
     with store.explained("cannot be read"):
         sweeps = store.database.execute("SELECT * FROM sweeps ORDER BY began").fetchall()
-        found = []
+        active = []
         for sweep in sweeps:
             if alive(sweep["host"], sweep["process"], sweep["seen"]):
-                runs = [_run(row) for row in store.database.execute(query, (sweep["id"],))]
-                found.append(SweepStatus(sweep["host"].split(" ")[0], sweep["began"], runs))
-    return found
+                runs = [_run_status(row) for row in store.database.execute(query, (sweep["id"],))]
+                active.append(SweepStatus(sweep["host"].split(" ")[0], sweep["began"], runs))
+    return active
 
 
-def _run(row: Mapping[str, object]) -> RunStatus:
-    names = str(row["benchmark"]), str(row["method"]), int(str(row["seed"]))
-    if row["claimed"] is not None:  # it has not ended, whatever the store has of an earlier time
+def _run_status(row: Mapping[str, object]) -> RunStatus:
+    identity = str(row["benchmark"]), str(row["method"]), int(str(row["seed"]))
+    if row["claimed"] is not None:  # still running, whatever the store has from before
         total = int(str(row["total"]))
-        return RunStatus(*names, int(str(row["seen"])) / total if total else 0.0)
+        return RunStatus(*identity, int(str(row["seen"])) / total if total else 0.0)
     if row["status"] == "finished":
-        accuracy = row["final_accuracy"]  # which is read without the rest of the row, and may be damaged
-        return RunStatus(*names, 1.0, accuracy=accuracy if isinstance(accuracy, float) else math.nan)
-    return RunStatus(*names, 1.0, error=str(row["error"] or ""))
+        accuracy = row["final_accuracy"]  # not validated with the rest of the row, so it may be damaged
+        return RunStatus(*identity, 1.0, accuracy=accuracy if isinstance(accuracy, float) else math.nan)
+    return RunStatus(*identity, 1.0, error=str(row["error"] or ""))
 
 
 def estimate_remaining(sweep: SweepStatus, timings: Sequence[Timing], now: float | None = None) -> float | None:
-    """About how long a sweep will take from now on, or ``None`` before that can be told.
+    """Return about how many seconds a sweep still takes, or ``None`` while that cannot be estimated.
 
-    What is left takes as long, for its cost, as what has been done took. A run costs what the store knows runs of its
-    method on its benchmark to have taken; one of which it knows nothing costs as the others do on average.
+    The rest is assumed to advance at the speed so far. The cost of a run is the mean time of stored runs of its
+    method on its benchmark, or the mean cost of the other runs where there are none.
 
     >>> timings = [Timing("", "b", "quick", "cpu", 1.0), Timing("", "b", "slow", "cpu", 3.0)]
     >>> runs = [RunStatus("b", "quick", 0, 1.0, accuracy=0.9), RunStatus("b", "slow", 0, 0.0)]
     >>> estimate_remaining(SweepStatus("here", 100.0, runs), timings, now=110.0)
     30.0
     """
-    known: dict[tuple[str, str], list[float]] = {}
+    seconds: dict[tuple[str, str], list[float]] = {}
     for timing in timings:
-        known.setdefault((timing.benchmark, timing.method), []).append(timing.seconds)
-    kinds = {(run.benchmark, run.method) for run in sweep.runs}
-    means = {kind: fmean(known[kind]) for kind in kinds if kind in known}
-    usual = fmean(means.values()) if means else 1.0
-    cost = [means.get((run.benchmark, run.method), usual) for run in sweep.runs]
-    done = sum(each * run.done for each, run in zip(cost, sweep.runs, strict=True))
-    passed = (time.time() if now is None else now) - sweep.began
-    return passed * (sum(cost) - done) / done if done > 0 and passed > 0 else None
+        seconds.setdefault((timing.benchmark, timing.method), []).append(timing.seconds)
+    pairs = {(run.benchmark, run.method) for run in sweep.runs}
+    means = {pair: fmean(seconds[pair]) for pair in pairs if pair in seconds}
+    default = fmean(means.values()) if means else 1.0
+    cost = [means.get((run.benchmark, run.method), default) for run in sweep.runs]
+    done = sum(weight * run.done for weight, run in zip(cost, sweep.runs, strict=True))
+    elapsed = (time.time() if now is None else now) - sweep.began
+    return elapsed * (sum(cost) - done) / done if done > 0 and elapsed > 0 else None

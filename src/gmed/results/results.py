@@ -1,3 +1,5 @@
+"""Results of runs as data: finished and failed runs, summary rows and the documented JSON form."""
+
 from __future__ import annotations
 
 import math
@@ -29,7 +31,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Published:
-    """A number of the paper, in percent, with where it stands.
+    """A number of the paper, in percent, with the table it is from.
 
     Attributes
     ----------
@@ -59,7 +61,7 @@ class Row:
     std
         Sample standard deviation; null for one seed.
     published
-        The paper's number for the same method with the same settings, if it has one.
+        The paper's number for the same method with the same settings, if there is one.
     difference
         How far the mean is from the published one.
     gain_over
@@ -80,7 +82,7 @@ class Row:
 
     @property
     def missed(self) -> bool:
-        """Whether at least five seeds lie further from the published mean than two standard errors."""
+        """Whether the mean of at least five seeds is more than two standard errors from the published one."""
         return self.n >= 5 and self.difference is not None and self.difference.within is False
 
 
@@ -131,8 +133,8 @@ class Results:
     Attributes
     ----------
     over
-        The method that rows show every other one's gain over. By default each is compared with itself without its last
-        part (``er+gmed`` with ``er``) or, where that was not run, without any.
+        The baseline of every row's gain. By default each method is compared with itself without its last part
+        (``er+gmed`` with ``er``) or, where that was not run, without any.
 
     Examples
     --------
@@ -156,21 +158,21 @@ class Results:
         return f"<Results: {len(self.runs)} runs{failed}; {'; '.join(rows)}>"
 
     def accuracies(self, benchmark: str, method: str) -> dict[int, float]:
-        """Final accuracy by seed, in 0 .. 1."""
+        """Return the final accuracy by seed, in 0 .. 1."""
         return _accuracies(r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
 
     def gain(self, benchmark: str, method: str, over: str) -> Gain | None:
-        """The paired gain of one method over another at the seeds both have, in percentage points."""
-        ours, base = self._runs_of(benchmark, method, over)
-        return _gain(ours, base)
+        """Return the paired gain of one method over another at the seeds both have, in percentage points."""
+        runs, base = self._runs_of(benchmark, method, over)
+        return _gain(runs, base)
 
     def differences(self, benchmark: str, method: str, over: str) -> dict[int, float]:
         """Return the differences of two methods by seed, at the seeds both have, in percentage points."""
-        ours, base = self._runs_of(benchmark, method, over)
-        return _differences(ours, base)
+        runs, base = self._runs_of(benchmark, method, over)
+        return _differences(runs, base)
 
     def _runs_of(self, benchmark: str, *methods: str) -> list[list[RunResult]]:
-        """The runs of methods, or the error that names one without results."""
+        """Return the runs of methods, or raise the error that names one without results."""
         groups = self._groups()
         for name in methods:
             if (benchmark, name) not in groups:
@@ -178,12 +180,12 @@ class Results:
         return [groups[benchmark, name] for name in methods]
 
     def rows(self) -> list[Row]:
-        """One row per benchmark and method, in the order they came."""
+        """Return one row per benchmark and method, in order of first appearance."""
         groups = self._groups()
         return [self._row(groups, *names) for names in groups]
 
     def _groups(self) -> dict[tuple[str, str], list[RunResult]]:
-        """The runs of every method on every benchmark."""
+        """Return the runs of every method on every benchmark."""
         groups: dict[tuple[str, str], list[RunResult]] = {}
         for run in self.runs:
             groups.setdefault((run.benchmark, run.method), []).append(run)
@@ -192,7 +194,7 @@ class Results:
     def _row(self, groups: Mapping[tuple[str, str], list[RunResult]], benchmark: str, method: str) -> Row:
         percent = [100 * a for a in _accuracies(groups[benchmark, method]).values()]
         published = self.published(benchmark, method)
-        apart = difference(percent, published.mean, published.std, published.n) if published else None
+        gap = difference(percent, published.mean, published.std, published.n) if published else None
         base = self._baseline_of(groups, benchmark, method)
         gain = _gain(groups[benchmark, method], groups[benchmark, base]) if base else None
         std = float(np.std(percent, ddof=1)) if len(percent) > 1 else math.nan
@@ -203,13 +205,13 @@ class Results:
             mean=float(np.mean(percent)),
             std=std,
             published=published,
-            difference=apart,
+            difference=gap,
             gain_over=base if gain else None,
             gain=gain,
         )
 
     def _baseline_of(self, groups: Container[tuple[str, str]], benchmark: str, method: str) -> str | None:
-        """The method whose results a row's gain is over, if there are any."""
+        """Return the method that a row's gain is over, if it has results."""
         if self.over is not None:
             candidates = [resolve(get_benchmark(benchmark), self.over).name]
         else:
@@ -217,9 +219,9 @@ class Results:
         return next((name for name in candidates if name != method and (benchmark, name) in groups), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented machine-readable form; undefined numbers are ``None``.
+        """Return the documented machine-readable form; undefined numbers are ``None``.
 
-        Its keys are those that runs have today, as runs just computed and those of a store have.
+        Its keys are those of the current versions, as runs just computed and those read from a store have.
         """
         runs = [ReportedRun(**vars(run), metrics=Metrics.of(run)) for run in self.runs]
         keys = [RunSpec.parse(run.benchmark, run.method, run.seed).key for run in self.runs]
@@ -231,35 +233,38 @@ def _accuracies(runs: Iterable[RunResult]) -> dict[int, float]:
     return {run.seed: run.final_accuracy for run in sorted(runs, key=lambda run: run.seed)}
 
 
-def _gain(ours: Sequence[RunResult], base: Sequence[RunResult]) -> Gain | None:
+def _gain(runs: Sequence[RunResult], base: Sequence[RunResult]) -> Gain | None:
     """Return the paired gain of runs over others at the seeds that both have, in percentage points."""
-    differences = _differences(ours, base)
+    differences = _differences(runs, base)
     if not differences:
         return None
     gain = paired_gain(list(differences.values()), [0.0] * len(differences))
-    here, there = _platforms(ours), _platforms(base)
-    return replace(gain, mixed=sum(here[seed] != there[seed] for seed in differences))
+    platforms, base_platforms = _platforms(runs), _platforms(base)
+    return replace(gain, mixed=sum(platforms[seed] != base_platforms[seed] for seed in differences))
 
 
-def _differences(ours: Iterable[RunResult], base: Iterable[RunResult]) -> dict[int, float]:
+def _differences(runs: Iterable[RunResult], base: Iterable[RunResult]) -> dict[int, float]:
     """Return the differences by seed, at the seeds that both have, in percentage points."""
-    better, worse = _accuracies(ours), _accuracies(base)
-    return {seed: 100 * better[seed] - 100 * worse[seed] for seed in sorted(better.keys() & worse.keys())}
+    accuracies, base_accuracies = _accuracies(runs), _accuracies(base)
+    return {
+        seed: 100 * accuracies[seed] - 100 * base_accuracies[seed]
+        for seed in sorted(accuracies.keys() & base_accuracies.keys())
+    }
 
 
 def _platforms(runs: Iterable[RunResult]) -> dict[int, tuple[str | None, str]]:
-    """Return the device and the version of torch that every seed was computed on and with."""
+    """Return the device and the version of torch that computed the run of every seed."""
     return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in runs}
 
 
 def finite(value: Any) -> Any:
-    """NaN has no place in JSON."""
+    """Return a value for JSON, in which NaN and infinity become ``None``."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def in_order(runs: Iterable[RunResult], methods: list[str]) -> list[RunResult]:
-    """Runs by method as asked for, then by seed."""
-    place = {method: i for i, method in enumerate(methods)}
-    return sorted(runs, key=lambda r: (place.get(r.method, len(place)), r.seed))
+    """Return runs in the order of the given methods, then by seed."""
+    rank = {method: i for i, method in enumerate(methods)}
+    return sorted(runs, key=lambda r: (rank.get(r.method, len(rank)), r.seed))

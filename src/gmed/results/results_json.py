@@ -1,4 +1,4 @@
-"""Results documents read back: the JSON that ``gmed run --json`` prints and ``gmed export`` writes."""
+"""Read results documents: the JSON that ``gmed run --json`` prints and ``gmed export`` writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Document:
     Attributes
     ----------
     keys
-        What each run was stored under by the code that computed it; ``None`` in documents of older versions.
+        The store key of each run, from the code that computed it; ``None`` in documents of older versions.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Document:
 
     @classmethod
     def read(cls, file: Path) -> Document:
-        """What a file holds, or the error that says what is wrong with it."""
+        """Read a file, or raise the error that says what is wrong with it."""
         if file.exists() and not file.is_file():
             raise StoreError(f"{file}: cannot be read (not a file)")
         try:
@@ -59,27 +59,27 @@ class Document:
         if not isinstance(content.get("runs"), list):
             raise StoreError(f"{file}: has no list 'runs'")
         runs = []
-        for place, run in enumerate(content["runs"]):
+        for index, run in enumerate(content["runs"]):
             try:
                 runs.append(_decode_run(run))
             except RecordError as error:
-                raise StoreError(f"{file}: runs[{place}]{_name(run)} is broken: {error}") from None
+                raise StoreError(f"{file}: runs[{index}]{_describe(run)} is broken: {error}") from None
         keys = content.get("keys")
         if keys is not None and not _are_distinct_strings(keys, len(runs)):
             raise StoreError(f"{file}: 'keys' is not a list of {len(runs)} different keys, one for each run")
         return cls(file, runs, keys)
 
     def load_results(self) -> Store:
-        """The runs that today's code would compute the same, in a store of their own, which is not written anywhere."""
+        """Return the runs that the current code would reproduce, in a store held in memory."""
         if self.keys is None:
             raise StoreError(
                 f"{self.file}: has no list 'keys', so that nothing tells which versions computed its runs. "
                 f"Where they are stored, write it anew: gmed export {self.file.name}"
             )
         specs = [current_spec(run.benchmark, run.method, run.seed) for run in self.runs]
-        told = zip(specs, self.runs, self.keys, strict=True)
+        candidates = zip(specs, self.runs, self.keys, strict=True)
         store = Store(":memory:")
-        store.add_all([(spec, run) for spec, run, key in told if spec is not None and spec.key == key])
+        store.add_all([(spec, run) for spec, run, key in candidates if spec is not None and spec.key == key])
         return store
 
 
@@ -93,13 +93,13 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 
-def _name(content: object) -> str:
+def _describe(content: object) -> str:
     names = [content.get(name) for name in ("benchmark", "method", "seed")] if isinstance(content, dict) else [None]
     return "" if None in names else f" ({run_name(*names)})"
 
 
 def _decode_run(content: object) -> RunResult:
-    """Return a run of a document, whose metrics are computed anew."""
+    """Decode a run of a document; its metrics are recomputed, not read."""
     if isinstance(content, dict):
         content = {name: value for name, value in content.items() if name != "metrics"}
     return decode(RunResult, content)

@@ -1,3 +1,5 @@
+"""The store: results of runs in one SQLite file."""
+
 from __future__ import annotations
 
 import json
@@ -20,7 +22,7 @@ from gmed.results.connection import StoreConnection, is_full
 from gmed.results.results import Failure
 from gmed.results.stored_runs import MEASURED, Fields, checksum, decode_row, encode_result, row_name, row_problem
 
-APPLICATION_ID = 0x474D4544  # "GMED": tells a store from other SQLite files
+APPLICATION_ID = 0x474D4544  # "GMED": distinguishes a store from other SQLite files
 
 _RUNS = """
 CREATE TABLE runs (
@@ -100,37 +102,37 @@ _CHECKSUMS = """
 ALTER TABLE runs ADD COLUMN checksum TEXT;     -- of the rest of the row, empty in older ones
 """
 MIGRATIONS = [_RUNS, _CLAIMS, _MEASURED, _OBSERVED, _OVERHEAD, _OBSERVED_ALONE, _CHECKSUMS]
-"""What leads from one version of the schema to the next; an empty file has version 0."""
+"""Statements that migrate each version of the schema to the next; an empty file has version 0."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
 PROBE_SCHEMA = 4
-"""The schema from which on there is a table of what was observed."""
+"""The first version of the schema with the table ``observed``."""
 
 OBSERVED = "key, what, content, recorded, benchmark, method"
 
 EVERY_RUN = "SELECT * FROM runs ORDER BY rowid"
 
-NAMED = 3
-"""How many damaged runs a note names."""
+MAX_NAMED = 3
+"""How many damaged runs a warning names."""
 
 Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
-"""Runs, each with its result or with the error it ended in."""
+"""Runs, each with its result or its error."""
 
 
 class MergeSummary(NamedTuple):
-    """What became of the runs of another store.
+    """The outcome of merging another store.
 
     Attributes
     ----------
     added, known
-        How many were new here, and how many were here already.
+        Number of runs that were added, and that this store had already.
     conflicts
-        Those that are here with another result, which was kept.
+        Runs that this store has with another result, which it keeps.
     observed
-        How many things were new here that had been observed of runs.
+        Number of observations of runs that were added.
     damaged
-        What was left out, because it cannot be what a run has found: each with the reason.
+        Rows that were skipped because they are not valid, each with the reason.
     """
 
     added: int
@@ -141,16 +143,16 @@ class MergeSummary(NamedTuple):
 
 
 class DamagedRunWarning(GmedWarning):
-    """Runs of a store were left out, because they cannot be what a run has found."""
+    """Rows of a store were skipped because they are not valid."""
 
 
 class Timing(NamedTuple):
-    """How long a finished run took, and where.
+    """The time that a finished run took, and its device.
 
     Attributes
     ----------
     seconds
-        All stages together; of runs computed together, each one's share.
+        All stages together; for runs computed in one batch, each run's share.
     """
 
     key: str
@@ -161,7 +163,7 @@ class Timing(NamedTuple):
 
 
 class Store:
-    """Results in one SQLite file. A finished run is found by its key and never computed again.
+    """Results in one SQLite file. A finished run is looked up by its key and never computed again.
 
     Examples
     --------
@@ -173,14 +175,14 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        self._opened: StoreConnection | None = None
+        self._connection: StoreConnection | None = None
         with self.explained("cannot be used as a results store"):
-            self._opened = StoreConnection(self.path)
-            self.database = self._opened.database
+            self._connection = StoreConnection(self.path)
+            self.database = self._connection.database
             try:
-                self._open(migrate=self._opened.writable)
+                self._open(migrate=self._connection.writable)
             except BaseException:
-                self._opened.close()
+                self._connection.close()
                 raise
 
     def _open(self, *, migrate: bool) -> None:
@@ -194,11 +196,11 @@ class Store:
             _switch_to_wal(self.database)
 
     def _check_schema(self) -> None:
-        """Make sure that the file is a store, or empty, before anything is written to it."""
-        found = self._schema()
-        if found > SCHEMA_VERSION:
+        """Check that the file is a store, or empty, before anything is written to it."""
+        version = self._schema_version()
+        if version > SCHEMA_VERSION:
             raise StoreError(
-                f"{self.path}: written by a newer gmed (schema {found}, this one knows {SCHEMA_VERSION}). "
+                f"{self.path}: written by a newer gmed (schema {version}, this one knows {SCHEMA_VERSION}). "
                 "Upgrade gmed, or choose another --store."
             )
         holds_tables = self.database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
@@ -208,32 +210,32 @@ class Store:
             raise StoreError(f"{self.path}: holds views or triggers, which no store does; choose another --store.")
 
     def _migrate(self) -> None:
-        """Bring the tables to this version, all or none of the way."""
-        if self._schema() == SCHEMA_VERSION:
+        """Migrate the tables to the current version, in one transaction."""
+        if self._schema_version() == SCHEMA_VERSION:
             return
         with self.transaction():
-            for migration in MIGRATIONS[self._schema() :]:  # nothing, if somebody was quicker
+            for migration in MIGRATIONS[self._schema_version() :]:  # none, if another process was faster
                 for statement in migration.split(";"):
                     self.database.execute(statement)
             self.database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self.database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
-    def _schema(self) -> int:
-        (found,) = self.database.execute("PRAGMA user_version").fetchone()
-        return int(found)
+    def _schema_version(self) -> int:
+        (version,) = self.database.execute("PRAGMA user_version").fetchone()
+        return int(version)
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Inside, what goes wrong is said with the file and what to do."""
+        """Re-raise errors of the block as :class:`StoreError` that names the file and what to do."""
         try:
             yield
-            if self._opened is not None:
-                self._opened.check_unchanged()
+            if self._connection is not None:
+                self._connection.check_unchanged()
         except (sqlite3.Error, ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
             if isinstance(error, GmedError):
                 raise
-            if self._opened is not None:
-                self._opened.check_unchanged()
+            if self._connection is not None:
+                self._connection.check_unchanged()
             if isinstance(error, sqlite3.Error) and is_full(error, self.path):
                 raise StoreError(
                     f"{self.path}: {what}: the disk is full ({error}). Free some space and run the same command again; "
@@ -245,82 +247,83 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Inside, everything is written or nothing."""
+        """Commit everything that the block writes, or nothing."""
         self.database.execute("BEGIN IMMEDIATE")
         try:
             yield
             self.database.execute("COMMIT")
         except BaseException:
-            if self.database.in_transaction:  # a full disk may have ended it already
+            if self.database.in_transaction:  # a full disk may have rolled it back already
                 self.database.execute("ROLLBACK")
             raise
 
     def require_writable(self) -> None:
-        """Refuse to begin what could not be kept in the end."""
-        if self._opened is None or not self._opened.writable:
+        """Refuse to start a computation whose results could not be stored."""
+        if self._connection is None or not self._connection.writable:
             raise StoreError(f"{self.path}: cannot be written. Check its permissions, or choose another --store.")
 
     def find(self, spec: RunSpec) -> RunResult | None:
-        """The finished run of this specification, if there is one.
+        """Return the finished run of this specification, if there is one.
 
-        A damaged row is none: the run is computed again, and replaces it.
+        A damaged row does not count: the run is computed again, and replaces it.
         """
         with self.explained("cannot be read"):
-            found = self._found(spec)
-            return None if found is None or isinstance(found[0], Failure) else found[0]
+            stored = self._lookup(spec)
+            return None if stored is None or isinstance(stored[0], Failure) else stored[0]
 
     def outcome(self, spec: RunSpec, since: float) -> RunResult | str | None:
-        """The finished run of this specification, or the error of one that failed after that time."""
+        """Return the finished run of this specification, or the error of one that failed after that time."""
         with self.explained("cannot be read"):
-            found = self._found(spec)
-            if found is None:
+            stored = self._lookup(spec)
+            if stored is None:
                 return None
-            outcome, recorded = found
+            outcome, recorded = stored
             if isinstance(outcome, RunResult):
                 return outcome
             return outcome.error if datetime.fromisoformat(recorded).timestamp() >= int(since) else None
 
-    def _found(self, spec: RunSpec) -> tuple[RunResult | Failure, str] | None:
-        """Return what a run has found or ended in, and when; a row that is damaged is noted, and as good as none."""
+    def _lookup(self, spec: RunSpec) -> tuple[RunResult | Failure, str] | None:
+        """Return the outcome of a run and its time, or ``None``; a damaged row is skipped with a warning."""
         row: sqlite3.Row | None = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
-        if row is None or not _is_of(row, spec):
+        if row is None or not _names_spec(row, spec):
             return None
-        outcomes = self._decoded([row])
+        outcomes = self._decode_rows([row])
         return (outcomes[0], row["recorded"]) if outcomes else None
 
-    def _decoded(self, rows: Iterable[sqlite3.Row]) -> list[RunResult | Failure]:
-        """Return what the runs of rows have found or ended in, but for those that are damaged, which are noted."""
+    def _decode_rows(self, rows: Iterable[sqlite3.Row]) -> list[RunResult | Failure]:
+        """Return the outcomes of rows; damaged ones are skipped with a warning."""
         outcomes, damaged = [], []
         for row in rows:
             try:
                 outcomes.append(decode_row(row))
             except RecordError as error:
                 damaged.append(f"{row_name(row)} ({error})")
-        self._note_damaged(damaged)
+        self._warn_damaged(damaged)
         return outcomes
 
-    def _current(self, status: str, benchmark: str | None) -> list[RunResult | Failure]:
-        """Return what today's runs have found or ended in."""
-        today = _CurrentSpecs()
-        return self._decoded(row for row in self._rows(status, benchmark) if today.computes(row))
+    def _current_outcomes(self, status: str, benchmark: str | None) -> list[RunResult | Failure]:
+        """Return the outcomes of runs that the current code would reproduce."""
+        current = _CurrentSpecs()
+        return self._decode_rows(row for row in self._rows(status, benchmark) if current.computes(row))
 
-    def _note_damaged(self, damaged: Sequence[str]) -> None:
+    def _warn_damaged(self, damaged: Sequence[str]) -> None:
         if damaged:
-            many = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
-            count = f"{len(damaged)} damaged run{'s are' if len(damaged) > 1 else ' is'}"
+            more = f" and {len(damaged) - MAX_NAMED} more" if len(damaged) > MAX_NAMED else ""
+            subject = f"{len(damaged)} damaged run{'s are' if len(damaged) > 1 else ' is'}"
             warnings.warn(
-                f"{self.path}: {count} left out: {'; '.join(damaged[:NAMED])}{many}. To see all of them: gmed doctor "
-                f"--store {shlex.quote(self.path)}. gmed run computes a run again and replaces it; gmed rm removes it.",
+                f"{self.path}: {subject} left out: {'; '.join(damaged[:MAX_NAMED])}{more}. To see all of them: "
+                f"gmed doctor --store {shlex.quote(self.path)}. gmed run computes a run again and replaces it; "
+                "gmed rm removes it.",
                 DamagedRunWarning,
                 stacklevel=4,
             )
 
     def add(self, spec: RunSpec, outcome: RunResult | str) -> None:
-        """Keep a finished run, or the error of a failed one. A failure never replaces a finished run."""
+        """Store a finished run, or the error of a failed one. A failure never replaces a finished run."""
         self.add_all([(spec, outcome)])
 
     def add_all(self, outcomes: Outcomes) -> None:
-        """The same for many at once, written together: all of them or none. Nobody needs to claim them any more."""
+        """Store several outcomes in one transaction and release the claims on their runs."""
         if not outcomes:
             return
         with self.explained("a result could not be written"), self.transaction():
@@ -328,40 +331,40 @@ class Store:
                 row = _row(spec, outcome)
                 if row["status"] == "finished":
                     self._write(row | self._carry_over(row))
-                elif self._replaceable(row):
+                elif self._is_replaceable(row):
                     self._write(row)
                 self.database.execute("DELETE FROM claims WHERE key = :key", row)
 
-    def _replaceable(self, row: Fields) -> bool:
-        """Whether the run of a row has not finished here."""
-        here = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
-        return here is None or here["status"] != "finished" or row_problem(here) is not None
+    def _is_replaceable(self, row: Fields) -> bool:
+        """Return whether the store has no valid finished run in place of this row."""
+        existing = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
+        return existing is None or existing["status"] != "finished" or row_problem(existing) is not None
 
     def _write(self, row: Fields) -> None:
-        """Write a row with its checksum, in place of what is there of the same run."""
-        names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-        self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
-        self._seal(row["key"])
+        """Write a row with its checksum, in place of an existing row of the same run."""
+        names, parameters = ", ".join(row), ", ".join(f":{name}" for name in row)
+        self.database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({parameters})", row)
+        self._update_checksum(row["key"])
 
-    def _seal(self, key: str) -> None:
-        """Give a row the checksum of what is in it."""
+    def _update_checksum(self, key: str) -> None:
+        """Set the checksum of a row from its content."""
         row = self.database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
         self.database.execute("UPDATE runs SET checksum = ? WHERE key = ?", (checksum(row), key))
 
     def _carry_over(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What is known of the same run with the same accuracies, and was not measured this time."""
-        here = self.database.execute("SELECT * FROM runs WHERE key = :key AND accuracy = :accuracy", row).fetchone()
-        if here is None or row_problem(here) is not None:
+        """Return optional measurements of an existing row with the same accuracies that the new row lacks."""
+        existing = self.database.execute("SELECT * FROM runs WHERE key = :key AND accuracy = :accuracy", row).fetchone()
+        if existing is None or row_problem(existing) is not None:
             return {}
-        return {name: here[name] for name in MEASURED if row[name] is None}
+        return {name: existing[name] for name in MEASURED if row[name] is None}
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
-        """Every finished run whose parts still have the versions that computed it, oldest first."""
+        """Return every finished run whose parts still have the versions that computed it, oldest first."""
         with self.explained("cannot be read"):
-            return [run for run in self._current("finished", benchmark) if isinstance(run, RunResult)]
+            return [run for run in self._current_outcomes("finished", benchmark) if isinstance(run, RunResult)]
 
     def benchmarks_named(self, name: str) -> list[str]:
-        """The benchmark of this name, or all that are made of the file of this name.
+        """Return the benchmark of this name, or all that are built from the file of this name.
 
         >>> with Store(":memory:") as store:
         ...     store.benchmarks_named("split-mnist")
@@ -372,36 +375,42 @@ class Store:
         query = "SELECT DISTINCT benchmark FROM runs WHERE substr(benchmark, 1, ?) = ? ORDER BY benchmark"
         start = f"{Path(name).name}["
         with self.explained("cannot be read"):
-            found = [str(row["benchmark"]) for row in self.database.execute(query, (len(start), start))]
-        return found or [get_benchmark(name).name]
+            names = [str(row["benchmark"]) for row in self.database.execute(query, (len(start), start))]
+        return names or [get_benchmark(name).name]
 
     def timings(self) -> list[Timing]:
-        """How long every finished run took, whatever the versions that computed it."""
+        """Return the time that every finished run took, whatever the versions that computed it."""
         query = "SELECT key, benchmark, method, timings, environment FROM runs WHERE status = 'finished' ORDER BY rowid"
         with self.explained("cannot be read"):
             return [timing for row in self.database.execute(query) if (timing := _timing(row)) is not None]
 
     def outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
-        """How many finished runs, of all methods or of these, were computed by other versions of their parts."""
+        """Return how many finished runs, of all methods or of these, other versions of their parts computed."""
         with self.explained("cannot be read"):
-            today, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
-            return sum(not today.computes(row) for row in rows if not methods or row["method"] in methods)
+            current, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
+            return sum(not current.computes(row) for row in rows if not methods or row["method"] in methods)
 
     def missing_extensions(self) -> list[str]:
-        """The files that computed finished runs whose methods are not known here."""
+        """Return the files that define the methods of finished runs and are not loaded."""
         with self.explained("cannot be read"):
-            today, rows = _CurrentSpecs(), self._rows("finished", None)
-            lacking = [row for row in rows if today.spec(row) is None and row_problem(row) is None]
+            current, rows = _CurrentSpecs(), self._rows("finished", None)
+            unknown = [row for row in rows if current.spec(row) is None and row_problem(row) is None]
             return sorted(
-                {name for row in lacking for name, v in json.loads(row["versions"]).items() if type(v) is str}
+                {
+                    name
+                    for row in unknown
+                    for name, version in json.loads(row["versions"]).items()
+                    if type(version) is str
+                }
             )
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
+        """Return every failed run whose parts still have the versions that computed it, oldest first."""
         with self.explained("cannot be read"):
-            return [run for run in self._current("failed", benchmark) if isinstance(run, Failure)]
+            return [run for run in self._current_outcomes("failed", benchmark) if isinstance(run, Failure)]
 
     def observed(self, spec: RunSpec, what: str) -> Any | None:
-        """What was observed of a run that was watched, if it was.
+        """Return what was observed of a run, if it was watched.
 
         >>> with Store(":memory:") as store:
         ...     spec = RunSpec.make("split-mnist", "er+gmed", seed=0)
@@ -409,31 +418,31 @@ class Store:
         ...     store.observed(spec, "edits")
         {'changed': 3}
         """
-        if self._schema() < PROBE_SCHEMA:  # it cannot be written, and has no such table
+        if self._schema_version() < PROBE_SCHEMA:  # a read-only store without the table
             return None
         with self.explained("cannot be read"):
             query = "SELECT content FROM observed WHERE key = ? AND what = ?"
             row = self.database.execute(query, (spec.key, what)).fetchone()
             if row is not None and (problem := _observed_problem(row)) is not None:
-                self._note_damaged([f"{what} of {spec} ({problem})"])
+                self._warn_damaged([f"{what} of {spec} ({problem})"])
                 return None
             return None if row is None else json.loads(row["content"])
 
     def put_probe(self, spec: RunSpec, what: str, content: Any) -> None:
-        """Keep what was observed of a run, whether its result is here or not."""
+        """Store what was observed of a run, whether its result is stored or not."""
         with self.explained("could not be written"), self.transaction():
             row = (spec.key, what, json.dumps(content), _now(), spec.benchmark.name, spec.method.name)
             self.database.execute(f"INSERT OR REPLACE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def keys(self, observed: str = "") -> set[str]:
-        """The keys of all finished runs, or of the runs of which this was observed.
+        """Return the keys of all finished runs, or of the runs with this observation.
 
         >>> with Store(":memory:") as store:
         ...     store.put_probe(RunSpec.make("split-mnist", "er+gmed", seed=0), "edits", {"changed": 3})
         ...     len(store.keys()), len(store.keys("edits")), len(store.keys("something else"))
         (0, 1, 0)
         """
-        if observed and self._schema() < PROBE_SCHEMA:  # it cannot be written, and has no such table
+        if observed and self._schema_version() < PROBE_SCHEMA:  # a read-only store without the table
             return set()
         with self.explained("cannot be read"):
             if observed:
@@ -442,31 +451,31 @@ class Store:
             return {str(row["key"]) for row in self._rows("finished", None) if row_problem(row) is None}
 
     def remove(self, benchmark: str, methods: Sequence[str] = (), *, failed: bool = False) -> int:
-        """Remove the runs of a benchmark: all, or of these methods as they are stored, or the failed ones; how many.
+        """Remove the runs of a benchmark and return their number: all, those of these methods, or the failed ones.
 
-        What was observed of them goes with them, but for that of runs that failed.
+        Observations of removed runs are removed too, except those of failed runs. Methods are named as they are stored.
         """
         names = tuple(methods)
-        which = "WHERE benchmark = ?" + (f" AND method IN ({', '.join('?' * len(names))})" if names else "")
+        condition = "WHERE benchmark = ?" + (f" AND method IN ({', '.join('?' * len(names))})" if names else "")
         with self.explained("could not be changed"), self.transaction():
             if failed:
-                which += " AND status = 'failed'"
+                condition += " AND status = 'failed'"
             else:
-                self.database.execute(f"DELETE FROM observed {which}", (benchmark, *names))
-            return self.database.execute(f"DELETE FROM runs {which}", (benchmark, *names)).rowcount
+                self.database.execute(f"DELETE FROM observed {condition}", (benchmark, *names))
+            return self.database.execute(f"DELETE FROM runs {condition}", (benchmark, *names)).rowcount
 
     def merge(self, other: Store) -> MergeSummary:
-        """Take in the runs of another store. One that is here with another result stays as it is.
+        """Add the runs of another store. A run that this store has with another result stays as it is.
 
-        What cannot be what a run has found is left out.
+        Rows that are not valid are skipped.
         """
         with other.explained("cannot be read"):
-            everything = other.database.execute(EVERY_RUN).fetchall()
-            observed = other._everything_observed()
-        sound, damaged = list[dict[str, Any]](), list[str]()
-        for row in everything:
+            rows = other.database.execute(EVERY_RUN).fetchall()
+            observed = other._all_observed()
+        valid, damaged = list[dict[str, Any]](), list[str]()
+        for row in rows:
             if (problem := row_problem(row)) is None:
-                sound.append(dict(row))
+                valid.append(dict(row))
             else:
                 damaged.append(f"{row_name(row)} ({problem})")
         damaged += [
@@ -476,22 +485,22 @@ class Store:
         ]
         added, known, conflicts = 0, 0, []
         with self.explained("could not be changed"), self.transaction():
-            columns = [found["name"] for found in self.database.execute("PRAGMA table_info(runs)")]
-            for row in sound:
-                here = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
-                if here is not None and row_problem(here) is not None:
-                    here = None  # replaced
-                if here is None or (here["status"] == "failed" and row["status"] == "finished"):
+            columns = [column["name"] for column in self.database.execute("PRAGMA table_info(runs)")]
+            for row in valid:
+                existing = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
+                if existing is not None and row_problem(existing) is not None:
+                    existing = None  # to be replaced
+                if existing is None or (existing["status"] == "failed" and row["status"] == "finished"):
                     self._write({name: row.get(name) for name in columns})
                     added += 1
-                elif row["status"] == "failed" or json.loads(here["accuracy"]) == json.loads(row["accuracy"]):
+                elif row["status"] == "failed" or json.loads(existing["accuracy"]) == json.loads(row["accuracy"]):
                     known += 1
-                    if row["status"] == "finished":  # the same run, of which the other may know more
-                        found = {name: row.get(name) for name in ("key", *MEASURED)}
-                        occupied = ", ".join(f"{name} = coalesce({name}, :{name})" for name in MEASURED)
-                        self.database.execute(f"UPDATE runs SET {occupied} WHERE key = :key", found)
-                        if here["checksum"] is not None:
-                            self._seal(row["key"])
+                    if row["status"] == "finished":  # the same run, of which the other may have more measurements
+                        values = {name: row.get(name) for name in ("key", *MEASURED)}
+                        assignments = ", ".join(f"{name} = coalesce({name}, :{name})" for name in MEASURED)
+                        self.database.execute(f"UPDATE runs SET {assignments} WHERE key = :key", values)
+                        if existing["checksum"] is not None:
+                            self._update_checksum(row["key"])
                 else:
                     conflicts.append(row_name(row))
             before = self.database.total_changes
@@ -501,12 +510,12 @@ class Store:
             )
             return MergeSummary(added, known, conflicts, self.database.total_changes - before, damaged)
 
-    def _everything_observed(self) -> list[sqlite3.Row]:
-        if self._schema() < PROBE_SCHEMA:
+    def _all_observed(self) -> list[sqlite3.Row]:
+        if self._schema_version() < PROBE_SCHEMA:
             return []
-        found = "observed" if self._schema() == SCHEMA_VERSION else "observed JOIN runs USING (key)"
+        source = "observed" if self._schema_version() == SCHEMA_VERSION else "observed JOIN runs USING (key)"
         columns = OBSERVED.replace("recorded", "observed.recorded")
-        return self.database.execute(f"SELECT {columns} FROM {found}").fetchall()
+        return self.database.execute(f"SELECT {columns} FROM {source}").fetchall()
 
     def _rows(self, status: str, benchmark: str | None, columns: str = "*") -> list[sqlite3.Row]:
         query = f"SELECT {columns} FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
@@ -514,8 +523,8 @@ class Store:
             return self.database.execute(query, (status, benchmark)).fetchall()
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def __enter__(self) -> Store:
         return self
@@ -527,7 +536,7 @@ class Store:
 
 
 def _switch_to_wal(db: sqlite3.Connection) -> None:
-    """The switch does not wait for other processes by itself."""
+    """Switch to write-ahead logging, retrying while other processes hold locks."""
     for attempt in range(100):
         try:
             db.execute("PRAGMA journal_mode = WAL")
@@ -558,7 +567,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
 
 
 def current_spec(benchmark: str, method: str, seed: int) -> RunSpec | None:
-    """The run of these names; nothing where there is no such benchmark or method, or no longer.
+    """Return the run of these names, or ``None`` if the benchmark or method does not exist (any more).
 
     >>> str(current_spec("split-mnist", "er(lr=0.05)", 0)), current_spec("split-mnist", "of-another-time", 0)
     ('split-mnist er seed 0', None)
@@ -570,7 +579,7 @@ def current_spec(benchmark: str, method: str, seed: int) -> RunSpec | None:
 
 
 class _CurrentSpecs:
-    """The runs that today's code would compute. The parts of a method are looked up once for all its seeds."""
+    """The runs that the current code would compute, cached by benchmark and method."""
 
     def __init__(self) -> None:
         self._specs: dict[tuple[str, str], RunSpec | None] = {}
@@ -588,21 +597,21 @@ class _CurrentSpecs:
     def computes(self, row: sqlite3.Row) -> bool:
         """Return whether the run of a row would be computed the same."""
         spec = self.spec(row)
-        return spec is not None and spec.key == row["key"] and _is_of(row, spec)
+        return spec is not None and spec.key == row["key"] and _names_spec(row, spec)
 
 
-def _is_of(row: sqlite3.Row, spec: RunSpec) -> bool:
-    """Whether a row names the run of a specification as it is named today."""
+def _names_spec(row: sqlite3.Row, spec: RunSpec) -> bool:
+    """Return whether a row names the run of a specification by its current names."""
     return (row["benchmark"], row["method"], row["seed"]) == (spec.benchmark.name, spec.method.name, spec.seed)
 
 
 def _timing(row: sqlite3.Row) -> Timing | None:
-    """How long the run of a row took; nothing where that cannot be told."""
+    """Return the time that the run of a row took, or ``None`` if it cannot be read."""
     try:
         device, seconds = json.loads(row["environment"]).get("device", ""), json.loads(row["timings"]).values()
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if not all(type(each) in (int, float) and 0 <= each <= GREATEST for each in seconds):
+    if not all(type(value) in (int, float) and 0 <= value <= GREATEST for value in seconds):
         return None
     return Timing(row["key"], row["benchmark"], row["method"], str(device), float(sum(seconds)))
 
@@ -625,5 +634,5 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 
 def decode_text(text: bytes) -> str:
-    """Return text as it is stored; what is not UTF-8 becomes lone surrogates, which no sound row has."""
+    """Return stored text; bytes that are not UTF-8 become lone surrogates, which no valid row has."""
     return text.decode("utf-8", "surrogateescape")

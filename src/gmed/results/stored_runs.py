@@ -1,4 +1,4 @@
-"""Rows of a store: what a run is there, and whether a row is what a run can have left."""
+"""Rows of a store: encoding, decoding and validation of stored runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gmed.io.records import GREATEST, Count, RecordError, decode, encode, record
 from gmed.results.results import Failure
 
 Fields = Mapping[str, Any] | sqlite3.Row
-"""What a row of a store holds, by column."""
+"""A row of a store: values by column."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What a row holds besides a result.
+    """The columns of a row other than those of the result.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the columns ``config`` and ``versions`` hold."""
+    """The content of the columns ``config`` and ``versions``."""
 
     config: dict[str, object]
     versions: dict[str, int | str]
@@ -56,9 +56,9 @@ class Parts:
 
 RUN = record_fields(StoredRun)
 RESULT = {name: kind for name, kind in record_fields(RunResult).items() if name not in RUN}
-"""Columns of what a finished run has found."""
+"""Columns of the result of a finished run."""
 
-MEASURED = tuple(name for name, (_, needed) in RESULT.items() if not needed)
+MEASURED = tuple(name for name, (_, required) in RESULT.items() if not required)
 """Columns that may be empty in a finished run, and are missing in stores of older schemas that cannot be written."""
 
 _TYPES = {
@@ -66,18 +66,18 @@ _TYPES = {
     for name, form in schema(RunResult)["properties"].items()
 }
 IN_JSON = {name for name in RESULT if not {"array", "object"}.isdisjoint(_TYPES[name])}
-"""Those that are JSON there, as a table has no lists."""
+"""Columns of the result that are stored as JSON text, as a table has no lists."""
 
 
 def encode_result(result: RunResult) -> dict[str, Any]:
     """Return the columns that hold a result."""
-    plain = encode(result)
-    found = {name: plain[name] for name in RESULT}
-    return found | {name: None if found[name] is None else json.dumps(found[name]) for name in IN_JSON}
+    encoded = encode(result)
+    columns = {name: encoded[name] for name in RESULT}
+    return columns | {name: None if columns[name] is None else json.dumps(columns[name]) for name in IN_JSON}
 
 
 def decode_row(row: Fields) -> RunResult | Failure:
-    """Return what the run of a row has found or ended in, or raise the error that says why it can be neither."""
+    """Return the result or the failure of a row, or raise the error that says why it is neither."""
     cells = dict(row)
     run = decode(StoredRun, {name: cells[name] for name in RUN if name in cells})
     _check_parts(run.config, run.versions)
@@ -87,23 +87,23 @@ def decode_row(row: Fields) -> RunResult | Failure:
         raise RecordError(f"is no time ({error})", "recorded") from None
     if zone is None:
         raise RecordError(f"is {short(run.recorded)}, a time without its zone", "recorded")
-    found: RunResult | Failure
+    outcome: RunResult | Failure
     if run.status == "finished":
         result = {
-            name: _parsed(name, cells[name]) if name in IN_JSON else cells[name] for name in RESULT if name in cells
+            name: _parse_json(name, cells[name]) if name in IN_JSON else cells[name] for name in RESULT if name in cells
         }
-        found = decode(RunResult, {"benchmark": run.benchmark, "method": run.method, "seed": run.seed, **result})
+        outcome = decode(RunResult, {"benchmark": run.benchmark, "method": run.method, "seed": run.seed, **result})
         if run.error is not None:
             raise RecordError("has finished, but has an error")
     else:
-        if strange := [name for name in RESULT if cells.get(name) is not None]:
-            raise RecordError(f"has failed, but has {', '.join(strange)}")
+        if unexpected := [name for name in RESULT if cells.get(name) is not None]:
+            raise RecordError(f"has failed, but has {', '.join(unexpected)}")
         if run.error is None:
             raise RecordError("has failed, but has no error")
-        found = Failure(run.benchmark, run.method, run.seed, run.error)
+        outcome = Failure(run.benchmark, run.method, run.seed, run.error)
     if run.checksum is not None and run.checksum != checksum(cells):
         raise RecordError("was changed after it was written: its checksum is another one")
-    return found
+    return outcome
 
 
 def row_problem(row: Fields) -> str | None:
@@ -115,8 +115,8 @@ def row_problem(row: Fields) -> str | None:
     return None
 
 
-def _parsed(name: str, text: Any) -> Any:
-    """Return the value of a column of JSON; one that is empty is null."""
+def _parse_json(name: str, text: Any) -> Any:
+    """Return the value of a column of JSON; an empty one is ``None``."""
     if text is None:
         return None
     if not isinstance(text, str):
@@ -131,8 +131,8 @@ def _parsed(name: str, text: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _check_parts(config: str, versions: str) -> None:
-    """Refuse another configuration or other versions than a run can have; most runs of a store share them."""
-    decode(Parts, {"config": _parsed("config", config), "versions": _parsed("versions", versions)})
+    """Refuse a configuration or versions that no run can have; most runs of a store share them, hence the cache."""
+    decode(Parts, {"config": _parse_json("config", config), "versions": _parse_json("versions", versions)})
 
 
 _decode_json = json.JSONDecoder().decode
@@ -140,13 +140,13 @@ _encode_sorted = json.JSONEncoder(sort_keys=True, default=repr).encode
 
 
 def checksum(row: Fields) -> str:
-    """Return the checksum of everything that a row holds, but for itself; a column that is empty does not count."""
+    """Return the checksum of all other columns of a row; empty columns do not count."""
     filled = {name: value for name, value in dict(row).items() if name != "checksum" and value is not None}
     return hashlib.sha256(_encode_sorted(filled).encode()).hexdigest()[:16]
 
 
 def run_name(benchmark: object, method: object, seed: object) -> str:
-    """Return what a run is called in a message, cut where a damaged file makes it endless.
+    """Return the name of a run for messages, truncated where a damaged file makes it endless.
 
     >>> run_name("split-mnist", "er", 3), len(run_name("b", "m" * 10**6, 0))
     ('split-mnist er seed 3', 209)
@@ -157,5 +157,5 @@ def run_name(benchmark: object, method: object, seed: object) -> str:
 
 
 def row_name(row: Fields) -> str:
-    """Return what the run of a row is called in a message."""
+    """Return the name of a row's run for messages."""
     return run_name(row["benchmark"], row["method"], row["seed"])

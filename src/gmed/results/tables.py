@@ -1,4 +1,4 @@
-"""A table of results: what its columns and cells say, whatever format it is written in."""
+"""Tables of results, independent of the output format, and their Markdown, LaTeX and CSV forms."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gmed.results.results import Results, Row
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of a table.
 
     Attributes
     ----------
     number
         Whether it holds numbers, which are aligned right and never broken.
     note
-        What the heading means.
+        Explanation of the heading.
     code
-        Whether it holds names of methods, as they are typed.
+        Whether it holds names of methods, shown as code.
     """
 
     heading: str
@@ -35,20 +35,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell.
+    """A cell of a table.
 
     Attributes
     ----------
     text
-        What is shown.
+        The text that is shown.
     value
-        What the column is sorted by; ``nan`` is last either way.
+        The sort key of the column; ``nan`` is last in either direction.
     strong
-        Whether it stands out.
+        Whether it is emphasized.
     marks
-        Marks of significance behind the text.
+        Marks of significance after the text.
     note
-        What is said of it besides, where there is room.
+        Further explanation, where there is room.
     color
         The color of the text, where there are colors.
     """
@@ -62,12 +62,12 @@ class Cell:
 
     @property
     def missing(self) -> bool:
-        """Whether nothing is known."""
+        """Whether there is no value."""
         return self.text == "-"
 
     @property
     def key(self) -> float | str:
-        """What the column is sorted by; empty where there is nothing."""
+        """The sort key of the column; empty where there is no value."""
         return "" if isinstance(self.value, float) and math.isnan(self.value) else self.value
 
 
@@ -84,15 +84,15 @@ class Table:
     rows: list[list[Cell]] = field(default_factory=list)
 
     def add(self, *cells: Cell | str | int) -> None:
-        """Add a row; text and whole numbers are cells that are sorted by themselves."""
+        """Add a row; a text or integer becomes a cell that is sorted by its value."""
         self.rows.append([cell if isinstance(cell, Cell) else Cell(str(cell), cell) for cell in cells])
 
     def without_empty_columns(self) -> Table:
-        """Return the same but for columns in which nothing is known.
+        """Return the table without columns that have no values.
 
-        >>> made = Table([Column("a"), Column("b")])
-        >>> made.add(1, MISSING)
-        >>> [column.heading for column in made.without_empty_columns().columns]
+        >>> table = Table([Column("a"), Column("b")])
+        >>> table.add(1, MISSING)
+        >>> [column.heading for column in table.without_empty_columns().columns]
         ['a']
         """
         known = [i for i in range(len(self.columns)) if not all(row[i].missing for row in self.rows)]
@@ -119,13 +119,13 @@ def accuracy_cell(row: Row) -> Cell:
 
 
 def published_cell(row: Row) -> Cell:
-    """Return the published mean and standard deviation, with the table they stand in."""
-    found = row.published
-    return Cell(spread(found.mean, found.std), found.mean, note=found.table) if found else MISSING
+    """Return the published mean and standard deviation, with the name of their table."""
+    published = row.published
+    return Cell(spread(published.mean, published.std), published.mean, note=published.table) if published else MISSING
 
 
 def difference_cell(row: Row) -> Cell:
-    """Return how far ours is from the published mean, with its standard error; a miss begins with ``!``."""
+    """Return the difference from the published mean, with its standard error; a miss begins with ``!``."""
     if row.difference is None:
         return MISSING
     mark, note = ("! ", "more than two standard errors from the published mean") if row.missed else ("", "")
@@ -135,9 +135,9 @@ def difference_cell(row: Row) -> Cell:
 def as_markdown(table: Table) -> str:
     """Return a table as Markdown.
 
-    >>> made = Table([Column("method"), Column("accuracy", number=True)])
-    >>> made.add("er_1", Cell("81.07 ± 2.5", strong=True))
-    >>> print(as_markdown(made), end="")
+    >>> table = Table([Column("method"), Column("accuracy", number=True)])
+    >>> table.add("er_1", Cell("81.07 ± 2.5", strong=True))
+    >>> print(as_markdown(table), end="")
     | method | accuracy |
     |---|---:|
     | er\\_1 | **81.07 ± 2.5** |
@@ -152,7 +152,7 @@ def as_markdown(table: Table) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    r"""Return text that Markdown shows as it is, in a cell of a table too.
+    r"""Return text escaped for Markdown, in a cell of a table too.
 
     >>> print(escape_markdown("my_rows.csv[label=a|b,<i>]"), escape_markdown("er+gmed(alpha=1.0)"))
     my\_rows.csv\[label=a\|b,\<i\>\] er+gmed(alpha=1.0)
@@ -163,7 +163,7 @@ def escape_markdown(text: str) -> str:
 
 
 def as_latex(table: Table, caption: str) -> str:
-    r"""Return a table for ``booktabs`` with a caption, which is LaTeX already; notes stand in brackets."""
+    r"""Return a table for ``booktabs`` with a caption in LaTeX; notes are in parentheses."""
     lines = [
         " & ".join(_latex_cell(column, cell) for column, cell in zip(table.columns, row, strict=True)) + r" \\"
         for row in table.rows
@@ -212,7 +212,7 @@ SPECIAL = {
 
 
 def escape_latex(text: str) -> str:
-    r"""Return text that LaTeX prints as it is; what its fonts may lack becomes a question mark.
+    r"""Return text escaped for LaTeX; characters that its fonts may lack become question marks.
 
     >>> print(escape_latex("a_b^2 & 50 % {x}"))
     a\_b\textasciicircum{}2 \& 50 \% \{x\}
@@ -221,7 +221,7 @@ def escape_latex(text: str) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return the values of a table as CSV; what is missing is empty."""
+    """Return the values of a table as CSV; missing values are empty."""
     names = [column.heading for column in table.columns]
     file = io.BytesIO()
     write_csv(file, names, ({n: cell.key for n, cell in zip(names, row, strict=True)} for row in table.rows))
@@ -232,14 +232,14 @@ VERDICTS = {None: Cell(""), True: Cell("within 2 s.e."), False: Cell("outside 2 
 
 
 def markdown(results: Results) -> str:
-    """The results as Markdown tables: every method beside the paper's number, then the gains of editing."""
+    """Return the results as Markdown tables: every method with the paper's number, then the gains of editing."""
     rows = results.rows()
-    shown = numbers("seeds", "ours", "paper", "ours - paper ± s.e.")
-    found = Table([*texts("benchmark", "method"), *shown, *texts("")])
+    measurements = numbers("seeds", "ours", "paper", "ours - paper ± s.e.")
+    accuracies = Table([*texts("benchmark", "method"), *measurements, *texts("")])
     for row in rows:
         verdict = VERDICTS[row.difference.within if row.difference else None]
         difference = Cell(apart(row.difference))
-        found.add(row.benchmark, row.method, row.n, accuracy_cell(row), published_cell(row), difference, verdict)
+        accuracies.add(row.benchmark, row.method, row.n, accuracy_cell(row), published_cell(row), difference, verdict)
     gains = Table(
         [
             *texts("benchmark", "gain of", "over"),
@@ -251,6 +251,6 @@ def markdown(results: Results) -> str:
     for row in rows:
         if row.gain is not None and not math.isnan(row.gain.p):
             g = row.gain
-            said = f"{g.mean:+.2f}", f"{g.low:+.2f} to {g.high:+.2f}", p_value(g.p), f"{g.effect_size:.2f}"
-            gains.add(row.benchmark, row.method, row.gain_over or "", *said, g.n)
-    return as_markdown(found) + "\n" + as_markdown(gains)
+            formatted = f"{g.mean:+.2f}", f"{g.low:+.2f} to {g.high:+.2f}", p_value(g.p), f"{g.effect_size:.2f}"
+            gains.add(row.benchmark, row.method, row.gain_over or "", *formatted, g.n)
+    return as_markdown(accuracies) + "\n" + as_markdown(gains)

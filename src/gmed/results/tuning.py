@@ -1,4 +1,4 @@
-"""Hyper-parameters chosen as the paper chooses them: on held-out training examples of the first three tasks."""
+"""Choice of hyper-parameters as in the paper: on held-out training examples of the first three tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gmed.results.formatting import to_cli_args
 from gmed.results.store import Store
 
 TUNED = "(tuned)"
-"""How a method is written whose hyper-parameters are to be those that were chosen."""
+"""Suffix of a method that is to run with the chosen hyper-parameters."""
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "gmed": {
@@ -27,72 +27,73 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "adv-edit": {"stride": (0.0003, 0.001, 0.003, 0.01, 0.03)},
     "optimal-edit": {"alpha": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)},
 }
-"""What is tried of each edit; GMED's is the paper's grid, the others are ours."""
-
+"""The grid of each edit; GMED's is the paper's, the others are not from the paper."""
 
 SHARED = {"mir": "er", "gem": "er"}
-"""Methods that take what was chosen for another unless they were tuned themselves: the paper's share ER's."""
+"""Methods that use the choice for another one unless they were tuned themselves, as in the paper."""
 
 
 def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
-    """Every candidate of a method: the point of the grid, and its name on the tuning benchmark.
+    """Return every candidate of a method: the point of the grid, and its name on the tuning benchmark.
 
-    >>> found = candidates("split-mnist", "er+gmed")
-    >>> len(found), found[0.5, 0.1]
+    >>> names = candidates("split-mnist", "er+gmed")
+    >>> len(names), names[0.5, 0.1]
     (45, 'er+gmed(alpha=0.5,beta=0.1)')
     """
     if BenchmarkId.parse(benchmark).model is not None:
         raise UsageError(
             f"{method}: with a model of your own nothing is tuned; give values, er+gmed(alpha=1.0,beta=0.01)"
         )
-    made = get_benchmark(tuning_name(benchmark))
+    tuning_benchmark = get_benchmark(tuning_name(benchmark))
     base, *edit = parse(method)
     if len(edit) != 1 or edit[0].name not in GRIDS:
         raise UsageError(f"{method}: methods with an edit can be tuned ({', '.join(GRIDS)}), such as er+gmed")
     grid = {name: values for name, values in GRIDS[edit[0].name].items() if name not in edit[0].parameters}
     if not grid:
         raise UsageError(f"{method}: everything that could be tuned is given")
-    named = {}
+    names = {}
     for point in product(*grid.values()):
         values = ",".join(f"{name}={value}" for name, value in zip(grid, point, strict=True))
-        given = ",".join(f"{k}={str(v).lower()}" for k, v in edit[0].parameters.items())
-        named[point] = read_method(made, f"{base}+{edit[0].name}({','.join(filter(None, (given, values)))})").name
-    return named
+        fixed = ",".join(f"{name}={str(value).lower()}" for name, value in edit[0].parameters.items())
+        names[point] = read_method(
+            tuning_benchmark, f"{base}+{edit[0].name}({','.join(filter(None, (fixed, values)))})"
+        ).name
+    return names
 
 
 class Scores(NamedTuple):
-    """The mean of every candidate, and over how many seeds."""
+    """The mean score of every candidate, and the number of seeds."""
 
     means: dict[tuple[float, ...], float]
     seeds: int
 
 
 def scores(store: Store, benchmark: str, method: str) -> Scores:
-    """Held-out accuracy of every candidate, in percent, over the seeds that all of them have; 0 where it diverged.
+    """Return the held-out accuracy of every candidate, in percent, over their common seeds; 0 where it diverged.
 
     Raises
     ------
     UsageError
         If one of them has not been tried.
     """
-    named = candidates(benchmark, method)
-    found: dict[str, dict[int, float]] = {name: {} for name in named.values()}
+    names = candidates(benchmark, method)
+    accuracies: dict[str, dict[int, float]] = {name: {} for name in names.values()}
     for run in store.runs(tuning_name(benchmark)):
-        if run.method in found:
-            found[run.method][run.seed] = 100 * run.final_accuracy
+        if run.method in accuracies:
+            accuracies[run.method][run.seed] = 100 * run.final_accuracy
     for failure in store.failures(tuning_name(benchmark)):
-        if failure.method in found and failure.error.startswith(DivergedError.__name__):
-            found[failure.method].setdefault(failure.seed, 0.0)
-    seeds = set.intersection(*(set(tuning_scores) for tuning_scores in found.values()))
+        if failure.method in accuracies and failure.error.startswith(DivergedError.__name__):
+            accuracies[failure.method].setdefault(failure.seed, 0.0)
+    seeds = set.intersection(*(set(tuning_scores) for tuning_scores in accuracies.values()))
     if not seeds:
-        typed = shlex.join(["gmed", "tune", *to_cli_args(benchmark, method)])
-        raise UsageError(f"{method} has not been tuned on {benchmark}: {typed}")
-    means = {point: _mean([found[name][seed] for seed in seeds]) for point, name in named.items()}
+        command = shlex.join(["gmed", "tune", *to_cli_args(benchmark, method)])
+        raise UsageError(f"{method} has not been tuned on {benchmark}: {command}")
+    means = {point: _mean([accuracies[name][seed] for seed in seeds]) for point, name in names.items()}
     return Scores(means, len(seeds))
 
 
 def _mean(percent: list[float]) -> float:
-    """Without the last bits, in which the same hits in another order differ: ties are to be ties.
+    """Return the mean without the last bits, which depend on the order of summation: ties must stay ties.
 
     >>> from itertools import permutations
     >>> scores = [250 / 3, 254 / 3, 86.0, 256 / 3, 256 / 3]
@@ -103,14 +104,14 @@ def _mean(percent: list[float]) -> float:
 
 
 def chosen(store: Store, benchmark: str, method: str) -> str:
-    """The best candidate. One that shares another's values and was not tuned itself takes those of the other's best.
+    """Return the best candidate of a method, or of the method it shares hyper-parameters with if it was not tuned.
 
     Raises
     ------
     UsageError
         If neither has been tuned.
     """
-    named = candidates(benchmark, method)
+    names = candidates(benchmark, method)
     try:
         means = scores(store, benchmark, method).means
     except UsageError:
@@ -120,6 +121,6 @@ def chosen(store: Store, benchmark: str, method: str) -> str:
         other = method.replace(str(base), SHARED[str(base)], 1)
         try:
             means = scores(store, benchmark, other).means
-        except UsageError as untried:
-            raise UsageError(f"{method} was not tuned itself and takes what is chosen for {other}; {untried}") from None
-    return named[max(means, key=lambda point: means[point])]
+        except UsageError as error:
+            raise UsageError(f"{method} was not tuned itself and takes what is chosen for {other}; {error}") from None
+    return names[max(means, key=lambda point: means[point])]
