@@ -146,7 +146,7 @@ def test_rows_of_the_gallery_are_what_memory_holds(memory):
 def test_colours_of_a_difference():
     image = edited_module.blue_to_red(np.array([[-1.0, 0.0, 1.0, 0.5]]))
     assert image.tolist() == [[[33, 102, 172], [255, 255, 255], [178, 24, 43], [216, 140, 149]]]
-    assert edited_module.grey(np.array([[-0.2, 0.0, 0.5, 1.3]])).tolist()[0] == [
+    assert edited_module.gray(np.array([[-0.2, 0.0, 0.5, 1.3]])).tolist()[0] == [
         [255] * 3,
         [255] * 3,
         [128] * 3,

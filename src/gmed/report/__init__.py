@@ -1,4 +1,4 @@
-"""A store as a report that can be sent around: one HTML file, or tables for a paper."""
+"""Reports of a store: one self-contained HTML file, or tables for a paper."""
 
 from gmed.report.data import ReportData, collect, watch_edits
 from gmed.report.html import html

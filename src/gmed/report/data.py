@@ -1,4 +1,4 @@
-"""What a report holds, found in a store."""
+"""The content of a report, collected from a store."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from gmed.results.tables import Table
 from gmed.results.tuning import Scores
 
 Watched = tuple[RunSpec, dict[str, Any]]
-"""A run, and what was seen of it."""
+"""A run and its observations."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One benchmark.
+    """The part of a report about one benchmark.
 
     Attributes
     ----------
     place, title
-        Its name in addresses, and where there is little room.
+        Its anchor in URLs, and its short title.
     best
         The methods with the highest mean.
     classes
-        What its classes are called, where the data are at hand and say so.
+        The names of its classes, if the data are available and have names.
     watched
-        The run whose edits were watched, and what was seen, if there is one.
+        The run whose edits were observed, with the observations, if there is one.
     hints
-        What is missing, and how to get it.
+        Missing content, and how to compute it.
     """
 
     place: str
@@ -71,14 +71,14 @@ class Section:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything.
+    """The content of a report.
 
     Attributes
     ----------
     store
-        The name of the file, without where it is.
+        The name of the store's file, without its folder.
     outdated_note
-        Why stored runs are not shown, in words, if any are not.
+        Explanation why stored runs are not shown, if any are not.
     """
 
     store: str
@@ -100,33 +100,33 @@ def collect(
     *,
     data_dir: Path | None = None,
 ) -> ReportData:
-    """What a report shows of results from a store: of all benchmarks and methods, or of these alone.
+    """Collect the content of a report from stored results: of all benchmarks and methods, or of a selection.
 
     Parameters
     ----------
     every, outdated
-        What :func:`gmed.experiment.stored_results` found there.
+        The return values of :func:`gmed.experiment.stored_results`.
     data_dir
-        Where data of one's own are, which say what their classes are called.
+        The folder of custom data, which define the names of their classes.
     """
     results = replace(without_tuning(every), failures=every.failures)
     rows, runs = results.rows(), by_benchmark(results.runs)
     compared, best = comparisons(results, rows), best_methods(rows)
-    known = dict.fromkeys([*runs, *tuned_benchmarks(by_benchmark(every.runs))])
-    with Store(store) as opened:
-        tuned = {name: found for name in known if (found := tuning_scores(opened, name))}
+    names = dict.fromkeys([*runs, *tuned_benchmarks(by_benchmark(every.runs))])
+    with Store(store) as results_store:
+        tuned = {name: scores for name in names if (scores := tuning_scores(results_store, name))}
         watched = {
-            name: (spec, seen)
-            for name, own in runs.items()
-            if (spec := edits.run_to_probe(own)) and (seen := find_probe(opened, spec))
+            name: (spec, observed)
+            for name, benchmark_runs in runs.items()
+            if (spec := edits.run_to_probe(benchmark_runs)) and (observed := find_probe(results_store, spec))
         }
-    places = unique_anchors([name for name in known if name in runs or name in tuned])
-    titled, file = titles(list(places)), Path(store).name
+    anchors = unique_anchors([name for name in names if name in runs or name in tuned])
+    short_titles, file = titles(list(anchors)), Path(store).name
     sections = [
         _section(
             name,
-            titled[name],
-            place,
+            short_titles[name],
+            anchor,
             runs.get(name, []),
             [row for row in rows if row.benchmark == name],
             best.get(name, []),
@@ -136,17 +136,17 @@ def collect(
             results,
             data_dir,
         )
-        for name, place in places.items()
+        for name, anchor in anchors.items()
     ]
-    commands = [line for own in runs.values() for line in run_commands(own, file)]
-    commands += [line for name, found in tuned.items() for line in tune_commands(name, found, file)]
+    commands = [command for benchmark_runs in runs.values() for command in run_commands(benchmark_runs, file)]
+    commands += [command for name, scores in tuned.items() for command in tune_commands(name, scores, file)]
     commands.append(report_command(every.runs, benchmark, methods, file, gallery=bool(watched)))
     return ReportData(
         file,
         results,
         outdated_note(store, outdated),
         compared,
-        gains_at_a_glance(compared, titled),
+        gains_at_a_glance(compared, short_titles),
         sections,
         environments(results.runs),
         commands,
@@ -156,39 +156,41 @@ def collect(
 def _section(
     name: str,
     title: str,
-    place: str,
+    anchor: str,
     runs: list[RunResult],
     rows: list[Row],
     best: list[str],
     compared: list[Comparison],
     tuned: dict[str, Scores],
-    watched: Watched | None,
+    probe: Watched | None,
     results: Results,
     data_dir: Path | None,
 ) -> Section:
-    own = get_benchmark(name).id.custom_data
-    classes = own.class_names(data_dir) if own else ()
-    found: list[Chart | None] = []
+    custom_data = get_benchmark(name).id.custom_data
+    classes = custom_data.class_names(data_dir) if custom_data else ()
+    candidates: list[Chart | None] = []
     if runs:
-        found += [
-            curves.curves(runs, place),
-            paired_differences(compared, place),
-            seed_distribution.final_accuracies(runs, results.published, place),
-            seed_distribution.forgettings(runs, place),
-            seed_distribution.backward_transfers(runs, place),
-            task_matrices.task_matrices(runs, place),
-            task_matrices.task_differences(runs, compared, place),
-            cost.seconds(runs, place),
-            cost.passes(runs, place),
-            memory_over_time.memory_over_time(runs, classes, place),
+        candidates += [
+            curves.curves(runs, anchor),
+            paired_differences(compared, anchor),
+            seed_distribution.final_accuracies(runs, results.published, anchor),
+            seed_distribution.forgettings(runs, anchor),
+            seed_distribution.backward_transfers(runs, anchor),
+            task_matrices.task_matrices(runs, anchor),
+            task_matrices.task_differences(runs, compared, anchor),
+            cost.seconds(runs, anchor),
+            cost.passes(runs, anchor),
+            memory_over_time.memory_over_time(runs, classes, anchor),
         ]
-    found.append(tuning_grid(tuned, place))
-    if watched is not None:
-        found.append(edits.loss_increases(watched[1], watched[0], place))
-    charts = [chart for chart in found if chart is not None]
-    summary = f"{own.tasks} tasks, {own.classes} classes" if own else get_benchmark(name).summary
+    candidates.append(tuning_grid(tuned, anchor))
+    if probe is not None:
+        candidates.append(edits.loss_increases(probe[1], probe[0], anchor))
+    charts = [chart for chart in candidates if chart is not None]
+    summary = (
+        f"{custom_data.tasks} tasks, {custom_data.classes} classes" if custom_data else get_benchmark(name).summary
+    )
     return Section(
-        place,
+        anchor,
         name,
         title,
         f"{summary[:1].upper()}{summary[1:]}.",
@@ -197,42 +199,42 @@ def _section(
         best,
         compared,
         classes,
-        result_table(rows, best, {comparison.method: comparison for comparison in compared}, place),
-        metric_table(runs, place),
+        result_table(rows, best, {comparison.method: comparison for comparison in compared}, anchor),
+        metric_table(runs, anchor),
         charts,
-        watched,
-        list(_hints(runs, charts, watched)),
+        probe,
+        list(_hints(runs, charts, probe)),
         [(method, settings(name, method)) for method in by_method(runs)],
     )
 
 
-def _hints(runs: list[RunResult], charts: list[Chart], watched: Watched | None) -> Sequence[str]:
-    there = {chart.name.rsplit("-", 1)[-1] for chart in charts}
+def _hints(runs: list[RunResult], charts: list[Chart], probe: Watched | None) -> Sequence[str]:
+    chart_kinds = {chart.name.rsplit("-", 1)[-1] for chart in charts}
     hints = []
-    if "memory" not in there and any(has_memory(method) for method in by_method(runs)):
+    if "memory" not in chart_kinds and any(has_memory(method) for method in by_method(runs)):
         hints.append(
             "What was in memory is not known of these runs, which are older than the count; gmed run --rerun counts."
         )
-    if runs and watched is None and edits.run_to_probe(runs) is not None:
+    if runs and probe is None and edits.run_to_probe(runs) is not None:
         hints.append("Edited examples and losses: gmed report --gallery watches one run of each benchmark.")
     return hints
 
 
 def unique_anchors(names: Sequence[str]) -> dict[str, str]:
-    """A name for each benchmark that can stand in an address and in a file's name.
+    """Return an anchor for each benchmark that is valid in URLs and file names.
 
     >>> unique_anchors(["split-mnist", "a.csv[by-time]", "a.csv[by-time!]"])
     {'split-mnist': 'split-mnist', 'a.csv[by-time]': 'a-csv-by-time', 'a.csv[by-time!]': 'a-csv-by-time-2'}
     """
-    found: dict[str, str] = {}
+    anchors: dict[str, str] = {}
     for name in names:
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "benchmark"
-        place, number = plain, 1
-        while place in found.values():
+        base = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "benchmark"
+        anchor, number = base, 1
+        while anchor in anchors.values():
             number += 1
-            place = f"{plain}-{number}"
-        found[name] = place
-    return found
+            anchor = f"{base}-{number}"
+        anchors[name] = anchor
+    return anchors
 
 
 def watch_edits(
@@ -243,38 +245,38 @@ def watch_edits(
     data_dir: Path | None = None,
     shown: Callable[[str], AbstractContextManager[Progress]] = lambda what: nullcontext(no_progress),
 ) -> dict[RunSpec, GmedError]:
-    """Watch one run of each benchmark that has not been watched yet, and keep what was seen in the store.
+    """Observe one run of each benchmark that was not observed yet, and store the observations.
 
     Parameters
     ----------
     shown
-        Told which run is watched, and of how many, before each; inside, its progress is shown.
+        Called before each run with its description; returns a context manager that shows its progress.
 
     Returns
     -------
     dict
-        The runs that could not be watched, as where data are missing, and why.
+        The runs that could not be observed, for example for lack of data, with the errors.
     """
     failed = {}
-    with Store(store) as opened:
-        wanted = [edits.run_to_probe(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
-        todo = [spec for spec in wanted if spec is not None and find_probe(opened, spec) is None]
-        for number, spec in enumerate(todo, 1):
-            with shown(f"{spec} ({number} of {len(todo)})") as progress:
+    with Store(store) as results_store:
+        specs = [edits.run_to_probe(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
+        remaining = [spec for spec in specs if spec is not None and find_probe(results_store, spec) is None]
+        for number, spec in enumerate(remaining, 1):
+            with shown(f"{spec} ({number} of {len(remaining)})") as progress:
                 try:
                     _check_may_run(spec)
-                    seen = edits.watch(spec, device, data_dir, progress)
+                    observed = edits.watch(spec, device, data_dir, progress)
                 except GmedError as error:
                     failed[spec] = error
                 else:
-                    opened.put_probe(spec, edits.WHAT, seen)
+                    results_store.put_probe(spec, edits.WHAT, observed)
     return failed
 
 
 def _check_may_run(spec: RunSpec) -> None:
-    """Make sure that this process was given what a run needs of somebody's own: a name in a store is not enough.
+    """Check that the custom code of a run was given to this process: a name in a store is not enough.
 
-    Text in a name, such as a path, is never handed to an extension.
+    Text parameters in a name, such as paths, are never passed to an extension.
     """
     method = spec.method
     parts = [part for part in (method.base, method.memory, method.retrieval, method.edit) if part is not None]

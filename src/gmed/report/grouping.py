@@ -1,4 +1,4 @@
-"""The runs of one benchmark, method by method, and what benchmarks are called where there is little room."""
+"""Grouping of runs by benchmark and method, and short titles of benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gmed.results import Results
 
 
 def titles(names: Sequence[str]) -> dict[str, str]:
-    """A short title for each benchmark: its file and its model, and of the rest what tells it from the others here.
+    """Return a short title for each benchmark: its file and model, and the details that distinguish it from others.
 
     >>> for title in titles([
     ...     "split-mnist",
@@ -31,79 +31,79 @@ def titles(names: Sequence[str]) -> dict[str, str]:
     wine.csv · by-time=3 · without id
     iris.csv-fuzzy
     """
-    said = {name: [_always(name)] for name in names}
+    title_parts = {name: [_short_name(name)] for name in names}
     details = {name: _details(name) for name in names}
-    for place in range(max(map(len, details.values()), default=0)):
-        alike: dict[tuple[str, ...], list[str]] = {}
+    for index in range(max(map(len, details.values()), default=0)):
+        groups: dict[tuple[str, ...], list[str]] = {}
         for name in names:
-            alike.setdefault(tuple(said[name]), []).append(name)
-        for group in alike.values():
-            if len({details[name][place] for name in group}) > 1:
+            groups.setdefault(tuple(title_parts[name]), []).append(name)
+        for group in groups.values():
+            if len({details[name][index] for name in group}) > 1:
                 for name in group:
-                    said[name] += filter(None, [details[name][place]])
-    return {name: " · ".join(parts) for name, parts in said.items()}
+                    title_parts[name] += filter(None, [details[name][index]])
+    return {name: " · ".join(parts) for name, parts in title_parts.items()}
 
 
-def _always(name: str) -> str:
+def _short_name(name: str) -> str:
     benchmark = BenchmarkId.parse(name)
-    own, model = benchmark.custom_data, benchmark.model
-    base = replace(benchmark, base=own.file if own else benchmark.base, model=None)
+    custom_data, model = benchmark.custom_data, benchmark.model
+    base = replace(benchmark, base=custom_data.file if custom_data else benchmark.base, model=None)
     return str(base) + (f" · {model.reference.partition('(')[0]}" if model else "")
 
 
 def _details(name: str) -> tuple[str, ...]:
-    """What else a name says, the more telling first."""
+    """Return the remaining parts of a name, the most informative first."""
     benchmark = BenchmarkId.parse(name)
-    own, model = benchmark.custom_data, benchmark.model
+    custom_data, model = benchmark.custom_data, benchmark.model
     return (
-        own.split if own else "",
-        f"label {own.label}" if own and own.label else "",
-        f"without {', '.join(own.drop)}" if own and own.drop else "",
+        custom_data.split if custom_data else "",
+        f"label {custom_data.label}" if custom_data and custom_data.label else "",
+        f"without {', '.join(custom_data.drop)}" if custom_data and custom_data.drop else "",
         "".join(model.reference.partition("(")[1:]) if model else "",
-        f"data {own.digest}" if own else "",
+        f"data {custom_data.digest}" if custom_data else "",
         f"model {model.digest}" if model else "",
     )
 
 
 MAX_SERIES = 8
-"""Methods that one chart shows at once: as many as there are colours that all readers tell apart."""
+"""Number of methods that one chart shows at once: as many as there are color-blind safe colors."""
 
 DEFAULT_METHODS = ("er", "er+gmed", "mir", "mir+gmed")
-"""What is shown before a reader has chosen."""
+"""The methods that are shown by default."""
 
 
 def without_tuning(results: Results) -> Results:
-    """The results but for the runs that hyper-parameters were chosen by, finished or failed."""
+    """Return the results without runs of hyper-parameter tuning, finished or failed."""
     runs = [run for run in results.runs if not BenchmarkId.parse(run.benchmark).tuning]
     failures = [failure for failure in results.failures if not BenchmarkId.parse(failure.benchmark).tuning]
     return replace(results, runs=runs, failures=failures)
 
 
 def by_benchmark(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
-    """The runs of each benchmark, in the order they came."""
-    found: dict[str, list[RunResult]] = {}
+    """Return the runs of each benchmark, in order of first appearance."""
+    groups: dict[str, list[RunResult]] = {}
     for run in runs:
-        found.setdefault(run.benchmark, []).append(run)
-    return found
+        groups.setdefault(run.benchmark, []).append(run)
+    return groups
 
 
 def by_method(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
-    """The runs of each method, in the order they came."""
-    found: dict[str, list[RunResult]] = {}
+    """Return the runs of each method, in order of first appearance."""
+    groups: dict[str, list[RunResult]] = {}
     for run in runs:
-        found.setdefault(run.method, []).append(run)
-    return found
+        groups.setdefault(run.method, []).append(run)
+    return groups
 
 
 def first_choice(runs: Sequence[RunResult]) -> list[str]:
-    """The methods that a chart begins with: those that are known best, else the first."""
-    there = list(by_method(runs))
-    known = [method for method in there if method in DEFAULT_METHODS]
-    return (known or there)[:MAX_SERIES]
+    """Return the methods that a chart shows first: the default methods, or else the first ones."""
+    available = list(by_method(runs))
+    defaults = [method for method in available if method in DEFAULT_METHODS]
+    return (defaults or available)[:MAX_SERIES]
 
 
 def has_memory(method: str) -> bool:
-    """Whether a method stores examples.
+    """Return whether a method stores examples.
 
     >>> has_memory("er(memory=50)+gmed"), has_memory("finetune")
     (True, False)
@@ -112,7 +112,7 @@ def has_memory(method: str) -> bool:
 
 
 def is_iid_baseline(method: str) -> bool:
-    """Whether a method meets the stream in another order than it comes in.
+    """Return whether a method receives the stream in another order.
 
     >>> is_iid_baseline("iid-offline(passes=3)"), is_iid_baseline("er+gmed")
     (True, False)
@@ -121,7 +121,7 @@ def is_iid_baseline(method: str) -> bool:
 
 
 def edits_with_gmed(method: str) -> bool:
-    """Whether a method edits with GMED.
+    """Return whether a method edits with GMED.
 
     >>> edits_with_gmed("er(memory=50)+gmed(alpha=1.0)"), edits_with_gmed("er+adv-edit"), edits_with_gmed("er")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""The report as one HTML file that holds everything it needs."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 TITLE = "GMED report"
 
 GAINS = "methods with a significant gain over the same without the part named last, of all compared"
-"""What is counted of the parts of a benchmark."""
+"""Explanation of the column that counts significant gains."""
 
-VEGA = "window.vegaEmbed = vegaEmbed;"
-"""What the page takes of the bundle of Vega, Vega-Lite and Vega-Embed."""
+VEGA_ENTRY = "window.vegaEmbed = vegaEmbed;"
+"""Script that exports the function the page needs from the bundle of Vega, Vega-Lite and Vega-Embed."""
 
 
 def html(contents: ReportData) -> str:
-    """The page.
+    """Return the report as an HTML page.
 
-    Whatever comes from a store or a file name is escaped by the template, and a policy in the page itself forbids
-    scripts other than its own two, and every connection.
+    The template escapes everything from a store or a file name, and a content security policy in the page forbids
+    scripts other than its own two, and all connections.
     """
     import jinja2
 
@@ -61,28 +61,28 @@ def html(contents: ReportData) -> str:
         else "",
         glance=glance(contents),
         gains=contents.gains,
-        sections=[_for_page(section) for section in contents.sections],
+        sections=[_template_values(section) for section in contents.sections],
         failures=results.failures,
         environments=environment_table(contents),
         commands=contents.commands,
-        charts=_safe(inline_json([chart.to_dict() for chart in charts])),
+        charts=_trusted(inline_json([chart.to_dict() for chart in charts])),
         policy=policy(vega, script),
-        style=_safe(style),
-        vega=_safe(vega),
-        script=_safe(script),
+        style=_trusted(style),
+        vega=_trusted(vega),
+        script=_trusted(script),
     )
 
 
 @cache
 def vega_bundle() -> str:
-    """What draws, as one script that can stand in a page."""
+    """Return the drawing libraries as one script that can be inlined in a page."""
     import vl_convert
 
-    return vl_convert.javascript_bundle(VEGA).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return vl_convert.javascript_bundle(VEGA_ENTRY).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def policy(*scripts: str) -> str:
-    """What the page may do: run these scripts, show what it holds, and connect to nothing.
+    """Return the content security policy: run these scripts, show inlined content, and connect to nothing.
 
     >>> policy("1")
     "default-src 'none'; script-src 'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s=' 'unsafe-eval'; ..."
@@ -97,7 +97,7 @@ def policy(*scripts: str) -> str:
 
 
 def breakable(name: str) -> Any:
-    """A name that may be broken where its parts end, escaped.
+    """Return an escaped name that may be broken between its parts.
 
     >>> print(breakable("er+gmed(alpha=1.0,<b>)"))
     er<wbr>+gmed(<wbr>alpha=1.0,<wbr>&lt;b&gt;)
@@ -109,7 +109,7 @@ def breakable(name: str) -> Any:
 
 
 def glance(contents: ReportData) -> Table:
-    """A row for each benchmark."""
+    """Return the summary table with a row for each benchmark."""
     table = Table(
         [
             Column("benchmark"),
@@ -125,52 +125,52 @@ def glance(contents: ReportData) -> Table:
         if not section.rows:
             continue
         best = [row for row in section.rows if row.method in section.best]
-        won = sum(bool(comparison.marks) for comparison in section.compared)
+        significant = sum(bool(comparison.marks) for comparison in section.compared)
         table.add(
             Cell(section.title, section.title, note=section.benchmark),
             len(section.runs),
             len(section.rows),
             ", ".join(section.best) or MISSING,
             Cell(f"{best[0].mean:.2f}", best[0].mean) if best else MISSING,
-            Cell(f"{won} of {len(section.compared)}", won) if section.compared else MISSING,
+            Cell(f"{significant} of {len(section.compared)}", significant) if section.compared else MISSING,
         )
     return table
 
 
 def environment_table(contents: ReportData) -> Table:
-    """A row for each combination of versions and devices."""
-    names = list(dict.fromkeys(name for found, _ in contents.environments for name in found))
+    """Return a table with a row for each combination of versions and devices."""
+    names = list(dict.fromkeys(name for environment, _ in contents.environments for name in environment))
     table = Table([*texts(*names), *numbers("runs")], name="environments")
-    for found, count in contents.environments:
-        table.add(*(found.get(name, MISSING) for name in names), count)
+    for environment, count in contents.environments:
+        table.add(*(environment.get(name, MISSING) for name in names), count)
     return table
 
 
-def _for_page(section: Section) -> dict[str, Any]:
-    shown = dict(vars(section))
-    shown["gallery"] = _gallery(section)
-    return shown
+def _template_values(section: Section) -> dict[str, Any]:
+    values = dict(vars(section))
+    values["gallery"] = _gallery(section)
+    return values
 
 
 def _gallery(section: Section) -> dict[str, Any] | None:
     if section.watched is None or not section.watched[1]["gallery"] or not section.watched[1]["gallery"]["label"]:
         return None
-    spec, found = section.watched[0], section.watched[1]["gallery"]
+    spec, gallery = section.watched[0], section.watched[1]["gallery"]
     return {
-        **found,
+        **gallery,
         "method": spec.method.name,
         "seed": spec.seed,
-        "columns": len(found["seen"]) + 1,
-        "rows": len(found["label"]),
+        "columns": len(gallery["seen"]) + 1,
+        "rows": len(gallery["label"]),
         "examples": [
             {"label": section.classes[label] if label < len(section.classes) else label, "edits": edits}
-            for label, edits in zip(found["label"], found["edits"], strict=True)
+            for label, edits in zip(gallery["label"], gallery["edits"], strict=True)
         ],
-        "seen_json": _safe(inline_json(found["seen"])),
+        "seen_json": _trusted(inline_json(gallery["seen"])),
     }
 
 
-def _safe(text: str) -> Any:
+def _trusted(text: str) -> Any:
     from markupsafe import Markup
 
     return Markup(text)

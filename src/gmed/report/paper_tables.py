@@ -22,30 +22,39 @@ COLUMNS = (
 
 
 def csv_table(results: Results) -> str:
-    """A row for each method on each benchmark, accuracies in percent; what is undefined is empty."""
+    """Return a CSV row for each method on each benchmark, accuracies in percent; undefined values are empty."""
     rows = results.rows()
     compared = {(c.benchmark, c.method): c for c in comparisons(results, rows)}
     table = Table(texts(*COLUMNS))
     for row in rows:
-        theirs, found = row.published, compared.get((row.benchmark, row.method))
+        published, comparison = row.published, compared.get((row.benchmark, row.method))
         values: dict[str, Any] = {name: getattr(row, name) for name in ("benchmark", "method", "n", "mean", "std")}
-        if theirs:
-            values |= {"published_mean": theirs.mean, "published_std": theirs.std, "published_n": theirs.n or None}
-            values["published_table"] = theirs.table
+        if published:
+            values |= {
+                "published_mean": published.mean,
+                "published_std": published.std,
+                "published_n": published.n or None,
+            }
+            values["published_table"] = published.table
         if row.difference:
             values |= {"difference": row.difference.mean, "difference_error": row.difference.error}
-        if found:
-            gain = found.gain
-            values |= {"gain_over": found.rival, "gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-            values |= {"gain_n": gain.n, "effect_size": gain.effect_size, "p": gain.p, "p_corrected": found.corrected}
-            values["marks"] = found.marks
-        given = (values.get(name) for name in COLUMNS)
-        table.add(*(MISSING if value is None else Cell(str(value), value) for value in given))
+        if comparison:
+            gain = comparison.gain
+            values |= {"gain_over": comparison.rival, "gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+            values |= {
+                "gain_n": gain.n,
+                "effect_size": gain.effect_size,
+                "p": gain.p,
+                "p_corrected": comparison.corrected,
+            }
+            values["marks"] = comparison.marks
+        cells = (values.get(name) for name in COLUMNS)
+        table.add(*(MISSING if value is None else Cell(str(value), value) for value in cells))
     return as_csv(table)
 
 
 def markdown_tables(results: Results) -> str:
-    """Every method beside the published number, the gains of parts, and what the tests are corrected for."""
+    """Return every method with the published number, the gains of parts, and the corrections of the tests."""
     rows = results.rows()
     compared = comparisons(results, rows)
     corrected = [
@@ -58,42 +67,42 @@ def markdown_tables(results: Results) -> str:
 
 
 def latex_table(results: Results) -> str:
-    r"""A table for ``booktabs``: methods down, benchmarks across, the best of each column in bold.
+    r"""Return a table for ``booktabs`` of methods by benchmarks, the best of each column in bold.
 
-    The caption says over how many seeds, and by what test a gain is marked.
+    The caption states the number of seeds and the test by which a gain is marked.
     """
     rows = results.rows()
     compared = {(c.benchmark, c.method): c for c in comparisons(results, rows)}
-    best, usual = best_methods(rows), Counter(row.n for row in rows).most_common(1)[0][0] if rows else 0
+    best, common_n = best_methods(rows), Counter(row.n for row in rows).most_common(1)[0][0] if rows else 0
     benchmarks = list(dict.fromkeys(row.benchmark for row in rows))
     table = Table([METHOD, *numbers(*benchmarks)])
     cells = {(row.benchmark, row.method): row for row in rows}
     for method in dict.fromkeys(row.method for row in rows):
-        shown = [cells.get((benchmark, method)) for benchmark in benchmarks]
-        table.add(method, *(_cell(row, best, compared, usual) if row else MISSING for row in shown))
-    return as_latex(table, _caption(rows, list(compared.values()), usual))
+        method_rows = [cells.get((benchmark, method)) for benchmark in benchmarks]
+        table.add(method, *(_cell(row, best, compared, common_n) if row else MISSING for row in method_rows))
+    return as_latex(table, _caption(rows, list(compared.values()), common_n))
 
 
-def _cell(row: Row, best: dict[str, list[str]], compared: dict[tuple[str, str], Comparison], usual: int) -> Cell:
-    found = compared.get((row.benchmark, row.method))
+def _cell(row: Row, best: dict[str, list[str]], compared: dict[tuple[str, str], Comparison], common_n: int) -> Cell:
+    comparison = compared.get((row.benchmark, row.method))
     return replace(
         accuracy_cell(row),
         strong=row.method in best.get(row.benchmark, []),
-        marks=found.marks if found else "",
-        note=str(row.n) if row.n != usual else "",
+        marks=comparison.marks if comparison else "",
+        note=str(row.n) if row.n != common_n else "",
     )
 
 
-def _caption(rows: list[Row], compared: list[Comparison], usual: int) -> str:
-    others = any(row.n != usual for row in rows)
-    counted = rf"$n = {usual}$ seeds" + (" (another $n$ in brackets)" if others else "")
+def _caption(rows: list[Row], compared: list[Comparison], common_n: int) -> str:
+    varies = any(row.n != common_n for row in rows)
+    seeds = rf"$n = {common_n}$ seeds" + (" (another $n$ in brackets)" if varies else "")
     parts = [
-        rf"Final accuracy in \%, mean $\pm$ standard deviation over {counted}.",
+        rf"Final accuracy in \%, mean $\pm$ standard deviation over {seeds}.",
         "Bold: the best method that meets the stream as it comes.",
     ]
     if compared:
         ast = r"\ast"
-        stars = [rf"$^{{{ast * (place + 1)}}}$ $p < {level:g}$" for place, level in enumerate(LEVELS)]
+        stars = [rf"$^{{{ast * (index + 1)}}}$ $p < {level:g}$" for index, level in enumerate(LEVELS)]
         parts.append(
             "Marks: better than the same method without the part named last at the same seeds, one-tailed paired "
             rf"$t$-test, {describe_correction(compared)} ({', '.join(stars)})."

@@ -1,4 +1,4 @@
-"""What a store keeps of a watched run, if a report can show it: it may come from anywhere."""
+"""Stored observations of runs, validated before a report shows them, as a store may come from anywhere."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gmed.report.charts.edits import WHAT
 from gmed.results import Store
 from gmed.results.store import DamagedRunWarning
 
-PICTURE = "data:image/png;base64,"
+IMAGE_PREFIX = "data:image/png;base64,"
 
 
 def find_probe(store: Store, spec: RunSpec) -> dict[str, Any] | None:
-    """Return what was seen of a run; nothing where it was not watched, or where that is damaged, which is noted.
+    """Return what was observed of a run, or ``None``; damaged observations are skipped with a warning.
 
     >>> with Store(":memory:") as store:
     ...     find_probe(store, RunSpec.make("split-mnist", "er+gmed", 0)) is None
     True
     """
-    seen = store.observed(spec, WHAT)
-    if seen is None:
+    observed = store.observed(spec, WHAT)
+    if observed is None:
         return None
     try:
-        _check(seen)
+        _check(observed)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         warnings.warn(
             f"{store.path}: what was observed of {spec} is damaged and left out ({error}); "
@@ -35,21 +35,21 @@ def find_probe(store: Store, spec: RunSpec) -> dict[str, Any] | None:
             stacklevel=2,
         )
         return None
-    return dict(seen)
+    return dict(observed)
 
 
-def _check(seen: dict[str, Any]) -> None:
-    found, gallery = seen["histogram"], seen["gallery"]
-    _check_numbers(seen["total"], *found["edges"])
-    parts = [*found["before"], *found["after"]]
-    if len(found["before"]) != len(found["after"]) or not found["before"]:
+def _check(observed: dict[str, Any]) -> None:
+    histogram, gallery = observed["histogram"], observed["gallery"]
+    _check_numbers(observed["total"], *histogram["edges"])
+    parts = [*histogram["before"], *histogram["after"]]
+    if len(histogram["before"]) != len(histogram["after"]) or not histogram["before"]:
         raise ValueError("its parts before and after edits differ in number")
     for counts in parts:
-        if len(counts) != len(found["edges"]) - 1:
+        if len(counts) != len(histogram["edges"]) - 1:
             raise ValueError("it has another number of bars than edges")
         _check_counts(*counts)
-    if found["mean_before"] is not None:
-        _check_numbers(found["mean_before"], found["mean_after"])
+    if histogram["mean_before"] is not None:
+        _check_numbers(histogram["mean_before"], histogram["mean_after"])
     if gallery is None:
         return
     _check_counts(gallery["slots"], *gallery["seen"], *gallery["label"], *gallery["since"], *gallery["size"])
@@ -59,10 +59,10 @@ def _check(seen: dict[str, Any]) -> None:
     for edits in gallery["edits"]:
         if len(edits) != len(gallery["seen"]):
             raise ValueError("its gallery has another number of edits than moments")
-        _check_counts(*(count + 1 for count in edits))  # -1 where the example was not there
-    for picture in (gallery["pictures"], gallery["changes"]):
-        encoded = picture.removeprefix(PICTURE)
-        if picture and (encoded == picture or not all(c.isalnum() or c in "+/=" for c in encoded)):
+        _check_counts(*(count + 1 for count in edits))  # -1 where the example was not stored
+    for image in (gallery["pictures"], gallery["changes"]):
+        encoded = image.removeprefix(IMAGE_PREFIX)
+        if image and (encoded == image or not all(c.isalnum() or c in "+/=" for c in encoded)):
             raise ValueError("a picture of its gallery is none")
 
 

@@ -1,4 +1,4 @@
-"""Where results come from: who computed them, with what settings."""
+"""Provenance of results: environments and settings of the runs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ PARTS = ("gmed", "python", "torch", "numpy", "device", "machine")
 
 
 def environments(runs: Sequence[RunResult]) -> list[tuple[dict[str, str], int]]:
-    """What computed the runs, and how many each; the most first.
+    """Return the environments of the runs, each with its number of runs, the most frequent first.
 
     >>> run = lambda seed: RunResult("b", "er", seed, [[1.0]], 1.0, 1.0, 1, {}, {"torch": "2.13", "device": "cpu"})
     >>> environments([run(0), run(1)])
     [({'torch': '2.13', 'device': 'cpu'}, 2)]
     """
     counts = Counter(tuple((name, run.environment[name]) for name in PARTS if name in run.environment) for run in runs)
-    return [(dict(found), count) for found, count in counts.most_common()]
+    return [(dict(environment), count) for environment, count in counts.most_common()]
 
 
 def settings(benchmark: str, method: str) -> str:
-    """Everything that decides a run but its seed, as text.
+    """Return everything that determines a run except its seed, as text.
 
     >>> print(settings("split-mnist", "er").splitlines()[0])
     batch_size = 10
     """
     spec = RunSpec.parse(benchmark, method, 0)
-    found = spec.config()
-    parts = [(name, found[name]) for name in sorted(found) if name not in ("benchmark", "method")]
-    parts += [(f"method.{part}", values) for part, values in found["method"].items()]
+    config = spec.config()
+    parts = [(name, config[name]) for name in sorted(config) if name not in ("benchmark", "method")]
+    parts += [(f"method.{part}", values) for part, values in config["method"].items()]
     parts.append(("versions", spec.versions()))
     return "\n".join(f"{name} = {json.dumps(value)}" for name, value in parts)

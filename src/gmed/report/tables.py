@@ -25,8 +25,8 @@ from gmed.results.tables import (
 )
 
 
-def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str, Comparison], place: str) -> Table:
-    """Every method of a benchmark beside the published number, and what its last part gains."""
+def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str, Comparison], anchor: str) -> Table:
+    """Return the results of a benchmark with published numbers and the gain of each method's last part."""
     columns = (
         ("n", "seeds"),
         ("accuracy, %", "final accuracy, mean ± standard deviation over seeds"),
@@ -36,26 +36,32 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
         ("p", "one-tailed paired t-test, uncorrected"),
         ("p, corrected", "after Holm's correction for all comparisons of this report"),
     )
-    table = Table([METHOD, *(Column(heading, True, note) for heading, note in columns)], name=f"{place}-results")
+    table = Table([METHOD, *(Column(heading, True, note) for heading, note in columns)], name=f"{anchor}-results")
     for row in rows:
         accuracy, comparison = accuracy_cell(row), compared.get(row.method)
         if row.method in best:
             accuracy = replace(accuracy, strong=True, note="the best that meets the stream as it comes")
-        shown = [accuracy, published_cell(row), difference_cell(row)]
-        table.add(row.method, row.n, *shown, *(_gain_cells(comparison) if comparison else [MISSING] * 3))
+        cells = [accuracy, published_cell(row), difference_cell(row)]
+        table.add(row.method, row.n, *cells, *(_gain_cells(comparison) if comparison else [MISSING] * 3))
     return table.without_empty_columns()
 
 
-def _gain_cells(found: Comparison) -> list[Cell]:
-    """A gain with its interval and its marks, its p-value and the corrected one."""
-    gain = found.gain
-    note = f"over {found.rival}, {gain.n} pairs, d = {gain.effect_size:.2f}"
+def _gain_cells(comparison: Comparison) -> list[Cell]:
+    """Return a gain with its interval and marks, its p-value and the corrected p-value."""
+    gain = comparison.gain
+    note = f"over {comparison.rival}, {gain.n} pairs, d = {gain.effect_size:.2f}"
     if gain.mixed:
         note += f"; {gain.mixed} pairs on different devices or versions of torch"
-    ps = gain.p, found.corrected
+    p_values = gain.p, comparison.corrected
     return [
-        Cell(f"{gain.mean:+.2f} {interval(gain.low, gain.high)}", gain.mean, bool(found.marks), found.marks, note),
-        *(MISSING if math.isnan(p) else Cell(p_value(p).removeprefix("= "), p) for p in ps),
+        Cell(
+            f"{gain.mean:+.2f} {interval(gain.low, gain.high)}",
+            gain.mean,
+            bool(comparison.marks),
+            comparison.marks,
+            note,
+        ),
+        *(MISSING if math.isnan(p) else Cell(p_value(p).removeprefix("= "), p) for p in p_values),
     ]
 
 
@@ -74,18 +80,18 @@ METRICS = (
 )
 
 
-def metric_table(runs: Sequence[RunResult], place: str) -> Table:
-    """What else was measured: means over seeds and standard deviations."""
-    table = Table([METHOD, *(Column(title, True, what) for _, title, what, _ in METRICS)], name=f"{place}-metrics")
-    for method, own in by_method(runs).items():
-        metrics = [Metrics.of(run) for run in own]
+def metric_table(runs: Sequence[RunResult], anchor: str) -> Table:
+    """Return the other metrics of every method: means over seeds and standard deviations."""
+    table = Table([METHOD, *(Column(title, True, what) for _, title, what, _ in METRICS)], name=f"{anchor}-metrics")
+    for method, method_runs in by_method(runs).items():
+        metrics = [Metrics.of(run) for run in method_runs]
         cells: list[Cell] = []
-        for name, _, _, unit in METRICS:
-            values = [unit * value for one in metrics if not math.isnan(value := getattr(one, name))]
+        for name, _, _, scale in METRICS:
+            values = [scale * value for run_metrics in metrics if not math.isnan(value := getattr(run_metrics, name))]
             if len(values) == len(metrics):
                 mean = fmean(values)
-                said = spread(mean, stdev(values) if len(values) > 1 else None)
-                cells.append(Cell(said.replace("± ", "±\N{NO-BREAK SPACE}"), mean))
+                text = spread(mean, stdev(values) if len(values) > 1 else None)
+                cells.append(Cell(text.replace("± ", "±\N{NO-BREAK SPACE}"), mean))
             else:
                 cells.append(MISSING)
         table.add(method, *cells)
@@ -93,7 +99,7 @@ def metric_table(runs: Sequence[RunResult], place: str) -> Table:
 
 
 def interval(low: float, high: float) -> str:
-    """An interval in brackets, if there is one.
+    """Return an interval in brackets, or an empty text if it is undefined.
 
     >>> interval(-0.5, 1.25), interval(math.nan, math.nan)
     ('[-0.50, +1.25]', '')

@@ -1,4 +1,4 @@
-"""Tables and figures of the paper, each to be reproduced by its name."""
+"""Tables and figures of the paper that can be reproduced by name."""
 
 from gmed.errors import unknown
 from gmed.paper.artifacts.accuracy_tables import AccuracyTable, EqualMemory
@@ -17,11 +17,11 @@ _ACCURACIES["equal-memory"] = EqualMemory(TARGETS["equal-memory"])
 _TABLES: tuple[Artifact, ...] = (*_ACCURACIES.values(), Tuned(), PredictionChange(), TrainingTime())
 _FIGURES: tuple[Artifact, ...] = (MemoryFigure(), Cosine(), Gallery(), Sensitivity(), TSNE())
 
-ARTIFACTS = {study.name: study for study in (*_TABLES, *_FIGURES)}
+ARTIFACTS = {artifact.name: artifact for artifact in (*_TABLES, *_FIGURES)}
 
 
 def get_artifact(name: str) -> Artifact:
-    """The table or figure of this name, or that the paper calls so.
+    """Return the table or figure of this name, here or in the paper.
 
     >>> get_artifact("cosine").where, get_artifact("gamma").where
     ('Figure 3', 'Table 7')
@@ -30,14 +30,16 @@ def get_artifact(name: str) -> Artifact:
     """
     if name in ARTIFACTS:
         return ARTIFACTS[name]
-    numbered = {study.where: study for study in ARTIFACTS.values() if study.where.startswith(("Table", "Figure"))}
-    for where, study in numbered.items():
-        if _plain(where) == _plain(name):
-            return study
-    raise unknown("target", name, [*ARTIFACTS, *(where.lower().replace(" ", "-") for where in numbered)])
+    labeled = {
+        artifact.where: artifact for artifact in ARTIFACTS.values() if artifact.where.startswith(("Table", "Figure"))
+    }
+    for where, artifact in labeled.items():
+        if _normalize(where) == _normalize(name):
+            return artifact
+    raise unknown("target", name, [*ARTIFACTS, *(where.lower().replace(" ", "-") for where in labeled)])
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 

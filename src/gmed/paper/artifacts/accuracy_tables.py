@@ -24,38 +24,38 @@ class AccuracyTable(Artifact):
     def plan(self) -> list[PlannedRuns]:
         return planned(self.target)
 
-    def run(self, asked: Request) -> Reproduction:
+    def run(self, request: Request) -> Reproduction:
         return reproduce(
             self.name,
-            benchmarks=asked.benchmarks,
-            seeds=asked.seeds,
-            quick=asked.quick,
-            watcher=asked.watcher,
-            **asked.how,
+            benchmarks=request.benchmarks,
+            seeds=request.seeds,
+            quick=request.quick,
+            watcher=request.watcher,
+            **request.how,
         )
 
 
 EVALUATED_AS = {"split-mnist-full": "split-mnist"}
-"""Columns of ours that are another reading of one of the paper's."""
+"""Benchmarks here that are a variant of a column of the paper, by the name of that column."""
 
 
 class EqualMemory(AccuracyTable):
-    """Networks that grow and replay with as much memory: accuracies, and the memory that each took."""
+    """Growing networks and replay with as much memory: accuracies, and the memory used by each."""
 
-    def run(self, asked: Request) -> ArtifactResult:  # type: ignore[override]
-        table = super().run(asked)
-        found = ArtifactResult(self, asked.quick, table=table, missing=table.missing, failures=table.failures)
+    def run(self, request: Request) -> ArtifactResult:  # type: ignore[override]
+        table = super().run(request)
+        result = ArtifactResult(self, request.quick, table=table, missing=table.missing, failures=table.failures)
         for row in table.rows:
             cell = row.cell
             runs = [run for run in table.results.runs if (run.benchmark, run.method) == (cell.benchmark, cell.method)]
             metrics = [Metrics.of(run) for run in runs]
-            theirs, *_ = self.published(
+            published, *_ = self.published(
                 EVALUATED_AS.get(cell.benchmark, cell.benchmark), "memory overhead in examples", cell.row
             )
-            taken = [one.overhead for one in metrics]
-            found.numbers += [
-                Number.of(cell.benchmark, f"memory of {cell.method}, in examples", taken, theirs),
-                Number.of(cell.benchmark, f"memory of {cell.method}, in MB", [one.overhead_mb for one in metrics]),
+            overhead = [m.overhead for m in metrics]
+            result.numbers += [
+                Number.of(cell.benchmark, f"memory of {cell.method}, in examples", overhead, published),
+                Number.of(cell.benchmark, f"memory of {cell.method}, in MB", [m.overhead_mb for m in metrics]),
             ]
-        found.notes.append("In examples: as the paper counts, a pixel being one byte. In MB: what it takes here.")
-        return found
+        result.notes.append("In examples: as the paper counts, a pixel being one byte. In MB: what it takes here.")
+        return result

@@ -1,4 +1,4 @@
-"""What of the paper can be reproduced by name: the one form that its tables and figures have here."""
+"""Base classes of the reproducible tables and figures of the paper, with their requests and results."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from gmed.results.results import finite
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody wants of a study.
+    """The options of a reproduction.
 
     Attributes
     ----------
     benchmarks
-        Only these; by default all whose data are here.
+        The benchmarks to compute; by default all whose data are available.
     seeds
-        How many; by default as many as the paper's.
+        The number of seeds; by default that of the paper.
     quick
-        The small version: three seeds on one benchmark. It shows that all runs, and says nothing about the paper.
+        The quick version: three seeds on one benchmark. It shows that all runs, and says nothing about the paper.
     folder
-        Where figures are written.
+        The folder for figures.
     watcher
-        Makes what is told of the progress on each benchmark.
+        Factory of the callback that receives the progress on each benchmark.
     how
-        ``store``, ``device``, ``workers``, ``data_dir`` and so on, as in :func:`gmed.run`.
+        Further options: ``store``, ``device``, ``workers``, ``data_dir`` and so on, as in :func:`gmed.run`.
     """
 
     benchmarks: Sequence[str] = ()
@@ -51,14 +51,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Number:
-    """A number of ours and, where there is one, the paper's.
+    """A measured number and, where there is one, the published number.
 
     Attributes
     ----------
     n, mean, std
-        Over so many runs; the standard deviation of one is ``nan``.
+        Number of runs, their mean and standard deviation, which is ``nan`` for one run.
     difference
-        Of ours and the paper's, with its interval.
+        The difference from the published number, with its confidence interval.
     """
 
     benchmark: str
@@ -80,33 +80,33 @@ class Number:
         published_std: float | None = None,
         published_n: int | None = None,
     ) -> Number:
-        """From the values of the runs.
+        """Create a number from the values of the runs.
 
-        >>> found = Number.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
-        >>> found.n, found.mean, found.std, found.difference.mean, round(found.difference.high, 2)
+        >>> number = Number.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
+        >>> number.n, number.mean, number.std, number.difference.mean, round(number.difference.high, 2)
         (3, 2.0, 1.0, -0.5, 1.98)
         """
         mean, std = fmean(values), stdev(values) if len(values) > 1 else math.nan
-        apart = None if published is None else difference(values, published, published_std, published_n or 0)
-        return cls(benchmark, quantity, len(values), mean, std, published, published_std, apart)
+        gap = None if published is None else difference(values, published, published_std, published_n or 0)
+        return cls(benchmark, quantity, len(values), mean, std, published, published_std, gap)
 
 
 @dataclass
 class ArtifactResult:
-    """A figure, or a table that is not one of accuracies, beside what was published.
+    """A reproduced figure, or a table other than of accuracies, with the published numbers.
 
     Attributes
     ----------
     numbers
-        Ours beside the paper's.
+        The measured and the published numbers.
     notes
-        What a reader of them must know.
+        Explanations of the numbers.
     files
-        What was written.
+        The files written.
     table
-        The table of accuracies that a figure shows, if it is one.
+        The table of accuracies that a figure shows, if it shows one.
     comparisons
-        Methods that a figure compares besides, corrected for their number.
+        Additional comparisons of methods in a figure, corrected for their number.
     missing
         Benchmarks, or methods, that were left out, and why.
     """
@@ -122,11 +122,11 @@ class ArtifactResult:
     failures: list[Failure] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can carry it: as that of a table, with numbers and files."""
-        study = self.study
+        """Return JSON-compatible data: the form of a table, with numbers and files."""
+        artifact = self.study
         return {
             **(self.table.to_dict() if self.table else {"schema": "gmed-reproduction/1"}),
-            "target": {"name": study.name, "title": study.title, "where": study.where},
+            "target": {"name": artifact.name, "title": artifact.title, "where": artifact.where},
             "quick": self.quick,
             "missing": self.missing,
             "numbers": [finite(asdict(number)) for number in self.numbers],
@@ -143,17 +143,17 @@ class Artifact(ABC):
     Attributes
     ----------
     name, title
-        What it is called here, and what it shows.
+        Its name here, and its content.
     where
-        What it is called in the paper.
+        Its name in the paper.
     stored
-        Whether its runs, or what it observes of them, are kept in the store; what is not is run anew.
+        Whether its runs, or the observations of them, are stored; otherwise they are computed every time.
     observes
-        What it watches its runs for, and the version of that; the store keeps it, and not their results.
+        Name and version of the observation that is stored instead of the results of its runs.
     whole
-        Whether a benchmark of it is of use only with all its methods.
+        Whether a benchmark is only meaningful with all its methods.
     cost_proxy
-        A method that a run of it costs as much as, if not the one it runs.
+        The method from which the time of its runs is estimated, if that is not the planned method.
     """
 
     name: str
@@ -166,22 +166,22 @@ class Artifact(ABC):
 
     @abstractmethod
     def plan(self) -> list[PlannedRuns]:
-        """The runs it needs."""
+        """Return the runs it needs."""
 
     @abstractmethod
-    def run(self, asked: Request) -> ArtifactResult | Reproduction:
-        """Compute what is missing, and set it beside what was published."""
+    def run(self, request: Request) -> ArtifactResult | Reproduction:
+        """Compute missing runs, and compare the results with the published numbers."""
 
-    def chosen(self, asked: Request) -> Selection:
-        """What of its plan is asked for and can be computed here."""
+    def chosen(self, request: Request) -> Selection:
+        """Return the part of its plan that is requested and can be computed."""
         return choose(
             self.plan(),
             self.where,
-            benchmarks=asked.benchmarks,
-            seeds=asked.seeds,
-            quick=asked.quick,
-            data_dir=asked.how.get("data_dir"),
-            store=asked.how.get("store", default_store()) if self.stored else None,
+            benchmarks=request.benchmarks,
+            seeds=request.seeds,
+            quick=request.quick,
+            data_dir=request.how.get("data_dir"),
+            store=request.how.get("store", default_store()) if self.stored else None,
             observed=self.observes,
             whole=self.whole,
         )
@@ -189,39 +189,39 @@ class Artifact(ABC):
     def published(
         self, benchmark: str, quantity: str, row: str | None = None
     ) -> tuple[float, float | None, int | None]:
-        """A number that it shows in the paper, its standard deviation and the number of runs, as far as given."""
-        (found,) = (
+        """Return a published number, its standard deviation and the number of runs, as far as reported."""
+        (reported,) = (
             (number.value, number.std, number.n)
             for number in quantities()
             if (number.where, number.benchmark, number.quantity) == (self.where, benchmark, quantity)
             and row in (None, number.row)
         )
-        return found
+        return reported
 
 
 class Figure(Artifact):
-    """A figure: records are found, and drawn."""
+    """A figure: a chart of records."""
 
-    def run(self, asked: Request) -> ArtifactResult:
+    def run(self, request: Request) -> ArtifactResult:
         require_libraries()
-        require_folder(asked.folder)
-        found, records = self.find(asked)
+        require_folder(request.folder)
+        result, records = self.find(request)
         if not records:
-            return found
-        name = f"{self.name}-quick" if asked.quick else self.name
-        small = [QUICK_WARNING] if asked.quick else []
-        chart = apply_theme(self.draw(records), f"{self.where}: {self.title}", [*small, *self.legend(records)])
-        found.files = write(chart, records, asked.folder, name)
-        return found
+            return result
+        name = f"{self.name}-quick" if request.quick else self.name
+        warnings = [QUICK_WARNING] if request.quick else []
+        chart = apply_theme(self.draw(records), f"{self.where}: {self.title}", [*warnings, *self.legend(records)])
+        result.files = write(chart, records, request.folder, name)
+        return result
 
     @abstractmethod
-    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
-        """What was found, and all that is drawn of it, a record for each row of its CSV file."""
+    def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
+        """Return the result and the records to draw, one for each row of its CSV file."""
 
     @abstractmethod
     def draw(self, records: list[Record]) -> Any:
-        """The chart of these records."""
+        """Return the chart of these records."""
 
     @abstractmethod
     def legend(self, records: list[Record]) -> list[str]:
-        """What a reader of the chart must know, line by line: what is shown, and of how many runs."""
+        """Return the lines of the legend: what is shown, and of how many runs."""

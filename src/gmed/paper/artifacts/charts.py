@@ -1,6 +1,6 @@
-"""How charts look, and how they become files: SVG, PNG, PDF and the data as CSV, without a network or a browser.
+"""Style of charts, and their output as SVG, PNG, PDF and CSV, without a network or a browser.
 
-What draws is an extra of the package, imported when something is drawn.
+The drawing libraries are an optional extra of the package, imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIBRARIES = {
     "PIL": "pillow",
     "jinja2": "jinja2",
 }
-"""What draws, by the names it is imported and installed under."""
+"""The drawing libraries: names of modules and of packages."""
 
 COLORS = {
     "er": "#56b4e9",
@@ -34,56 +34,56 @@ COLORS = {
     "mir": "#e69f00",
     "mir+gmed": "#d55e00",
 }
-"""Of methods, a base light and its edited form dark; Okabe and Ito's colours, which the colour-blind tell apart."""
+"""Colors of methods, light for a base and dark for its edited form, from the color-blind safe set of Okabe and Ito."""
 
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-"""Of anything else, from the same set."""
+"""Colors of other categories, from the same set."""
 
 SHAPES = ("circle", "square", "triangle-up", "diamond")
-"""What has a colour has a shape as well."""
+"""Shapes of marks, in addition to colors."""
 
-INK, GREY = "#222222", "#8c8c8c"
+INK, GRAY = "#222222", "#8c8c8c"
 
 PIXELS_PER_INCH = 200
 
 Record = dict[str, Any]
 
 
-def gain_columns(found: Comparison | None) -> Record:
-    """A comparison as columns of a CSV file, empty where there is none."""
-    gain = found.gain if found else None
+def gain_columns(comparison: Comparison | None) -> Record:
+    """Return a comparison as columns of a CSV file, empty where there is none."""
+    gain = comparison.gain if comparison else None
     return {
         "gain": gain.mean if gain else None,
         "gain_low": gain.low if gain else None,
         "gain_high": gain.high if gain else None,
         "gain_p": gain.p if gain else None,
-        "gain_p_permutation": found.permutation if found else None,
-        "gain_p_corrected": found.corrected if found else None,
+        "gain_p_permutation": comparison.permutation if comparison else None,
+        "gain_p_corrected": comparison.corrected if comparison else None,
     }
 
 
 def require_libraries(what: str = "figures") -> None:
-    """Refuse to begin what could not be drawn in the end."""
-    if lacking := [installed for imported, installed in LIBRARIES.items() if find_spec(imported) is None]:
-        raise UsageError(f"{what} need {', '.join(lacking)}: pip install 'gmed[report]'")
+    """Refuse to start if a drawing library is missing."""
+    if missing := [package for module, package in LIBRARIES.items() if find_spec(module) is None]:
+        raise UsageError(f"{what} need {', '.join(missing)}: pip install 'gmed[report]'")
 
 
 def data(records: Iterable[Record]) -> alt.InlineData:
-    """Records as a chart holds them."""
+    """Return records as the inline data of a chart."""
     import altair as alt
 
     return alt.InlineData(values=list(records))
 
 
 def panel_title(text: str) -> alt.TitleParams:
-    """The title of one of several panels."""
+    """Return the title of one of several panels."""
     import altair as alt
 
     return alt.TitleParams(text, fontSize=12, fontWeight="normal", anchor="middle", offset=6)
 
 
 def apply_theme(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
-    """A whole figure with its title, what a reader must know below it, and the look that all of them share."""
+    """Return a complete figure with its title, subtitle and the common style."""
     import altair as alt
 
     heading = alt.TitleParams(title, subtitle=list(subtitle), anchor="start", offset=14)
@@ -104,7 +104,7 @@ def apply_theme(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
 
 
 def require_folder(folder: Path) -> None:
-    """The error that says so, unless files can be written there: before hours are spent on what goes there."""
+    """Refuse to start if files cannot be written to this folder."""
     probe = folder / ".gmed"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,28 +119,25 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def write(chart: Any, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
-    """The chart as SVG, PNG and PDF and its data as CSV; each file appears whole or not at all."""
+    """Write the chart as SVG, PNG and PDF and its data as CSV, each file atomically, and return the paths."""
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for ending in ("svg", "png", "pdf", "csv"):
-            path = folder / f"{name}.{ending}"
+        for suffix in ("svg", "png", "pdf", "csv"):
+            path = folder / f"{name}.{suffix}"
             with atomic_write(path) as file:
-                if ending == "csv":
+                if suffix == "csv":
                     write_csv(file, list(records[0]), records)
                 else:
-                    drawn = StringIO() if ending == "svg" else BytesIO()
-                    chart.save(drawn, format=ending, **({"ppi": PIXELS_PER_INCH} if ending == "png" else {}))
-                    content = drawn.getvalue()
+                    buffer = StringIO() if suffix == "svg" else BytesIO()
+                    chart.save(buffer, format=suffix, **({"ppi": PIXELS_PER_INCH} if suffix == "png" else {}))
+                    content = buffer.getvalue()
                     file.write(content.encode() if isinstance(content, str) else content)
             written.append(path)
     except OSError as error:
         raise _unwritable(folder, error) from None
     return written
 
-
-if TYPE_CHECKING:
-    import altair as alt
 
 RING = 620, "#d55e00"
 """The area and the color of the mark around a cell's number."""
@@ -159,22 +156,22 @@ def heat_map(
     gap: str = "white",
     tooltip: Sequence[alt.Tooltip] = (),
 ) -> Any:
-    """Return cells that are shaded by a value, with a legend where the value has a title.
+    """Return cells shaded by a value, with a legend where the value has a title.
 
     Parameters
     ----------
     across, down, value
-        A column of the data and its title, each.
+        Pairs of a column of the data and its title.
     scale
-        From values to shades.
+        The color scale of the values.
     number, white
-        The format of the number in each cell, if it has one, and the condition under which it is white.
+        The format of the number in each cell, if any, and the condition under which it is white.
     rings
-        Columns that say which cells are marked, each with the shape of its mark.
+        Boolean columns that select the cells to mark, each with the shape of its mark.
     gap
         The color between cells.
     tooltip
-        What is shown of a cell that is pointed at.
+        The tooltip of a cell.
     """
     import altair as alt
 

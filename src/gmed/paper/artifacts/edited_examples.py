@@ -1,4 +1,4 @@
-"""Pictures of edited examples."""
+"""Images of edited examples."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ LABELS = (0, 1, 2, 3)
 
 
 class EditedMemoryFigure(Figure):
-    """A figure of what ER+GMED has in memory after one run, of the first two tasks; there is no smaller version."""
+    """A figure of the memory of ER+GMED after one run, first two tasks only; there is no quick version."""
 
     stored: ClassVar[bool] = False
 
     def plan(self) -> list[PlannedRuns]:
         return [PlannedRuns("split-mnist", "er+gmed", seeds=1)]
 
-    def run(self, asked: Request) -> ArtifactResult:
-        if asked.seeds not in (None, 1):
+    def run(self, request: Request) -> ArtifactResult:
+        if request.seeds not in (None, 1):
             raise UsageError(f"{self.where} shows the memory of one run; leave out --seeds")
-        return super().run(replace(asked, seeds=1, quick=False))
+        return super().run(replace(request, seeds=1, quick=False))
 
-    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
-        (one,) = self.chosen(asked).planned
-        (memory,) = watched(edited_memory, one, asked)
+    def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
+        (item,) = self.chosen(request).planned
+        (memory,) = watched(edited_memory, item, request)
         return self.analyze(edited_examples(memory, LABELS))
 
     @abstractmethod
     def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
-        """What is found in these examples, and all that is drawn of it."""
+        """Return the result and the records to draw for these examples."""
 
 
 def edited_examples(memory: EditedMemory, labels: tuple[int, ...]) -> EditedMemory:
-    """The examples with these labels that were edited at least once.
+    """Return the examples with these labels that were edited at least once.
 
     >>> label, edit_count = torch.tensor([0, 7, 1, 0]), torch.tensor([1, 5, 2, 0])
     >>> memory = EditedMemory(torch.zeros(4, 1), torch.ones(4, 1), label, edit_count, torch.arange(4))
     >>> edited_examples(memory, (0, 1)).stream_index
     tensor([0, 2])
     """
-    wanted = torch.isin(memory.label, torch.tensor(labels)) & (memory.edit_count > 0)
-    return EditedMemory(*(column[wanted] for column in memory))
+    mask = torch.isin(memory.label, torch.tensor(labels)) & (memory.edit_count > 0)
+    return EditedMemory(*(column[mask] for column in memory))
 
 
 PER_CLASS = 3
-"""Examples of each digit."""
+"""Number of examples of each digit."""
 
 ROWS = ("before", "after", "difference")
 NEGATIVE, POSITIVE = (33, 102, 172), (178, 24, 43)
-"""Blue and red of a difference; both fade into white, which is none."""
+"""Colors of negative and positive differences; both fade to white at zero."""
 
 
 class Gallery(EditedMemoryFigure):
@@ -75,33 +75,33 @@ class Gallery(EditedMemoryFigure):
     where = "Figure 4"
 
     def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
-        found = ArtifactResult(self)
-        moved = (memory.after - memory.before).flatten(1)
+        result = ArtifactResult(self)
+        change = (memory.after - memory.before).flatten(1)
         for quantity, values in (
-            ("mean change of a pixel", moved.abs().mean(dim=1)),
-            ("largest change of a pixel", moved.abs().amax(dim=1)),
+            ("mean change of a pixel", change.abs().mean(dim=1)),
+            ("largest change of a pixel", change.abs().amax(dim=1)),
             ("edits of an example", memory.edit_count.double()),
         ):
-            found.numbers.append(Number.of("split-mnist", quantity, values.tolist()))
-        found.notes.append("Over the edited examples of the first two tasks in one memory; the paper gives no number.")
-        return found, records_of(drawn(memory))
+            result.numbers.append(Number.of("split-mnist", quantity, values.tolist()))
+        result.notes.append("Over the edited examples of the first two tasks in one memory; the paper gives no number.")
+        return result, records_of(drawn(memory))
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt
 
         limit = largest_change(records)
-        pictures, captions = [], []
-        for number, to_float in enumerate(_examples(records), start=1):
-            before, after = (_square(to_float, name) for name in ("before", "after"))
-            for row, image in zip(
-                ROWS, (grey(before), grey(after), blue_to_red((after - before) / limit)), strict=True
+        images, captions = [], []
+        for number, pixels in enumerate(_examples(records), start=1):
+            before, after = (_pixel_grid(pixels, name) for name in ("before", "after"))
+            for row_name, image in zip(
+                ROWS, (gray(before), gray(after), blue_to_red((after - before) / limit)), strict=True
             ):
-                pictures.append({"example": number, "row": row, "image": _address(image)})
-            captions.append({"example": number, "row": "edits", "edits": to_float[0]["edits"]})
+                images.append({"example": number, "row": row_name, "image": _data_url(image)})
+            captions.append({"example": number, "row": "edits", "edits": pixels[0]["edits"]})
         numbers = alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
         bare = alt.Axis(ticks=False, domain=False, grid=False)
-        images = (
-            alt.Chart(data(pictures))
+        image_chart = (
+            alt.Chart(data(images))
             .mark_image(width=52, height=52)
             .encode(
                 alt.X("example:O", title=None, axis=numbers),
@@ -110,13 +110,13 @@ class Gallery(EditedMemoryFigure):
             )
             .properties(width=alt.Step(56), height=alt.Step(56))
         )
-        edits = (
+        caption_chart = (
             alt.Chart(data(captions))
             .mark_text(fontSize=11)
             .encode(alt.X("example:O", axis=None), alt.Y("row:N", title=None, axis=bare), text="edits:Q")
             .properties(width=alt.Step(56), height=14)
         )
-        return alt.vconcat(images, edits, spacing=2)
+        return alt.vconcat(image_chart, caption_chart, spacing=2)
 
     def legend(self, records: list[Record]) -> list[str]:
         return [
@@ -127,58 +127,58 @@ class Gallery(EditedMemoryFigure):
 
 
 def drawn(memory: EditedMemory) -> EditedMemory:
-    """So many examples of each digit, drawn at random."""
-    chance, slots = make_rng(0, "gallery"), []
+    """Return a random sample of examples of each digit."""
+    rng, slots = make_rng(0, "gallery"), []
     for label in LABELS:
-        own = np.flatnonzero(memory.label.numpy() == label)
-        slots += sorted(chance.permutation(own)[:PER_CLASS].tolist())
+        candidates = np.flatnonzero(memory.label.numpy() == label)
+        slots += sorted(rng.permutation(candidates)[:PER_CLASS].tolist())
     return EditedMemory(*(column[torch.tensor(slots, dtype=torch.int64)] for column in memory))
 
 
 def records_of(memory: EditedMemory) -> list[Record]:
-    """What is drawn, a record for each pixel of each example."""
+    """Return a record for each pixel of each example."""
     records = []
     for number, (before, after, label, edit_count, stream_index) in enumerate(zip(*memory, strict=True), start=1):
-        about = {"example": number, "origin": int(stream_index), "label": int(label), "edits": int(edit_count)}
+        common = {"example": number, "origin": int(stream_index), "label": int(label), "edits": int(edit_count)}
         for row, column in np.ndindex(*before.shape[-2:]):
             pair = {"before": float(before[0, row, column]), "after": float(after[0, row, column])}
-            records.append({**about, "row": row, "column": column, **pair})
+            records.append({**common, "row": row, "column": column, **pair})
     return records
 
 
 def largest_change(records: list[Record]) -> float:
-    """The most that any pixel was moved."""
+    """Return the largest absolute change of a pixel."""
     return max(abs(float(record["after"] - record["before"])) for record in records)
 
 
 def _examples(records: list[Record]) -> list[list[Record]]:
-    found: dict[int, list[Record]] = {}
+    examples: dict[int, list[Record]] = {}
     for record in records:
-        found.setdefault(record["example"], []).append(record)
-    return list(found.values())
+        examples.setdefault(record["example"], []).append(record)
+    return list(examples.values())
 
 
-def _square(to_float: list[Record], name: str) -> NDArray[np.float64]:
-    image = np.zeros((to_float[-1]["row"] + 1, to_float[-1]["column"] + 1))
-    for pixel in to_float:
+def _pixel_grid(pixels: list[Record], name: str) -> NDArray[np.float64]:
+    image = np.zeros((pixels[-1]["row"] + 1, pixels[-1]["column"] + 1))
+    for pixel in pixels:
         image[pixel["row"], pixel["column"]] = pixel[name]
     return image
 
 
-def grey(image: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Ink on paper: 0 white, 1 black; what lies outside is shown as the nearer of the two."""
+def gray(image: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return a grayscale image of ink on paper: 0 is white, 1 is black, other values are clipped."""
     shade = (255 * (1 - np.clip(image, 0, 1))).round().astype(np.uint8)
     return np.repeat(shade[..., None], 3, axis=2)
 
 
 def blue_to_red(change: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """White where nothing changed, full colour at -1 and 1."""
+    """Return an image of a change: white at 0, full color at -1 and 1."""
     full = np.where(change[..., None] < 0, NEGATIVE, POSITIVE)
     return np.asarray((255 + (full - 255) * np.abs(change)[..., None]).round().astype(np.uint8))
 
 
-def _address(image: NDArray[np.uint8]) -> str:
-    """A picture as an address that holds it; enlarged, as viewers would blur its pixels."""
+def _data_url(image: NDArray[np.uint8]) -> str:
+    """Return a PNG image as a data URL, enlarged as viewers would blur its pixels."""
     from PIL import Image
 
     picture, file = Image.fromarray(image), io.BytesIO()

@@ -1,4 +1,4 @@
-"""Accuracy over the size of memory."""
+"""The figure of accuracy against the size of memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gmed.results.comparisons import Comparison, compare
 
 PANELS_IN_A_ROW = 3
 EXTRA_SIZE = 1000
-"""The size of memory that the figure has besides those of the table."""
+"""The size of memory that is in the figure but not in the table."""
 
 
 class MemoryFigure(Figure):
-    """Accuracy against the size of memory; its numbers are those of a table, which it shows as well."""
+    """Accuracy against the size of memory, with the table that has its numbers."""
 
     name = "memory-figure"
     title = "accuracy against size of memory"
@@ -33,45 +33,48 @@ class MemoryFigure(Figure):
     def plan(self) -> list[PlannedRuns]:
         return [*planned(get_target("memory")), *extra_size()]
 
-    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
+    def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
         table = reproduce(
             "memory",
-            benchmarks=asked.benchmarks,
-            seeds=asked.seeds,
-            quick=asked.quick,
-            watcher=asked.watcher,
-            **asked.how,
+            benchmarks=request.benchmarks,
+            seeds=request.seeds,
+            quick=request.quick,
+            watcher=request.watcher,
+            **request.how,
         )
         drawn = {row.cell.benchmark for row in table.rows}
-        besides = self._further(drawn, asked)
-        further = compute(besides.planned, asked.watcher, **asked.how)
-        table.missing |= besides.missing
-        failures = [*table.failures, *further.failures]
-        found = ArtifactResult(self, asked.quick, table=table, missing=table.missing, failures=failures)
-        levels = () if asked.quick else table.target.levels
-        found.comparisons = compare(further, extra_pairs(), levels)
-        found.numbers = [
-            Number.of(one.benchmark, one.method, percent)
-            for one in extra_size()
-            if (percent := [100 * accuracy for accuracy in further.accuracies(one.benchmark, one.method).values()])
+        selection = self._select_extra_size(drawn, request)
+        extra = compute(selection.planned, request.watcher, **request.how)
+        table.missing |= selection.missing
+        failures = [*table.failures, *extra.failures]
+        result = ArtifactResult(self, request.quick, table=table, missing=table.missing, failures=failures)
+        levels = () if request.quick else table.target.levels
+        result.comparisons = compare(extra, extra_pairs(), levels)
+        result.numbers = [
+            Number.of(item.benchmark, item.method, percent)
+            for item in extra_size()
+            if (percent := [100 * accuracy for accuracy in extra.accuracies(item.benchmark, item.method).values()])
         ]
-        found.notes.append(f"{self.where} has {EXTRA_SIZE:,} examples besides; the paper gives no numbers for them.")
-        beside = {(c.benchmark, c.method): c for c in (*table.comparisons, *found.comparisons)}
-        return found, [
+        result.notes.append(f"{self.where} has {EXTRA_SIZE:,} examples besides; the paper gives no numbers for them.")
+        comparisons = {(c.benchmark, c.method): c for c in (*table.comparisons, *result.comparisons)}
+        return result, [
             *(
-                record(row.cell.benchmark, row.cell.method, row.n, row.mean, row.std, beside, row.cell.published)
+                record(row.cell.benchmark, row.cell.method, row.n, row.mean, row.std, comparisons, row.cell.published)
                 for row in table.rows
             ),
-            *(record(one.benchmark, one.quantity, one.n, one.mean, one.std, beside) for one in found.numbers),
+            *(
+                record(item.benchmark, item.quantity, item.n, item.mean, item.std, comparisons)
+                for item in result.numbers
+            ),
         ]
 
-    def _further(self, benchmarks: set[str], asked: Request) -> Selection:
-        """The further size of these benchmarks, where it can be computed or the store has it."""
-        plan = [one for one in extra_size() if one.benchmark in benchmarks]
-        seeds = asked.seeds or (QUICK_SEEDS if asked.quick else None)
-        how = {"data_dir": asked.how.get("data_dir"), "store": asked.how.get("store", default_store())}
-        with suppress(UsageError):  # the data are not here
-            return choose(plan, self.where, seeds=seeds, **how)
+    def _select_extra_size(self, benchmarks: set[str], request: Request) -> Selection:
+        """Return the runs of the extra size on these benchmarks that can be computed or are stored."""
+        plan = [item for item in extra_size() if item.benchmark in benchmarks]
+        seeds = request.seeds or (QUICK_SEEDS if request.quick else None)
+        options = {"data_dir": request.how.get("data_dir"), "store": request.how.get("store", default_store())}
+        with suppress(UsageError):  # the data are not available
+            return choose(plan, self.where, seeds=seeds, **options)
         return Selection([], {})
 
     def draw(self, records: list[Record]) -> Any:
@@ -92,7 +95,7 @@ class MemoryFigure(Figure):
 
 
 def extra_size() -> list[PlannedRuns]:
-    """Runs with the one size of memory for which the paper has a figure, and no table.
+    """Return runs with the one size of memory that is in the paper's figure but in no table.
 
     >>> [one.method for one in extra_size()][:3]
     ['er(memory=1000)', 'er(memory=1000)+gmed', 'mir(memory=1000)']
@@ -106,13 +109,13 @@ def extra_size() -> list[PlannedRuns]:
 
 
 def extra_pairs() -> list[tuple[str, str, str]]:
-    """Of that size, the edited methods on their benchmarks, and what each is compared with.
+    """Return the edited methods of that size on their benchmarks, with the baseline of each.
 
     >>> extra_pairs()[0]
     ('split-mnist', 'er(memory=1000)+gmed', 'er(memory=1000)')
     """
-    made = [(one.benchmark, resolve(get_benchmark(one.benchmark), one.method)) for one in extra_size()]
-    return [(benchmark, method.name, method.baseline_name) for benchmark, method in made if method.baseline_name]
+    resolved = [(item.benchmark, resolve(get_benchmark(item.benchmark), item.method)) for item in extra_size()]
+    return [(benchmark, method.name, method.baseline_name) for benchmark, method in resolved if method.baseline_name]
 
 
 def record(
@@ -124,19 +127,19 @@ def record(
     comparisons: Mapping[tuple[str, str], Comparison],
     published: Published | None = None,
 ) -> Record:
-    """What is drawn of one method with one size of memory."""
-    beside = comparisons.get((benchmark, method))
-    made, reach = resolve(get_benchmark(benchmark), method), 0.0 if math.isnan(std) else std
+    """Return the record of one method with one size of memory."""
+    comparison = comparisons.get((benchmark, method))
+    resolved, margin = resolve(get_benchmark(benchmark), method), 0.0 if math.isnan(std) else std
     return {
         "benchmark": benchmark,
-        "method": made.base.name + (f"+{made.edit.name}" if made.edit else ""),
-        "memory": made.base.parameters["memory"],
+        "method": resolved.base.name + (f"+{resolved.edit.name}" if resolved.edit else ""),
+        "memory": resolved.base.parameters["memory"],
         "n": n,
         "mean": mean,
-        "low": mean - reach,
-        "high": mean + reach,
-        "marks": beside.marks if beside else "",
-        **gain_columns(beside),
+        "low": mean - margin,
+        "high": mean + margin,
+        "marks": comparison.marks if comparison else "",
+        **gain_columns(comparison),
         "published": published.mean if published else None,
         "published_std": published.std if published else None,
         "published_marks": published.marks if published else None,
@@ -147,23 +150,23 @@ def _panel(records: list[Record]) -> Any:
     import altair as alt
 
     methods = [method for method in COLORS if any(record["method"] == method for record in records)]
-    title, below = "final accuracy, %", alt.Legend(orient="bottom")
-    colours = alt.Scale(domain=methods, range=[COLORS[method] for method in methods])
+    title, legend = "final accuracy, %", alt.Legend(orient="bottom")
+    colors = alt.Scale(domain=methods, range=[COLORS[method] for method in methods])
     shapes = alt.Scale(domain=methods, range=SHAPES[: len(methods)])
     base = alt.Chart(data(records)).encode(
         alt.X("memory:O", title="examples in memory", axis=alt.Axis(labelAngle=0, grid=False)),
         alt.XOffset("method:N", sort=methods),
-        color=alt.Color("method:N", title=None, scale=colours, legend=below),
+        color=alt.Color("method:N", title=None, scale=colors, legend=legend),
     )
     spread = base.mark_rule(strokeWidth=1.5).encode(
         alt.Y("low:Q", title=title, scale=alt.Scale(zero=False)), alt.Y2("high:Q")
     )
     points = base.mark_point(filled=True, size=45, opacity=1).encode(
-        alt.Y("mean:Q", title=title), shape=alt.Shape("method:N", title=None, scale=shapes, legend=below)
+        alt.Y("mean:Q", title=title), shape=alt.Shape("method:N", title=None, scale=shapes, legend=legend)
     )
-    theirs = base.mark_tick(thickness=2, size=13).encode(alt.Y("published:Q", title=title), color=alt.value(INK))
+    published = base.mark_tick(thickness=2, size=13).encode(alt.Y("published:Q", title=title), color=alt.value(INK))
     stars = base.mark_text(dy=-5, fontSize=15).encode(
         alt.Y("high:Q", title=title), text="marks:N", color=alt.value(INK)
     )
-    whole = spread + theirs + points + stars
-    return whole.properties(width=230, height=190, title=panel_title(records[0]["benchmark"]))
+    layers = spread + published + points + stars
+    return layers.properties(width=230, height=190, title=panel_title(records[0]["benchmark"]))

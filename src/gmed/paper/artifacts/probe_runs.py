@@ -1,4 +1,4 @@
-"""Runs that are made to be watched: several at once, each in a process of its own."""
+"""Analyses of runs, computed in parallel processes and cached in the store."""
 
 from __future__ import annotations
 
@@ -26,61 +26,65 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Job = tuple[str, str, int]
-"""A benchmark, a method and a seed: what of a run can be sent to another process."""
+"""A benchmark, a method and a seed, from which another process can rebuild the run."""
 
 
 class Analysis(Protocol[T_co]):
-    """What is found by watching a run, such as those of :mod:`gmed.paper.probes`."""
+    """A function that computes a run and analyzes it, such as those of :mod:`gmed.paper.probes`."""
 
     def __call__(self, spec: RunSpec, device: str, data_dir: Path | None) -> T_co: ...
 
 
-def watched(analysis: Analysis[T], planned: PlannedRuns, asked: Request, cache_as: str = "") -> list[T]:
-    """What the analysis finds at every seed: one run, or with no workers, in this process, else in several.
+def watched(analysis: Analysis[T], planned: PlannedRuns, request: Request, cache_as: str = "") -> list[T]:
+    """Return the analysis of the run at every seed; one run, or ``workers=0``, is computed in this process.
 
     Parameters
     ----------
     cache_as
-        What the store keeps it as, run by run, and has it from another time; what is found must be as JSON can carry
-        it. By default nothing is kept.
+        The name under which the store caches the analysis of each run, which must be JSON-compatible. By default
+        nothing is cached.
 
     >>> from gmed.paper.probes import prediction_change
     >>> watched(prediction_change, PlannedRuns("split-mnist", "er+gmed(alpha=0.0)", 1), Request(how={"workers": 0}))
     [0.0]
     """
-    workers = asked.how.get("workers")
+    workers = request.how.get("workers")
     if workers is not None:
         check_int("workers", workers, minimum=0)
-    specs, watcher = planned.specs(), asked.watcher()
-    data_dir = asked.how.get("data_dir")
-    terms = resolve_device(asked.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
-    look = partial(_look, analysis, *terms)
-    workers = default_workers(terms[0] == "cuda") if workers is None else workers
+    specs, watcher = planned.specs(), request.watcher()
+    data_dir = request.how.get("data_dir")
+    device_and_data = resolve_device(request.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
+    analyze = partial(_analyze, analysis, *device_and_data)
+    workers = default_workers(device_and_data[0] == "cuda") if workers is None else workers
     with ExitStack() as stack:
-        store = asked.how.get("store", default_store()) if cache_as else None
-        opened = stack.enter_context(Store(store)) if store else None
-        seen = {spec: kept for spec in specs if opened and (kept := opened.observed(spec, cache_as)) is not None}
-        left = [spec for spec in specs if spec not in seen]
-        if left and opened:
-            opened.require_writable()
-        watcher.start(left, len(seen))
-        for spec, result in zip(left, _map_parallel(look, left, workers), strict=True):
+        store = request.how.get("store", default_store()) if cache_as else None
+        results_store = stack.enter_context(Store(store)) if store else None
+        results = {
+            spec: cached
+            for spec in specs
+            if results_store and (cached := results_store.observed(spec, cache_as)) is not None
+        }
+        remaining = [spec for spec in specs if spec not in results]
+        if remaining and results_store:
+            results_store.require_writable()
+        watcher.start(remaining, len(results))
+        for spec, result in zip(remaining, _map_parallel(analyze, remaining, workers), strict=True):
             watcher.watched(spec)
-            seen[spec] = result
-            if opened:
-                opened.put_probe(spec, cache_as, result)
-    return [seen[spec] for spec in specs]
+            results[spec] = result
+            if results_store:
+                results_store.put_probe(spec, cache_as, result)
+    return [results[spec] for spec in specs]
 
 
-def _map_parallel(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) -> Iterator[T]:
+def _map_parallel(analyze: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) -> Iterator[T]:
     jobs = [(spec.benchmark.name, spec.method.name, spec.seed) for spec in specs]
     if workers == 0 or len(jobs) < 2:
-        yield from map(look, jobs)
+        yield from map(analyze, jobs)
         return
     before = set(active_children())
     pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _ignore_sigint)
     try:
-        yield from pool.map(look, jobs)
+        yield from pool.map(analyze, jobs)
     except BaseException:
         for process in set(active_children()) - before:
             process.terminate()
@@ -90,12 +94,12 @@ def _map_parallel(look: Callable[[Job], T], specs: Sequence[RunSpec], workers: i
 
 
 def _ignore_sigint() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends it
 
 
-def _look(analysis: Analysis[T], device: str, data_dir: Path | None, job: Job) -> T:
+def _analyze(analysis: Analysis[T], device: str, data_dir: Path | None, job: Job) -> T:
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # their number changes the order of sums
+    torch.set_num_threads(1)  # the number of threads changes the order of sums
     try:
         return analysis(RunSpec.make(*job), device, data_dir)
     finally:

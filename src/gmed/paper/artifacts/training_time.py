@@ -14,7 +14,7 @@ ROWS = {"er": "ER", "er+gmed": "ER+GMED"}
 
 
 class TrainingTime(Artifact):
-    """How long ER and ER+GMED train, as the runs recorded it, and how many times as long editing takes."""
+    """The recorded training times of ER and ER+GMED, and their ratio."""
 
     name = "training-time"
     title = "seconds of training, with and without GMED"
@@ -24,37 +24,39 @@ class TrainingTime(Artifact):
     def plan(self) -> list[PlannedRuns]:
         return [PlannedRuns(benchmark, method) for benchmark in PAPER_BENCHMARKS for method in ROWS]
 
-    def run(self, asked: Request) -> ArtifactResult:
-        chosen = self.chosen(asked)
-        results = compute(chosen.planned, asked.watcher, **asked.how)
-        found = ArtifactResult(self, asked.quick, missing=chosen.missing, failures=results.failures)
+    def run(self, request: Request) -> ArtifactResult:
+        selection = self.chosen(request)
+        results = compute(selection.planned, request.watcher, **request.how)
+        result = ArtifactResult(self, request.quick, missing=selection.missing, failures=results.failures)
         (overall,) = (number.value for number in quantities() if number.quantity == "run time ratio")
-        for benchmark in chosen.benchmarks:
-            found.numbers += self.numbers([run for run in results.runs if run.benchmark == benchmark])
-        places = {f"{run.environment['machine']}, {run.environment['device']}" for run in results.runs}
-        found.notes += [
-            f"Ours: on {' and on '.join(sorted(places))}, alone or beside other runs; the paper's: on a GTX 1080 Ti "
+        for benchmark in selection.benchmarks:
+            result.numbers += self.numbers([run for run in results.runs if run.benchmark == benchmark])
+        machines = {f"{run.environment['machine']}, {run.environment['device']}" for run in results.runs}
+        result.notes += [
+            f"Ours: on {' and on '.join(sorted(machines))}, alone or beside other runs; the paper's: on a GTX 1080 Ti "
             "or 2080 Ti. Without data, evaluation and checkpoints.",
             f"Ratios are paired by seed, on the same device. Section 4.5 of the paper: {overall:g} times as long.",
         ]
         if any(int(run.environment.get("replicas", 1)) > 1 for run in results.runs):
-            found.notes.append("Seeds that advanced together on a GPU have each their share of the time.")
-        return found
+            result.notes.append("Seeds that advanced together on a GPU have each their share of the time.")
+        return result
 
     def numbers(self, runs: list[RunResult]) -> list[Number]:
-        """Seconds and ratio on one benchmark, from all runs of both methods there."""
+        """Return the seconds and the ratio on one benchmark, from all runs of both methods there."""
         seconds: dict[str, dict[tuple[int, str], float]] = {method: {} for method in ROWS}
         for run in runs:
             seconds[run.method][run.seed, run.environment["device"]] = run.timings["train"]
         if not all(seconds.values()):
             return []
         benchmark = runs[0].benchmark
-        theirs = {method: self.published(benchmark, "seconds", row)[0] for method, row in ROWS.items()}
+        published = {method: self.published(benchmark, "seconds", row)[0] for method, row in ROWS.items()}
         numbers = [
-            replace(Number.of(benchmark, f"seconds of {method}", list(found.values()), theirs[method]), difference=None)
-            for method, found in seconds.items()
+            replace(
+                Number.of(benchmark, f"seconds of {method}", list(by_run.values()), published[method]), difference=None
+            )
+            for method, by_run in seconds.items()
         ]
         er, edited = seconds.values()
-        if ratios := [edited[pair] / er[pair] for pair in er.keys() & edited.keys()]:
-            numbers.append(Number.of(benchmark, "ratio", ratios, theirs["er+gmed"] / theirs["er"]))
+        if ratios := [edited[key] / er[key] for key in er.keys() & edited.keys()]:
+            numbers.append(Number.of(benchmark, "ratio", ratios, published["er+gmed"] / published["er"]))
         return numbers

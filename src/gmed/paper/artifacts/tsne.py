@@ -1,4 +1,4 @@
-"""Edited examples and their originals in two dimensions."""
+"""The t-SNE figure of the edits of stored examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERPLEXITY = 30.0
 
 
 class TSNE(EditedMemoryFigure):
-    """The edits of stored examples, each as a point, near to each other where the edits are alike."""
+    """The edits of stored examples as points, close to each other where the edits are similar."""
 
     name = "tsne"
     title = "t-SNE of the edits of stored examples"
@@ -24,12 +24,12 @@ class TSNE(EditedMemoryFigure):
 
     def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
         vectors, labels = edit_vectors(memory), memory.label.numpy()
-        found = ArtifactResult(self)
+        result = ArtifactResult(self)
         same, chance = 100 * neighbor_agreement(vectors, labels), 100 * chance_agreement(labels)
-        found.numbers.append(Number.of("split-mnist", "nearest edits with the same label, %", [same]))
-        found.numbers.append(Number.of("split-mnist", "the same if labels were shuffled, %", [chance]))
-        found.notes.append("The nearest edit of each example is by distance before t-SNE; the paper gives no number.")
-        return found, records_of(memory, embedded(vectors))
+        result.numbers.append(Number.of("split-mnist", "nearest edits with the same label, %", [same]))
+        result.numbers.append(Number.of("split-mnist", "the same if labels were shuffled, %", [chance]))
+        result.notes.append("The nearest edit of each example is by distance before t-SNE; the paper gives no number.")
+        return result, records_of(memory, embedded(vectors))
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt
@@ -58,12 +58,12 @@ class TSNE(EditedMemoryFigure):
 
 
 def edit_vectors(memory: EditedMemory) -> NDArray[np.float32]:
-    """What the edits of each example add up to: after minus before, a row for each."""
+    """Return the total edit of each example, after minus before, as a row."""
     return np.asarray((memory.after - memory.before).flatten(1).numpy(), dtype=np.float32)
 
 
 def embedded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Their places in the plane (van der Maaten and Hinton 2008), always the same for the same vectors."""
+    """Return a deterministic embedding of the vectors in two dimensions (van der Maaten and Hinton 2008)."""
     from sklearn import manifold
 
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
@@ -71,18 +71,18 @@ def embedded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def neighbor_agreement(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """The share of vectors whose nearest other one has the same label.
+    """Return the share of vectors whose nearest neighbor has the same label.
 
     >>> neighbor_agreement(np.array([[0.0], [1.0], [5.0]], np.float32), np.array([3, 3, 4]))
     0.6666666666666666
     """
-    apart = np.square(vectors[:, None].astype(float) - vectors[None]).sum(axis=2)
-    np.fill_diagonal(apart, np.inf)
-    return float(np.mean(labels[apart.argmin(axis=1)] == labels))
+    distances = np.square(vectors[:, None].astype(float) - vectors[None]).sum(axis=2)
+    np.fill_diagonal(distances, np.inf)
+    return float(np.mean(labels[distances.argmin(axis=1)] == labels))
 
 
 def chance_agreement(labels: NDArray[np.int64]) -> float:
-    """The share of pairs of different examples that have the same label.
+    """Return the share of pairs of different examples that have the same label.
 
     >>> chance_agreement(np.array([3, 3, 4]))
     0.3333333333333333
@@ -91,11 +91,12 @@ def chance_agreement(labels: NDArray[np.int64]) -> float:
     return float((counts * (counts - 1)).sum() / (len(labels) * (len(labels) - 1)))
 
 
-def records_of(memory: EditedMemory, places: NDArray[np.float32]) -> list[Record]:
-    """What is drawn, a record for each example."""
+def records_of(memory: EditedMemory, points: NDArray[np.float32]) -> list[Record]:
+    """Return a record for each example."""
     columns = zip(
-        memory.stream_index.tolist(), memory.label.tolist(), memory.edit_count.tolist(), places.tolist(), strict=True
+        memory.stream_index.tolist(), memory.label.tolist(), memory.edit_count.tolist(), points.tolist(), strict=True
     )
     return [
-        {"origin": o, "label": label, "edits": edit_count, "x": x, "y": y} for o, label, edit_count, (x, y) in columns
+        {"origin": stream_index, "label": label, "edits": edit_count, "x": x, "y": y}
+        for stream_index, label, edit_count, (x, y) in columns
     ]

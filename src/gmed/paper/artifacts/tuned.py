@@ -1,4 +1,4 @@
-"""The hyper-parameters chosen on held-out examples."""
+"""The table of hyper-parameters chosen on held-out examples, as a heat map."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gmed.results.tuning import GRIDS, Scores, candidates, scores
 
 ROWS = {"er+gmed": "er+gmed, mir+gmed, gem+gmed", "er-aug+gmed": "er-aug+gmed"}
 SEEDS = 5
-"""At which ``gmed tune`` tries every candidate unless told otherwise."""
+"""The default number of seeds of ``gmed tune``."""
 
 ACROSS, DOWN = ("alpha", "editing stride α"), ("beta", "regularisation β")
-"""What is tuned, with its title."""
+"""The tuned parameters with their titles."""
 
 
 def _tuned_benchmark(name: str) -> str:
@@ -29,7 +29,7 @@ def _tuned_benchmark(name: str) -> str:
 
 
 class Tuned(Figure):
-    """The hyper-parameters that ``gmed tune`` chooses, as a heat map: it tries what the store does not have yet."""
+    """The hyper-parameters that ``gmed tune`` chooses, as a heat map; untried candidates are computed."""
 
     name = "tuned"
     title = "alpha and beta that gmed tune chooses"
@@ -44,44 +44,47 @@ class Tuned(Figure):
             for candidate in candidates(benchmark, method).values()
         ]
 
-    def find(self, asked: Request) -> tuple[ArtifactResult, list[Record]]:
-        for name in asked.benchmarks:
+    def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
+        for name in request.benchmarks:
             if name not in PAPER_BENCHMARKS:
                 raise unknown(f"column of {self.where}:", name, PAPER_BENCHMARKS)
-        if asked.how.get("store", "") is None:
+        if request.how.get("store", "") is None:
             raise UsageError(f"{self.name} keeps what it tries in a store; give one")
-        chosen = self.chosen(replace(asked, benchmarks=[tuning_name(name) for name in asked.benchmarks]))
-        results = compute(chosen.planned, asked.watcher, **asked.how)
-        missing = {_tuned_benchmark(name): why for name, why in chosen.missing.items()}
-        found, records = ArtifactResult(self, asked.quick, missing=missing, failures=results.failures), list[Record]()
-        with Store(asked.how.get("store") or default_store()) as store:
-            for benchmark in map(_tuned_benchmark, chosen.benchmarks):
+        selection = self.chosen(replace(request, benchmarks=[tuning_name(name) for name in request.benchmarks]))
+        results = compute(selection.planned, request.watcher, **request.how)
+        missing = {_tuned_benchmark(name): reason for name, reason in selection.missing.items()}
+        result = ArtifactResult(self, request.quick, missing=missing, failures=results.failures)
+        records: list[Record] = []
+        with Store(request.how.get("store") or default_store()) as store:
+            for benchmark in map(_tuned_benchmark, selection.benchmarks):
                 for method, row in ROWS.items():
                     try:
                         grid = scores(store, benchmark, method)
                     except UsageError as error:  # a candidate failed at every seed
-                        found.notes.append(str(error))
+                        result.notes.append(str(error))
                         continue
-                    theirs = {name: self.published(benchmark, name, row)[0] for name in GRIDS["gmed"]}
+                    reported = {name: self.published(benchmark, name, row)[0] for name in GRIDS["gmed"]}
                     for record in records_of({method: grid}):
-                        published = all(record[name] == value for name, value in theirs.items())
+                        published = all(record[name] == value for name, value in reported.items())
                         records.append({"benchmark": benchmark, **record, "n": grid.seeds, "published": published})
                         if record["best"]:
-                            found.numbers += [
+                            result.numbers += [
                                 Number(benchmark, f"{name} of {method}", grid.seeds, record[name], math.nan, value)
-                                for name, value in theirs.items()
+                                for name, value in reported.items()
                             ]
-        found.notes.append("The best of the paper's grid on held-out examples of the first three tasks; n: seeds.")
-        return found, records
+        result.notes.append("The best of the paper's grid on held-out examples of the first three tasks; n: seeds.")
+        return result, records
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt
 
         rows = []
         for benchmark in dict.fromkeys(record["benchmark"] for record in records):
-            own = [record for record in records if record["benchmark"] == benchmark]
-            methods = dict.fromkeys(record["method"] for record in own)
-            panels = [_panel([record for record in own if record["method"] == method]) for method in methods]
+            benchmark_records = [record for record in records if record["benchmark"] == benchmark]
+            methods = dict.fromkeys(record["method"] for record in benchmark_records)
+            panels = [
+                _panel([record for record in benchmark_records if record["method"] == method]) for method in methods
+            ]
             rows.append(alt.hconcat(*panels, spacing=24).resolve_scale(color="independent"))
         return alt.vconcat(*rows).resolve_scale(color="independent")
 
@@ -93,14 +96,14 @@ class Tuned(Figure):
         ]
 
 
-def records_of(found: Mapping[str, Scores]) -> list[Record]:
-    """A record for each point of the grid of every method.
+def records_of(tuned: Mapping[str, Scores]) -> list[Record]:
+    """Return a record for each point of the grid of every method.
 
     >>> records_of({"er+gmed": Scores({(0.1, 0.0): 80.0, (1.0, 0.0): 82.0}, 3)})[1]
     {'method': 'er+gmed', 'alpha': 1.0, 'beta': 0.0, 'score': 82.0, 'best': True}
     """
     records: list[Record] = []
-    for method, grid in found.items():
+    for method, grid in tuned.items():
         best = max(grid.means, key=lambda point: grid.means[point])
         for point, score in grid.means.items():
             alpha, beta = point
@@ -111,8 +114,8 @@ def records_of(found: Mapping[str, Scores]) -> list[Record]:
 def _panel(records: list[Record]) -> Any:
     import altair as alt
 
-    lowest, highest = (pick(record["score"] for record in records) for pick in (min, max))
-    drawn = heat_map(
+    lowest, highest = (extreme(record["score"] for record in records) for extreme in (min, max))
+    chart = heat_map(
         data(records),
         ACROSS,
         DOWN,
@@ -123,4 +126,4 @@ def _panel(records: list[Record]) -> Any:
         rings={"published": "square", "best": "circle"},
     )
     title = panel_title(f"{records[0]['benchmark']}, {records[0]['method']}")
-    return drawn.properties(width=330, height=190, title=title)
+    return chart.properties(width=330, height=190, title=title)

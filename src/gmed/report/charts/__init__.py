@@ -1,1 +1,1 @@
-"""The charts of the report, one file each."""
+"""The charts of the report, one module each."""

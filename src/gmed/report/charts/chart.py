@@ -1,6 +1,6 @@
-"""A chart of the report: a Vega-Lite specification without its data, the data beside it, and what can be chosen.
+"""A chart of the report: a Vega-Lite specification, its data, and the options that a reader can select.
 
-Colours are names (``$ink``, ``$accent``) that the page replaces, so that one specification serves light and dark.
+Colors are names (``$ink``, ``$accent``) that the page replaces, so that one specification serves light and dark themes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 
 INK, MUTED, ACCENT, SECOND, GROUND = "$ink", "$muted", "$accent", "$second", "$ground"
 CHOSEN, PALETTE = ["$chosen"], ["$palette"]
-"""The methods that are chosen, and a colour for each."""
+"""Placeholders of the selected methods and their colors."""
 
 ROW = 18
-"""Pixels of a row of a chart with a row for each method."""
+"""Height in pixels of a row, in charts with a row for each method."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reader chooses to see of a chart.
+    """The options that a reader can select in a chart.
 
     Attributes
     ----------
     column
-        The column that says which rows belong to which option.
+        The column of the data that has the option of each row.
     options
-        What there is.
+        All options.
     chosen
-        What is shown first; one, or several at once.
+        The options that are selected first.
+    several
+        Whether several options can be selected at once.
     """
 
     column: str
@@ -46,22 +48,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart.
+    """A chart of the report.
 
     Attributes
     ----------
     name
-        Unique in a report; files that are saved are called so.
+        Its name, unique in a report, and that of saved files.
     title, caption
-        What it shows, and what a reader must know.
+        Its title, and the explanation below it.
     drawn
         The Altair chart of the data named ``rows``.
     records
         The data.
     choice
-        What can be chosen, if anything.
+        The options that can be selected, if any.
     wide
-        Whether it takes the whole width of a page that has room for two side by side.
+        Whether it takes the whole width of a page that has room for two charts side by side.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Chart:
     wide: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As the page reads it."""
+        """Return the chart as the page reads it."""
         spec = self.drawn.to_dict()
         for unneeded in ("$schema", "config"):
             spec.pop(unneeded, None)
@@ -95,41 +97,41 @@ class Chart:
 
 
 def rows() -> alt.NamedData:
-    """The data of a chart, which the page has beside it."""
+    """Return a reference to the data of a chart, which the page holds separately."""
     import altair as alt
 
     return alt.NamedData(name="rows")
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:
-    """Records column by column, which takes little room: texts as numbers of a list, numbers to five figures.
+    """Return records by column, compactly: texts as indices into a list, numbers with five significant digits.
 
     >>> columns([{"method": "er", "x": 1.0}, {"method": "er", "x": float("nan")}])
     {'method': {'texts': ['er'], 'places': [0, 0]}, 'x': [1, None]}
     """
-    found: dict[str, Any] = {}
+    by_column: dict[str, Any] = {}
     for name in records[0] if records else ():
         values = [record[name] for record in records]
         if any(isinstance(value, str) for value in values):
             texts = list(dict.fromkeys(values))
-            place = {text: number for number, text in enumerate(texts)}
-            found[name] = {"texts": texts, "places": [place[value] for value in values]}
+            indices = {text: index for index, text in enumerate(texts)}
+            by_column[name] = {"texts": texts, "places": [indices[value] for value in values]}
         else:
-            found[name] = [_short(value) for value in values]
-    return found
+            by_column[name] = [_round_value(value) for value in values]
+    return by_column
 
 
-def _short(value: Any) -> Any:
+def _round_value(value: Any) -> Any:
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):
         return None
-    figures = float(f"{value:.5g}")
-    return int(figures) if figures.is_integer() else figures
+    rounded = float(f"{value:.5g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def inline_json(value: Any) -> str:
-    r"""JSON that can stand inside a script element: nothing in it can end that element or begin a comment.
+    r"""Return JSON for a script element, in which nothing can end that element or begin a comment.
 
     >>> print(inline_json({"error": "</script><!--"}))
     {"error":"\u003c/script\u003e\u003c!--"}
@@ -141,7 +143,7 @@ def inline_json(value: Any) -> str:
 
 
 def tooltip(fields: Iterable[tuple[str, str]]) -> list[alt.Tooltip]:
-    """What is said of the mark under the pointer: columns and what they are called; numbers with two places."""
+    """Return tooltips from pairs of a column and its title; numbers have two decimals."""
     import altair as alt
 
     return [

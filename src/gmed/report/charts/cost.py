@@ -1,3 +1,5 @@
+"""Charts of accuracy against cost."""
+
 from __future__ import annotations
 
 import math
@@ -12,26 +14,28 @@ from gmed.report.grouping import by_method, edits_with_gmed, is_iid_baseline
 from gmed.results.metrics import Metrics
 
 
-def seconds(runs: Sequence[RunResult], place: str) -> Chart | None:
-    """Accuracy against seconds of training."""
+def seconds(runs: Sequence[RunResult], anchor: str) -> Chart | None:
+    """Return the chart of accuracy against seconds of training."""
     devices = sorted({run.environment.get("device", "?") for run in runs})
-    where = f"on {devices[0]}" if len(devices) == 1 else f"on {', '.join(devices)}: compare within one device alone"
-    return _against(
+    on_devices = (
+        f"on {devices[0]}" if len(devices) == 1 else f"on {', '.join(devices)}: compare within one device alone"
+    )
+    return _cost_chart(
         runs,
         "seconds",
-        f"{place}-seconds",
+        f"{anchor}-seconds",
         "Accuracy against time",
-        f"Means over seeds; seconds of training of one run, {where}. Runs that shared a busy machine took longer.",
+        f"Means over seeds; seconds of training of one run, {on_devices}. Runs that shared a busy machine took longer.",
         "seconds of training",
     )
 
 
-def passes(runs: Sequence[RunResult], place: str) -> Chart | None:
-    """Accuracy against passes through the model."""
-    return _against(
+def passes(runs: Sequence[RunResult], anchor: str) -> Chart | None:
+    """Return the chart of accuracy against passes through the model."""
+    return _cost_chart(
         runs,
         "passes",
-        f"{place}-passes",
+        f"{anchor}-passes",
         "Accuracy against passes",
         "Means over seeds; examples sent through the model, forward and backward together, for every example of the "
         "stream. Passes depend on no machine.",
@@ -39,21 +43,21 @@ def passes(runs: Sequence[RunResult], place: str) -> Chart | None:
     )
 
 
-def _against(runs: Sequence[RunResult], column: str, name: str, title: str, caption: str, axis: str) -> Chart | None:
+def _cost_chart(runs: Sequence[RunResult], column: str, name: str, title: str, caption: str, axis: str) -> Chart | None:
     records = records_of(runs, column)
     if not records:
         return None
     import altair as alt
 
     scale = alt.Scale(type="log", nice=False, padding=24)
-    across = alt.X(
+    x = alt.X(
         "cost:Q",
         title=f"{axis} (log)",
         scale=scale,
         axis=alt.Axis(tickCount=5, format="~r", grid=False, labelFlush=True),
     )
-    down = alt.Y("accuracy:Q", title="final accuracy, %", scale=alt.Scale(zero=False, nice=True))
-    base = alt.Chart(rows()).encode(across, down)
+    y = alt.Y("accuracy:Q", title="final accuracy, %", scale=alt.Scale(zero=False, nice=True))
+    base = alt.Chart(rows()).encode(x, y)
     front = base.transform_filter("datum.label != ''").mark_line(
         interpolate="step-after", color=MUTED, strokeDash=[4, 3], strokeWidth=1
     )
@@ -63,44 +67,44 @@ def _against(runs: Sequence[RunResult], column: str, name: str, title: str, capt
         tooltip=tooltip([("method:N", "method"), ("cost:Q", axis), ("accuracy:Q", "accuracy, %"), ("n:O", "seeds")]),
     )
     names = base.mark_text(align="left", dx=6, dy=-8, fontSize=11, color=INK).encode(text="label:N")
-    drawn: Any = (front + points + names).properties(width="container", height=320)
-    said = (
+    chart: Any = (front + points + names).properties(width="container", height=320)
+    explanation = (
         "Diamonds edit with GMED; the line and the names: methods that no other beats at that cost, "
         "those aside that shuffle the stream."
     )
-    return Chart(name, title, f"{caption} {said}", drawn, records)
+    return Chart(name, title, f"{caption} {explanation}", chart, records)
 
 
 def records_of(runs: Sequence[RunResult], column: str) -> list[Record]:
-    """A record for each method of which the cost is known; those that no other beats carry their name.
+    """Return a record for each method of known cost; those on the Pareto front carry their name as a label.
 
     >>> run = RunResult("b", "er", 0, [[0.8]], 0.8, 0.8, 1, {"train": 2.0}, {})
     >>> [(record["method"], record["cost"], record["accuracy"]) for record in records_of([run], "seconds")]
     [('er', 2.0, 80.0)]
     """
-    found: list[Record] = []
-    for method, own in by_method(runs).items():
-        metrics = [Metrics.of(run) for run in own]
+    records: list[Record] = []
+    for method, method_runs in by_method(runs).items():
+        metrics = [Metrics.of(run) for run in method_runs]
         cost = fmean(m.seconds if column == "seconds" else m.forward_passes + m.backward_passes for m in metrics)
         if not math.isnan(cost) and cost > 0:
             accuracy = 100 * fmean(m.final for m in metrics)
             edited = edits_with_gmed(method)
-            about = {"method": method, "label": "", "edited": edited, "cost": cost, "accuracy": accuracy}
-            found.append({**about, "n": len(own)})
-    for record in pareto_front([record for record in found if not is_iid_baseline(record["method"])]):
+            common = {"method": method, "label": "", "edited": edited, "cost": cost, "accuracy": accuracy}
+            records.append({**common, "n": len(method_runs)})
+    for record in pareto_front([record for record in records if not is_iid_baseline(record["method"])]):
         record["label"] = record["method"]
-    return found
+    return records
 
 
 def pareto_front(records: list[Record]) -> list[Record]:
-    """Those that no other matches at the same or a lower cost, cheapest first.
+    """Return the records that no other one matches at the same or a lower cost, cheapest first.
 
-    >>> made = [{"cost": c, "accuracy": a} for c, a in ((1, 50), (2, 40), (3, 70), (3, 60))]
-    >>> [record["accuracy"] for record in pareto_front(made)]
+    >>> records = [{"cost": c, "accuracy": a} for c, a in ((1, 50), (2, 40), (3, 70), (3, 60))]
+    >>> [record["accuracy"] for record in pareto_front(records)]
     [50, 70]
     """
-    found: list[Record] = []
+    front: list[Record] = []
     for record in sorted(records, key=lambda record: (record["cost"], -record["accuracy"])):
-        if not found or record["accuracy"] > found[-1]["accuracy"]:
-            found.append(record)
-    return found
+        if not front or record["accuracy"] > front[-1]["accuracy"]:
+            front.append(record)
+    return front

@@ -1,4 +1,4 @@
-"""What was seen of one watched run: a gallery of stored examples over time, and what edits do to losses."""
+"""Observations of one run: a gallery of stored examples over time, and the effect of edits on losses."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch import Tensor
 from gmed.data.dataset import Progress, no_progress
 from gmed.engine import RunResult, RunSpec
 from gmed.paper.artifacts.charts import Record
-from gmed.paper.artifacts.edited_examples import blue_to_red, grey
+from gmed.paper.artifacts.edited_examples import blue_to_red, gray
 from gmed.paper.probes import EditHistory, edit_history
 from gmed.report.charts.chart import ACCENT, SECOND, Chart, Choice, rows, tooltip
 from gmed.report.grouping import by_method, edits_with_gmed
 
 WHAT = "edits-1"
-"""What it is called in a store."""
+"""The name of these observations in a store."""
 
 EXAMPLES, PER_CLASS = 12, 2
-"""How many examples the gallery shows, and at most how many of one class."""
+"""Number of examples in the gallery, and the most of one class."""
 
 BINS = 48
 
 
 def run_to_probe(runs: Sequence[RunResult]) -> RunSpec | None:
-    """The run whose edits are shown: ER+GMED if there is one, else the first method that edits with GMED."""
+    """Return the run whose edits are shown: of ER+GMED, or else of the first method that edits with GMED."""
     edited = [method for method in by_method(runs) if edits_with_gmed(method)]
     if not edited:
         return None
@@ -43,27 +43,27 @@ def run_to_probe(runs: Sequence[RunResult]) -> RunSpec | None:
 def watch(
     spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Watch a run; all that a report shows of it, as JSON can carry it."""
+    """Compute a run and return the observations of its edits that a report shows, as JSON-compatible data."""
     history = edit_history(spec, device, data_dir, progress)
-    is_picture = history.originals.ndim == 4 and history.originals.shape[1] in (1, 3)
+    is_image = history.originals.ndim == 4 and history.originals.shape[1] in (1, 3)
     return {
         "total": history.total,
         "histogram": histogram(history.increases),
-        "gallery": gallery(history) if is_picture else None,
+        "gallery": gallery(history) if is_image else None,
     }
 
 
 def histogram(increases: Sequence[Tensor]) -> dict[str, Any]:
-    """How often the incoming batch would raise the loss of a replayed example by how much, before and after its edit.
+    """Return histograms of the loss increase of replayed examples by the incoming batch, before and after edits.
 
-    The outermost bars hold what lies beyond the first and the last hundredth.
+    The outermost bins include the values beyond the first and the last percentile.
 
-    >>> found = histogram([torch.tensor([[0.0, 1.0], [1.0, 1.0]])])
-    >>> sum(found["before"][0]), sum(found["after"][0]), found["mean_before"], found["mean_after"]
+    >>> counts = histogram([torch.tensor([[0.0, 1.0], [1.0, 1.0]])])
+    >>> sum(counts["before"][0]), sum(counts["after"][0]), counts["mean_before"], counts["mean_after"]
     (2, 2, 0.5, 1.0)
     """
-    every = torch.cat(list(increases), dim=1).numpy()
-    low, high = np.quantile(every, [0.01, 0.99]) if every.size else (0.0, 1.0)
+    all_increases = torch.cat(list(increases), dim=1).numpy()
+    low, high = np.quantile(all_increases, [0.01, 0.99]) if all_increases.size else (0.0, 1.0)
     edges = np.linspace(low, max(high, low + 1e-6), BINS + 1)
 
     def counts(values: NDArray[Any]) -> list[int]:
@@ -73,134 +73,136 @@ def histogram(increases: Sequence[Tensor]) -> dict[str, Any]:
         "edges": [float(f"{edge:.5g}") for edge in edges],
         "before": [counts(part[0].numpy()) for part in increases],
         "after": [counts(part[1].numpy()) for part in increases],
-        "mean_before": float(every[0].mean()) if every.size else None,
-        "mean_after": float(every[1].mean()) if every.size else None,
+        "mean_before": float(all_increases[0].mean()) if all_increases.size else None,
+        "mean_after": float(all_increases[1].mean()) if all_increases.size else None,
     }
 
 
 def gallery(history: EditHistory) -> dict[str, Any]:
-    """Pictures of the examples that were stored longest, moment by moment, as one image: a row for each example.
+    """Return one image of the examples that were stored longest: a row for each example, a column for each snapshot.
 
-    Its first column is each example as it came. A second image shows what has changed since.
+    The first column shows the original examples. A second image shows the changes since.
     """
-    shown = stored_longest(history)
+    slots = stored_longest(history)
     last = history.snapshots[-1]
-    pictures, changes = [], []
-    scale = largest_change(history, shown)
-    for slot in shown:
+    images, changes = [], []
+    scale = largest_change(history, slots)
+    for slot in slots:
         original = history.originals[slot]
-        row, changed = [_picture(original)], [_change(original - original, scale)]
-        for look in history.snapshots:
-            there = int(look.stream_index[slot]) == int(last.stream_index[slot])
-            now = look.x[slot] if there else original
-            row.append(_picture(now) if there else np.full_like(row[0], 255))
-            changed.append(_change(now - original, scale))
-        pictures.append(np.concatenate(row, axis=1))
-        changes.append(np.concatenate(changed, axis=1))
+        image_row, change_row = [_to_image(original)], [_change_image(original - original, scale)]
+        for snapshot in history.snapshots:
+            is_stored = int(snapshot.stream_index[slot]) == int(last.stream_index[slot])
+            current = snapshot.x[slot] if is_stored else original
+            image_row.append(_to_image(current) if is_stored else np.full_like(image_row[0], 255))
+            change_row.append(_change_image(current - original, scale))
+        images.append(np.concatenate(image_row, axis=1))
+        changes.append(np.concatenate(change_row, axis=1))
     return {
         "slots": len(last.stream_index),
-        "seen": [look.seen for look in history.snapshots],
-        "label": [int(last.label[slot]) for slot in shown],
-        "since": [int(last.stream_index[slot]) for slot in shown],
+        "seen": [snapshot.seen for snapshot in history.snapshots],
+        "label": [int(last.label[slot]) for slot in slots],
+        "since": [int(last.stream_index[slot]) for slot in slots],
         "edits": [
             [
-                int(look.edit_count[slot]) if int(look.stream_index[slot]) == int(last.stream_index[slot]) else -1
-                for look in history.snapshots
+                int(snapshot.edit_count[slot])
+                if int(snapshot.stream_index[slot]) == int(last.stream_index[slot])
+                else -1
+                for snapshot in history.snapshots
             ]
-            for slot in shown
+            for slot in slots
         ],
         "size": list(history.originals.shape[-2:]),
         "largest_change": scale,
-        "pictures": _address(np.concatenate(pictures)) if pictures else "",
-        "changes": _address(np.concatenate(changes)) if changes else "",
+        "pictures": _data_url(np.concatenate(images)) if images else "",
+        "changes": _data_url(np.concatenate(changes)) if changes else "",
     }
 
 
 def largest_change(history: EditHistory, slots: Sequence[int]) -> float:
-    """The most that any pixel of the examples stored there at the end was moved; 1 if none was."""
+    """Return the largest change of a pixel of the examples stored in these slots at the end; 1 if there is none."""
     last = history.snapshots[-1].stream_index
-    moved = [
-        float((look.x[slot] - history.originals[slot]).abs().max())
-        for look in history.snapshots
+    changes = [
+        float((snapshot.x[slot] - history.originals[slot]).abs().max())
+        for snapshot in history.snapshots
         for slot in slots
-        if look.stream_index[slot] == last[slot]
+        if snapshot.stream_index[slot] == last[slot]
     ]
-    return max(moved, default=0.0) or 1.0
+    return max(changes, default=0.0) or 1.0
 
 
 def stored_longest(history: EditHistory) -> list[int]:
-    """The slots, of those looked at, whose examples have been stored longest at the end; at most two of a class."""
+    """Return the slots of the snapshots whose final examples have been stored longest, at most two of a class."""
     last = history.snapshots[-1]
-    taken: dict[int, int] = {}
-    found = []
+    per_class: dict[int, int] = {}
+    slots = []
     for slot in torch.argsort(last.stream_index, stable=True).tolist():
         label = int(last.label[slot])
-        if int(last.stream_index[slot]) >= 0 and int(last.edit_count[slot]) > 0 and taken.get(label, 0) < PER_CLASS:
-            taken[label] = taken.get(label, 0) + 1
-            found.append(slot)
-    return found[:EXAMPLES]
+        if int(last.stream_index[slot]) >= 0 and int(last.edit_count[slot]) > 0 and per_class.get(label, 0) < PER_CLASS:
+            per_class[label] = per_class.get(label, 0) + 1
+            slots.append(slot)
+    return slots[:EXAMPLES]
 
 
-def loss_increases(observed: dict[str, Any], spec: RunSpec, place: str) -> Chart | None:
-    """The histogram, of all tasks or of one."""
-    found = observed["histogram"]
-    if found["mean_before"] is None:
+def loss_increases(observed: dict[str, Any], spec: RunSpec, anchor: str) -> Chart | None:
+    """Return the chart of the histogram, over all tasks or for one."""
+    bins = observed["histogram"]
+    if bins["mean_before"] is None:
         return None
     import altair as alt
 
-    colours = alt.Scale(domain=["before the edit", "after the edit"], range=[SECOND, ACCENT])
+    colors = alt.Scale(domain=["before the edit", "after the edit"], range=[SECOND, ACCENT])
     base = alt.Chart(rows()).encode(
         alt.X("rise:Q", title="rise of the loss by the incoming batch", scale=alt.Scale(zero=False, nice=False)),
         alt.Y("count:Q", title="replayed examples (square-root scale)", stack=None, scale=alt.Scale(type="sqrt")),
-        alt.Color("when:N", title=None, scale=colours, sort=None, legend=alt.Legend(symbolOpacity=1)),
+        alt.Color("when:N", title=None, scale=colors, sort=None, legend=alt.Legend(symbolOpacity=1)),
     )
-    about = tooltip([("when:N", "loss rise"), ("rise:Q", "from"), ("count:Q", "examples")])
-    drawn = base.mark_area(interpolate="step-after", opacity=0.15) + base.mark_line(
+    tooltips = tooltip([("when:N", "loss rise"), ("rise:Q", "from"), ("count:Q", "examples")])
+    chart = base.mark_area(interpolate="step-after", opacity=0.15) + base.mark_line(
         interpolate="step-after", strokeWidth=1.5
-    ).encode(tooltip=about)
-    drawn = drawn.properties(width="container", height=260)
-    records = histogram_records(found)
+    ).encode(tooltip=tooltips)
+    chart = chart.properties(width="container", height=260)
+    records = histogram_records(bins)
     options = list(dict.fromkeys(record["part"] for record in records))
     return Chart(
-        f"{place}-loss-rise",
+        f"{anchor}-loss-rise",
         "What edits do to losses",
         "By how much one step on the incoming batch would raise the loss of each replayed example, before and after "
-        f"its edit: {found['mean_before']:.3f} and {found['mean_after']:.3f} on average. One watched run "
+        f"its edit: {bins['mean_before']:.3f} and {bins['mean_after']:.3f} on average. One watched run "
         f"({spec.method.name}, seed {spec.seed}); the outermost bars hold what lies beyond.",
-        drawn,
+        chart,
         records,
         Choice("part", options, options[:1]),
     )
 
 
-def histogram_records(found: dict[str, Any]) -> list[Record]:
-    """A record for the left edge of each bar and one for the end, over all tasks and for each."""
-    before, after = np.array(found["before"]), np.array(found["after"])
+def histogram_records(bins: dict[str, Any]) -> list[Record]:
+    """Return a record for each bin edge, over all tasks and for each task."""
+    before, after = np.array(bins["before"]), np.array(bins["after"])
     parts = {"all tasks": (before.sum(axis=0), after.sum(axis=0))}
     parts |= {f"task {number + 1}": (before[number], after[number]) for number in range(len(before))}
     return [
         {"part": part, "when": when, "rise": edge, "count": int(count)}
         for part, both in parts.items()
         for when, counts in zip(("before the edit", "after the edit"), both, strict=True)
-        for edge, count in zip(found["edges"], [*counts, counts[-1]], strict=True)
+        for edge, count in zip(bins["edges"], [*counts, counts[-1]], strict=True)
     ]
 
 
-def _picture(x: Tensor) -> NDArray[np.uint8]:
-    """Greys as ink on paper, colours as they are; what lies outside 0 .. 1 is shown as the nearer end."""
+def _to_image(x: Tensor) -> NDArray[np.uint8]:
+    """Return a grayscale image as ink on paper and colors as they are; values are clipped to 0 .. 1."""
     if x.shape[0] == 1:
-        return grey(x[0].double().numpy())
+        return gray(x[0].double().numpy())
     return (255 * x.clamp(0, 1)).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
-def _change(apart: Tensor, scale: float) -> NDArray[np.uint8]:
-    return blue_to_red(np.clip(apart.double().mean(dim=0).numpy() / scale, -1, 1))
+def _change_image(change: Tensor, scale: float) -> NDArray[np.uint8]:
+    return blue_to_red(np.clip(change.double().mean(dim=0).numpy() / scale, -1, 1))
 
 
-def _address(image: NDArray[np.uint8]) -> str:
+def _data_url(image: NDArray[np.uint8]) -> str:
     from PIL import Image
 
     file = io.BytesIO()
-    colours = Image.fromarray(image).quantize(256, dither=Image.Dither.NONE)
-    colours.save(file, "PNG", optimize=True)
+    quantized = Image.fromarray(image).quantize(256, dither=Image.Dither.NONE)
+    quantized.save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

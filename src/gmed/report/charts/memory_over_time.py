@@ -1,3 +1,5 @@
+"""The chart of the classes in memory after each task."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,27 +12,31 @@ from gmed.report.charts.chart import Chart, Choice, rows, tooltip
 from gmed.report.grouping import by_method, first_choice
 
 NAMED_CLASSES = 20
-"""Up to so many classes the legend names each."""
+"""Number of classes up to which the legend names each."""
 
 
-def memory_over_time(runs: Sequence[RunResult], names: Sequence[str], place: str) -> Chart | None:
-    """How many examples of each class, by its name or else its number, are stored after each task."""
-    found = {method: records for method, own in by_method(runs).items() if (records := records_of(method, own, names))}
-    if not found:
+def memory_over_time(runs: Sequence[RunResult], names: Sequence[str], anchor: str) -> Chart | None:
+    """Return the chart of the number of examples of each class, by name or number, stored after each task."""
+    recorded = {
+        method: records
+        for method, method_runs in by_method(runs).items()
+        if (records := records_of(method, method_runs, names))
+    }
+    if not recorded:
         return None
     import altair as alt
 
-    classes = len({record["label"] for records in found.values() for record in records})
+    classes = len({record["label"] for records in recorded.values() for record in records})
     scheme = "tableau10" if classes <= 10 else "tableau20" if classes <= NAMED_CLASSES else "turbo"
-    colours = alt.Scale(scheme=scheme)  # type: ignore[arg-type]
+    scale = alt.Scale(scheme=scheme)  # type: ignore[arg-type]
     legend = alt.Legend(symbolOpacity=1) if classes <= NAMED_CLASSES else None
-    drawn = (
+    chart = (
         alt.Chart(rows())
         .mark_bar()
         .encode(
             alt.X("task:O", title="after task", axis=alt.Axis(labelAngle=0, ticks=False)),
             alt.Y("count:Q", title="examples stored", stack=True),
-            alt.Color("label:O", title="class", sort=list(names) or "ascending", scale=colours, legend=legend),
+            alt.Color("label:O", title="class", sort=list(names) or "ascending", scale=scale, legend=legend),
             order=alt.Order("place:Q" if names else "label:O"),
             tooltip=tooltip(
                 [("method:N", "method"), ("task:O", "after task"), ("label:O", "class"), ("count:Q", "stored")]
@@ -38,19 +44,19 @@ def memory_over_time(runs: Sequence[RunResult], names: Sequence[str], place: str
         )
         .properties(width="container", height=280)
     )
-    known = [method for method in first_choice(runs) if method in found]
+    defaults = [method for method in first_choice(runs) if method in recorded]
     return Chart(
-        f"{place}-memory",
+        f"{anchor}-memory",
         "What is in memory",
         "Examples of each class that are stored at the end of each task, means over seeds.",
-        drawn,
-        [record for records in found.values() for record in records],
-        Choice("method", list(found), [next(iter(known or found))]),
+        chart,
+        [record for records in recorded.values() for record in records],
+        Choice("method", list(recorded), [next(iter(defaults or recorded))]),
     )
 
 
 def records_of(method: str, runs: Sequence[RunResult], names: Sequence[str] = ()) -> list[Record]:
-    """A record for each class at each point of evaluation, of the runs in which they were counted.
+    """Return a record for each class at each point of evaluation, from the runs that counted them.
 
     >>> run = RunResult("b", "er", 0, [[0.8]], 0.8, 0.8, 1, {}, {}, memory=[[2, 0]])
     >>> records_of("er", [run])[0]

@@ -1,3 +1,5 @@
+"""Charts of paired differences between methods."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -9,77 +11,79 @@ from gmed.report.grouping import edits_with_gmed
 from gmed.results.comparisons import Comparison, describe_levels
 
 
-def paired_differences(compared: Sequence[Comparison], place: str) -> Chart | None:
-    """The difference at every seed for each comparison of one benchmark, the mean and its interval."""
+def paired_differences(compared: Sequence[Comparison], anchor: str) -> Chart | None:
+    """Return the chart of the differences at every seed for each comparison of one benchmark."""
     caption = (
         "With the part named last minus without it at the same seed (dots), the mean and its 95 % interval (Student's "
         f"t). Stars: one-tailed paired t-test, Holm-corrected ({describe_levels(LEVELS)}); grey where there is none."
     )
-    return _forest(
-        compared, [c.name for c in compared], f"{place}-paired", "What each part gains, seed by seed", caption
+    return _forest_plot(
+        compared, [c.name for c in compared], f"{anchor}-paired", "What each part gains, seed by seed", caption
     )
 
 
 def gains_at_a_glance(compared: Sequence[Comparison], titles: Mapping[str, str]) -> Chart | None:
-    """The gain of GMED with its default parameters on every benchmark."""
-    usual = [c for c in compared if edits_with_gmed(c.method) and "(" not in c.method]
+    """Return the chart of the gain of GMED with its default parameters on every benchmark."""
+    defaults = [c for c in compared if edits_with_gmed(c.method) and "(" not in c.method]
     caption = (
         "GMED with the benchmark's own settings minus the same method without it: every seed, the mean and its 95 % "
         "interval. Other settings and parts are with their benchmark."
     )
-    names = [f"{c.method} · {titles[c.benchmark]}" for c in usual]
-    return _forest(usual, names, "gains", "Gains of GMED at a glance", caption)
+    names = [f"{c.method} · {titles[c.benchmark]}" for c in defaults]
+    return _forest_plot(defaults, names, "gains", "Gains of GMED at a glance", caption)
 
 
-def _forest(compared: Sequence[Comparison], names: Sequence[str], name: str, title: str, caption: str) -> Chart | None:
+def _forest_plot(
+    compared: Sequence[Comparison], names: Sequence[str], name: str, title: str, caption: str
+) -> Chart | None:
     if not compared:
         return None
     import altair as alt
 
     axis = "difference in final accuracy, points"
-    down = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(grid=True, ticks=False, domain=False))
-    base = alt.Chart(rows()).encode(down)
-    colour = alt.condition("datum.marks != ''", alt.value(ACCENT), alt.value(MUTED))
-    what = [("name:N", "difference"), ("mean:Q", "mean"), ("low:Q", "95 % from"), ("high:Q", "to"), ("p:N", "p")]
-    about = tooltip([*what, ("n:O", "seeds")])
+    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(grid=True, ticks=False, domain=False))
+    base = alt.Chart(rows()).encode(y)
+    color = alt.condition("datum.marks != ''", alt.value(ACCENT), alt.value(MUTED))
+    fields = [("name:N", "difference"), ("mean:Q", "mean"), ("low:Q", "95 % from"), ("high:Q", "to"), ("p:N", "p")]
+    tooltips = tooltip([*fields, ("n:O", "seeds")])
     zero = alt.Chart(data([{}])).mark_rule(color=INK, strokeDash=[4, 3]).encode(x=alt.datum(0))
     dots = base.mark_circle(size=24, opacity=0.4).encode(
         alt.X("value:Q", title=axis),
-        color=colour,
+        color=color,
         tooltip=tooltip([("name:N", "difference"), ("seed:O", "seed"), ("value:Q", "points")]),
     )
-    reach = base.mark_rule(strokeWidth=3).encode(
-        alt.X("low:Q", title=axis), alt.X2("high:Q"), color=colour, tooltip=about
+    intervals = base.mark_rule(strokeWidth=3).encode(
+        alt.X("low:Q", title=axis), alt.X2("high:Q"), color=color, tooltip=tooltips
     )
     mean = base.mark_point(shape="square", filled=True, size=52, opacity=1).encode(
-        alt.X("mean:Q", title=axis), color=colour, tooltip=about
+        alt.X("mean:Q", title=axis), color=color, tooltip=tooltips
     )
     stars = base.mark_text(align="left", dx=5, dy=-1, color=INK, fontSize=12).encode(
         alt.X("edge:Q", title=axis), text="marks:N"
     )
-    drawn = (zero + dots + reach + mean + stars).properties(width="container", height=(ROW + 2) * len(compared))
-    return Chart(name, title, caption, drawn, records_of(compared, names), wide=True)
+    chart = (zero + dots + intervals + mean + stars).properties(width="container", height=(ROW + 2) * len(compared))
+    return Chart(name, title, caption, chart, records_of(compared, names), wide=True)
 
 
 def records_of(compared: Sequence[Comparison], names: Sequence[str]) -> list[Record]:
-    """A record for each pair of runs; what is said of all of them together stands with the first."""
-    found: list[Record] = []
+    """Return a record for each pair of runs; the first of a comparison also holds its statistics."""
+    records: list[Record] = []
     for comparison, name in zip(compared, names, strict=True):
         gain = comparison.gain
-        for number, (seed, value) in enumerate(comparison.differences.items()):
-            once = number == 0
-            found.append(
+        for index, (seed, value) in enumerate(comparison.differences.items()):
+            is_first = index == 0
+            records.append(
                 {
                     "name": name,
                     "seed": seed,
                     "value": value,
                     "marks": comparison.marks,
-                    "mean": gain.mean if once else None,
-                    "low": gain.low if once else None,
-                    "high": gain.high if once else None,
-                    "p": f"{gain.p:.4f} ({comparison.corrected:.4f} corrected)" if once else "",
-                    "n": gain.n if once else None,
-                    "edge": max(gain.high, *comparison.differences.values()) if once and comparison.marks else None,
+                    "mean": gain.mean if is_first else None,
+                    "low": gain.low if is_first else None,
+                    "high": gain.high if is_first else None,
+                    "p": f"{gain.p:.4f} ({comparison.corrected:.4f} corrected)" if is_first else "",
+                    "n": gain.n if is_first else None,
+                    "edge": max(gain.high, *comparison.differences.values()) if is_first and comparison.marks else None,
                 }
             )
-    return found
+    return records

@@ -1,3 +1,5 @@
+"""Heat maps of accuracy on every task after every task."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -15,62 +17,64 @@ from gmed.results.comparisons import Comparison
 Matrix = NDArray[np.float64]
 
 MAX_CHOICES = 10
-"""Up to so many tasks, cells have room for their numbers."""
+"""Number of tasks up to which cells have room for numbers."""
 
 
-def task_matrices(runs: Sequence[RunResult], place: str) -> Chart | None:
-    """Accuracy on every task after every task, method by method."""
+def task_matrices(runs: Sequence[RunResult], anchor: str) -> Chart | None:
+    """Return the chart of accuracy on every task after every task, by method."""
     means = mean_matrices(runs)
     if not means:
         return None
     import altair as alt
 
-    known = [method for method in first_choice(runs) if method in means]
+    defaults = [method for method in first_choice(runs) if method in means]
     return Chart(
-        f"{place}-tasks",
+        f"{anchor}-tasks",
         "Task by task",
         "Mean accuracy over seeds on every task (across) at the end of every task (down): a column fades where a task "
         "is forgotten.",
-        _drawn(alt.Scale(scheme="viridis", domain=[0, 100]), "accuracy, %", _tasks(means), ".0f", "datum.value < 60"),
+        _matrix_chart(
+            alt.Scale(scheme="viridis", domain=[0, 100]), "accuracy, %", _num_tasks(means), ".0f", "datum.value < 60"
+        ),
         records_of(means),
-        Choice("method", list(means), [next(iter(known or means))]),
+        Choice("method", list(means), [next(iter(defaults or means))]),
     )
 
 
-def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], place: str) -> Chart | None:
-    """What every part changes, task by task."""
+def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], anchor: str) -> Chart | None:
+    """Return the chart of the change by each method's last part, by task."""
     means = mean_matrices(runs)
-    apart = {c.name: means[c.method] - means[c.rival] for c in compared if c.method in means and c.rival in means}
-    if not apart:
+    differences = {c.name: means[c.method] - means[c.rival] for c in compared if c.method in means and c.rival in means}
+    if not differences:
         return None
     import altair as alt
 
-    most = max(1.0, float(max(np.abs(matrix).max() for matrix in apart.values())))
+    limit = max(1.0, float(max(np.abs(matrix).max() for matrix in differences.values())))
     return Chart(
-        f"{place}-task-differences",
+        f"{anchor}-task-differences",
         "What each part changes, task by task",
         "Mean accuracy with the part named last minus without it, on every task at the end of every task: blue higher, "
         "red lower.",
-        _drawn(
-            alt.Scale(scheme="redblue", domain=[-most, most], domainMid=0),
+        _matrix_chart(
+            alt.Scale(scheme="redblue", domain=[-limit, limit], domainMid=0),
             "difference, points",
-            _tasks(apart),
+            _num_tasks(differences),
             "+.1f",
-            f"abs(datum.value) > {0.7 * most}",
+            f"abs(datum.value) > {0.7 * limit}",
         ),
-        records_of(apart),
+        records_of(differences),
         Choice(
             "method",
-            list(apart),
-            [next((c.name for c in compared if c.method in first_choice(runs)), next(iter(apart)))],
+            list(differences),
+            [next((c.name for c in compared if c.method in first_choice(runs)), next(iter(differences)))],
         ),
     )
 
 
-def _drawn(scale: Any, what: str, tasks: int, number: str, white: str) -> Any:
-    """Tasks across and down; the cells have room for numbers where there are few."""
-    about = [("method:N", "method"), ("after:O", "after task"), ("task:O", "on task"), ("value:Q", what)]
-    drawn = heat_map(
+def _matrix_chart(scale: Any, what: str, tasks: int, number: str, white: str) -> Any:
+    """Return a heat map of tasks by tasks; with few tasks, the cells have room for numbers."""
+    fields = [("method:N", "method"), ("after:O", "after task"), ("task:O", "on task"), ("value:Q", what)]
+    chart = heat_map(
         rows(),
         ("task", "on task"),
         ("after", "after task"),
@@ -79,27 +83,27 @@ def _drawn(scale: Any, what: str, tasks: int, number: str, white: str) -> Any:
         number=number if tasks <= MAX_CHOICES else "",
         white=white,
         gap=GROUND,
-        tooltip=tooltip(about),
+        tooltip=tooltip(fields),
     )
-    return drawn.properties(width="container", height=300)
+    return chart.properties(width="container", height=300)
 
 
 def mean_matrices(runs: Sequence[RunResult]) -> dict[str, Matrix]:
-    """The mean matrix of every method, in percent, where it has several points and all runs have as many."""
-    found = {}
-    for method, own in by_method(runs).items():
-        shapes = {np.shape(run.accuracy) for run in own}
+    """Return the mean matrix of each method, in percent, if all runs have the same number of several points."""
+    means = {}
+    for method, method_runs in by_method(runs).items():
+        shapes = {np.shape(run.accuracy) for run in method_runs}
         if len(shapes) == 1 and len(shape := shapes.pop()) == 2 and shape[0] > 1:
-            found[method] = np.asarray(100 * np.mean([run.accuracy for run in own], axis=0))
-    return found
+            means[method] = np.asarray(100 * np.mean([run.accuracy for run in method_runs], axis=0))
+    return means
 
 
-def _tasks(matrices: Mapping[str, Matrix]) -> int:
+def _num_tasks(matrices: Mapping[str, Matrix]) -> int:
     return max(int(size) for matrix in matrices.values() for size in matrix.shape)
 
 
 def records_of(matrices: Mapping[str, Matrix]) -> list[Record]:
-    """A record for each cell.
+    """Return a record for each cell.
 
     >>> records_of({"er": np.array([[90.0, 10.0]])})[1]
     {'method': 'er', 'after': 1, 'task': 2, 'value': 10.0}

@@ -1,3 +1,5 @@
+"""The heat map of tuning scores over alpha and beta."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -16,18 +18,18 @@ from gmed.results.tuning import GRIDS, Scores, scores
 
 
 def tuning_scores(store: Store, benchmark: str) -> dict[str, Scores]:
-    """What ``gmed tune`` found of alpha and beta on a benchmark, for every method that was tuned there."""
-    found = {}
+    """Return the scores of alpha and beta on a benchmark for every method that was tuned there."""
+    tuned = {}
     for method in dict.fromkeys(tuned_base(run.method) for run in store.runs(tuning_name(benchmark))):
-        with suppress(UsageError):  # it was not tuned to the end
+        with suppress(UsageError):  # its tuning is incomplete
             grid = scores(store, benchmark, method)
             if edits_with_gmed(method) and all(len(point) == 2 for point in grid.means):
-                found[method] = grid
-    return found
+                tuned[method] = grid
+    return tuned
 
 
 def tuned_base(candidate: str) -> str:
-    """The method that a candidate is one of.
+    """Return the method that a candidate belongs to.
 
     >>> tuned_base("er(memory=50)+gmed(alpha=0.1,beta=0.0)")
     'er(memory=50)+gmed'
@@ -35,26 +37,26 @@ def tuned_base(candidate: str) -> str:
     'er+gmed(steps=3)'
     """
     *before, edit = parse(candidate)
-    given = {name: value for name, value in edit.parameters.items() if name not in GRIDS.get(edit.name, ())}
-    return "+".join(map(str, (*before, Component(edit.name, given))))
+    fixed = {name: value for name, value in edit.parameters.items() if name not in GRIDS.get(edit.name, ())}
+    return "+".join(map(str, (*before, Component(edit.name, fixed))))
 
 
 def tuned_benchmarks(names: Iterable[str]) -> list[str]:
-    """The benchmarks whose tuning is among these.
+    """Return the benchmarks of those names that are tuning benchmarks.
 
     >>> tuned_benchmarks(["split-mnist", "split-mnist-tuning"])
     ['split-mnist']
     """
-    return [str(found.variant()) for found in map(BenchmarkId.parse, names) if found.tuning]
+    return [str(benchmark.variant()) for benchmark in map(BenchmarkId.parse, names) if benchmark.tuning]
 
 
-def tuning_grid(found: dict[str, Scores], place: str) -> Chart | None:
-    """Held-out accuracy over alpha and beta."""
-    if not found:
+def tuning_grid(tuned: dict[str, Scores], anchor: str) -> Chart | None:
+    """Return the chart of held-out accuracy over alpha and beta."""
+    if not tuned:
         return None
     import altair as alt
 
-    drawn = heat_map(
+    chart = heat_map(
         rows(),
         ACROSS,
         DOWN,
@@ -66,13 +68,13 @@ def tuning_grid(found: dict[str, Scores], place: str) -> Chart | None:
             [("method:N", "method"), ("alpha:O", "α"), ("beta:O", "β"), ("score:Q", "held-out accuracy, %")]
         ),
     )
-    seeds = sorted({grid.seeds for grid in found.values()})
+    seeds = sorted({grid.seeds for grid in tuned.values()})
     return Chart(
-        f"{place}-tuning",
+        f"{anchor}-tuning",
         "α and β",
         f"Accuracy on held-out examples of the first three tasks, means over {' or '.join(map(str, seeds))} seeds "
         "(gmed tune); the circle is what was chosen.",
-        drawn.properties(width="container", height=220),
-        records_of(found),
-        Choice("method", list(found), [next(iter(found))]),
+        chart.properties(width="container", height=220),
+        records_of(tuned),
+        Choice("method", list(tuned), [next(iter(tuned))]),
     )
