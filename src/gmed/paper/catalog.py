@@ -16,7 +16,7 @@ class Target:
     Attributes
     ----------
     name, title
-        Its name here, and its content.
+        Its name in this package, and its content.
     table
         Its name in the paper.
     levels
@@ -38,7 +38,7 @@ class Target:
     pairs: tuple[tuple[str, str], ...] = ()
 
     def cells(self) -> list[Cell]:
-        """Return the cells that a method here can fill, with methods under the names that results have."""
+        """Return the cells that an implemented method can fill, with methods named as in results."""
         cells = []
         for cell in table(self.table):
             if cell.method != PREVIOUS_BEST:

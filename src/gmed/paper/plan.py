@@ -68,7 +68,7 @@ class Selection(NamedTuple):
 
 def choose(
     plan: Iterable[PlannedRuns],
-    where: str,
+    label: str,
     *,
     benchmarks: Sequence[str] = (),
     seeds: int | None = None,
@@ -91,12 +91,12 @@ def choose(
     """
     count = seeds or (QUICK_SEEDS if quick else None)
     plan = [item._replace(seeds=count or item.seeds) for item in plan]
-    known = list(dict.fromkeys(item.benchmark for item in plan))
+    benchmark_names = list(dict.fromkeys(item.benchmark for item in plan))
     for name in benchmarks:
-        if name not in known:
-            raise unknown(f"column of {where}:", name, known)
+        if name not in benchmark_names:
+            raise unknown(f"column of {label}:", name, benchmark_names)
     data_folder = Path(data_dir) if data_dir else None
-    requested = [name for name in known if name in benchmarks or not benchmarks]
+    requested = [name for name in benchmark_names if name in benchmarks or not benchmarks]
     missing = {name: reason for name in requested if (reason := BENCHMARKS[name].missing_data(data_folder))}
     stored = _select_stored([item for item in plan if item.benchmark in missing], store, observed)
     if whole:
@@ -112,7 +112,7 @@ def choose(
             missing[f"{name} {', '.join(methods)}"] = reason
     available = [name for name in requested if any(item.benchmark == name for item in plan)]
     if not available:
-        raise UsageError(f"{where}: the data of none of its columns are here; gmed data says how to get them")
+        raise UsageError(f"{label}: the data of none of its columns are here; gmed data says how to get them")
     if quick and not benchmarks:
         available = [next((name for name in QUICK_BENCHMARKS if name in available), available[0])]
         missing = {name: reason for name, reason in missing.items() if name.startswith(f"{available[0]} ")}

@@ -22,7 +22,7 @@ class Cell:
     row
         Name of the row in the paper.
     benchmark, method
-        Their names here.
+        Their names in this package.
     published
         The number with the paper's marks, whose meaning differs from table to table.
     """
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of the paper that is not the accuracy of a method here: a hyper-parameter, a time, a rate."""
+    """A number of the paper other than an accuracy: a hyper-parameter, a time or a rate."""
 
     where: str
     row: str

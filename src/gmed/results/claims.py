@@ -103,7 +103,7 @@ class SweepClaims:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
-        with suppress(sqlite3.Error), self.store.transaction():  # a claim that stays ends with this process
+        with suppress(sqlite3.Error), self.store.transaction():  # a claim that is not deleted expires with this process
             self.store.database.execute("DELETE FROM sweeps WHERE process = ?", (self.process,))
 
 
@@ -122,7 +122,7 @@ def this_process() -> str:
 
 
 def alive(host: str, process: str, seen: float) -> bool:
-    """Return whether a process that was last seen at that time is still running, as far as can be known here.
+    """Return whether a process that was last seen at that time is still running, as far as this one can tell.
 
     A process of another machine counts as dead when its last heartbeat is more than a minute from now, in the past or
     in the future. So does one whose id is invalid.

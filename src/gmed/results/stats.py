@@ -127,14 +127,14 @@ class Difference:
         return None if math.isnan(self.error) else abs(self.mean) <= 2 * self.error
 
 
-def difference(ours: Sequence[float], mean: float, std: float | None, n: int) -> Difference:
+def difference(measured: Sequence[float], mean: float, std: float | None, n: int) -> Difference:
     """Return the difference from a published mean, given its standard deviation and number of runs if known.
 
     >>> d = difference([80.0, 82.0, 81.0, 81.0], mean=82.0, std=2.0, n=20)
     >>> round(d.mean, 3), round(d.error, 3), d.within, round(d.low, 2), round(d.high, 2)
     (-1.0, 0.606, True, -2.32, 0.32)
     """
-    values = np.asarray(ours, float)
+    values = np.asarray(measured, float)
     gap = float(values.mean()) - mean
     if len(values) < 2:
         return Difference(gap, math.nan, math.nan, math.nan)

@@ -95,9 +95,9 @@ class Table:
         >>> [column.heading for column in table.without_empty_columns().columns]
         ['a']
         """
-        known = [i for i in range(len(self.columns)) if not all(row[i].missing for row in self.rows)]
-        rows = [[row[i] for i in known] for row in self.rows]
-        return replace(self, columns=[self.columns[i] for i in known], rows=rows)
+        nonempty = [i for i in range(len(self.columns)) if not all(row[i].missing for row in self.rows)]
+        rows = [[row[i] for i in nonempty] for row in self.rows]
+        return replace(self, columns=[self.columns[i] for i in nonempty], rows=rows)
 
 
 def texts(*headings: str) -> list[Column]:
@@ -144,8 +144,8 @@ def as_markdown(table: Table) -> str:
     """
     lines = [[escape_markdown(column.heading) for column in table.columns]]
     for row in table.rows:
-        shown = [escape_markdown(cell.text + cell.marks) for cell in row]
-        lines.append([f"**{text}**" if cell.strong else text for text, cell in zip(shown, row, strict=True)])
+        cell_texts = [escape_markdown(cell.text + cell.marks) for cell in row]
+        lines.append([f"**{text}**" if cell.strong else text for text, cell in zip(cell_texts, row, strict=True)])
     heading, *others = ("|" + "|".join(f" {text} " for text in line) + "|\n" for line in lines)
     rule = "|" + "|".join("---:" if column.number else "---" for column in table.columns) + "|\n"
     return "".join([heading, rule, *others])
@@ -194,11 +194,11 @@ def _latex_cell(column: Column, cell: Cell) -> str:
         mean, *deviation = cell.text.split(" ± ")
         marks = cell.marks.replace("*", r"\ast")
         parts = [rf"\mathbf{{{mean}}}" if cell.strong else mean, *deviation]
-        shown = "$" + r" \pm ".join(parts) + (f"^{{{marks}}}" if marks else "") + "$"
+        text = "$" + r" \pm ".join(parts) + (f"^{{{marks}}}" if marks else "") + "$"
     else:
-        shown = escape_latex(cell.text + cell.marks)
-        shown = rf"\texttt{{{shown}}}" if column.code else shown
-    return shown + (rf" {{\scriptsize ({escape_latex(cell.note)})}}" if cell.note else "")
+        text = escape_latex(cell.text + cell.marks)
+        text = rf"\texttt{{{text}}}" if column.code else text
+    return text + (rf" {{\scriptsize ({escape_latex(cell.note)})}}" if cell.note else "")
 
 
 SPECIAL = {

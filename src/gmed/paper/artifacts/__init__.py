@@ -21,7 +21,7 @@ ARTIFACTS = {artifact.name: artifact for artifact in (*_TABLES, *_FIGURES)}
 
 
 def get_artifact(name: str) -> Artifact:
-    """Return the table or figure of this name, here or in the paper.
+    """Return the table or figure of this name, in this package or in the paper.
 
     >>> get_artifact("cosine").where, get_artifact("gamma").where
     ('Figure 3', 'Table 7')

@@ -36,7 +36,7 @@ class AccuracyTable(Artifact):
 
 
 EVALUATED_AS = {"split-mnist-full": "split-mnist"}
-"""Benchmarks here that are a variant of a column of the paper, by the name of that column."""
+"""Benchmarks of this package that are variants of a column of the paper, with that column."""
 
 
 class EqualMemory(AccuracyTable):

@@ -143,7 +143,7 @@ class Artifact(ABC):
     Attributes
     ----------
     name, title
-        Its name here, and its content.
+        Its name in this package, and its content.
     where
         Its name in the paper.
     stored

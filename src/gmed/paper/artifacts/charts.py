@@ -62,10 +62,10 @@ def gain_columns(comparison: Comparison | None) -> Record:
     }
 
 
-def require_libraries(what: str = "figures") -> None:
+def require_libraries(purpose: str = "figures") -> None:
     """Refuse to start if a drawing library is missing."""
     if missing := [package for module, package in LIBRARIES.items() if find_spec(module) is None]:
-        raise UsageError(f"{what} need {', '.join(missing)}: pip install 'gmed[report]'")
+        raise UsageError(f"{purpose} need {', '.join(missing)}: pip install 'gmed[report]'")
 
 
 def data(records: Iterable[Record]) -> alt.InlineData:
@@ -145,8 +145,8 @@ RING = 620, "#d55e00"
 
 def heat_map(
     data: alt.NamedData | alt.InlineData,
-    across: tuple[str, str],
-    down: tuple[str, str],
+    x: tuple[str, str],
+    y: tuple[str, str],
     value: tuple[str, str],
     scale: alt.Scale,
     *,
@@ -160,7 +160,7 @@ def heat_map(
 
     Parameters
     ----------
-    across, down, value
+    x, y, value
         Pairs of a column of the data and its title.
     scale
         The color scale of the values.
@@ -176,9 +176,7 @@ def heat_map(
     import altair as alt
 
     axis = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False, labelOverlap=True)
-    base = alt.Chart(data).encode(
-        alt.X(f"{across[0]}:O", title=across[1], axis=axis), alt.Y(f"{down[0]}:O", title=down[1], axis=axis)
-    )
+    base = alt.Chart(data).encode(alt.X(f"{x[0]}:O", title=x[1], axis=axis), alt.Y(f"{y[0]}:O", title=y[1], axis=axis))
     legend = alt.Legend(title=value[1], gradientLength=140) if value[1] else None
     shade = alt.Color(f"{value[0]}:Q", scale=scale, legend=legend)
     layers = [base.mark_rect(stroke=gap, strokeWidth=0.5).encode(shade, tooltip=list(tooltip))]

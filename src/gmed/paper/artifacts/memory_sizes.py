@@ -42,8 +42,8 @@ class MemoryFigure(Figure):
             watcher=request.watcher,
             **request.how,
         )
-        drawn = {row.cell.benchmark for row in table.rows}
-        selection = self._select_extra_size(drawn, request)
+        benchmarks = {row.cell.benchmark for row in table.rows}
+        selection = self._select_extra_size(benchmarks, request)
         extra = compute(selection.planned, request.watcher, **request.how)
         table.missing |= selection.missing
         failures = [*table.failures, *extra.failures]

@@ -20,7 +20,7 @@ ROWS = {"er+gmed": "er+gmed, mir+gmed, gem+gmed", "er-aug+gmed": "er-aug+gmed"}
 SEEDS = 5
 """The default number of seeds of ``gmed tune``."""
 
-ACROSS, DOWN = ("alpha", "editing stride α"), ("beta", "regularisation β")
+X_AXIS, Y_AXIS = ("alpha", "editing stride α"), ("beta", "regularisation β")
 """The tuned parameters with their titles."""
 
 
@@ -117,8 +117,8 @@ def _panel(records: list[Record]) -> Any:
     lowest, highest = (extreme(record["score"] for record in records) for extreme in (min, max))
     chart = heat_map(
         data(records),
-        ACROSS,
-        DOWN,
+        X_AXIS,
+        Y_AXIS,
         ("score", ""),
         alt.Scale(scheme="viridis", domain=[lowest, highest]),
         number=".1f",

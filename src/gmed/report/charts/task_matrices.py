@@ -71,14 +71,14 @@ def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], 
     )
 
 
-def _matrix_chart(scale: Any, what: str, tasks: int, number: str, white: str) -> Any:
+def _matrix_chart(scale: Any, title: str, tasks: int, number: str, white: str) -> Any:
     """Return a heat map of tasks by tasks; with few tasks, the cells have room for numbers."""
-    fields = [("method:N", "method"), ("after:O", "after task"), ("task:O", "on task"), ("value:Q", what)]
+    fields = [("method:N", "method"), ("after:O", "after task"), ("task:O", "on task"), ("value:Q", title)]
     chart = heat_map(
         rows(),
         ("task", "on task"),
         ("after", "after task"),
-        ("value", what),
+        ("value", title),
         scale,
         number=number if tasks <= MAX_CHOICES else "",
         white=white,

@@ -10,7 +10,7 @@ from gmed.engine.grammar import Component
 from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.paper.artifacts.charts import heat_map
-from gmed.paper.artifacts.tuned import ACROSS, DOWN, records_of
+from gmed.paper.artifacts.tuned import X_AXIS, Y_AXIS, records_of
 from gmed.report.charts.chart import GROUND, Chart, Choice, rows, tooltip
 from gmed.report.grouping import edits_with_gmed
 from gmed.results import Store
@@ -58,8 +58,8 @@ def tuning_grid(tuned: dict[str, Scores], anchor: str) -> Chart | None:
 
     chart = heat_map(
         rows(),
-        ACROSS,
-        DOWN,
+        X_AXIS,
+        Y_AXIS,
         ("score", "held-out %"),
         alt.Scale(scheme="viridis", zero=False),
         rings={"best": "circle"},
