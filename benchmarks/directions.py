@@ -42,7 +42,7 @@ def tf32(allowed: bool):
         torch.backends.cudnn.allow_tf32 = before
 
 
-def direction(learner, x, y, slots, dtype):
+def normalized_gradient(learner, x, y, slots, dtype):
     """The slope of the edit's objective at stored examples, flat and in float64."""
     model, memory = deepcopy(learner.model).to(dtype), learner.memory
     ahead = LookAhead(model, x.to(dtype), y, lr=learner.lr)
@@ -77,10 +77,10 @@ def main() -> None:
                 rows = slice(last + number * size, last + (number + 1) * size)
                 x, y = to_float(stream.x[rows]), stream.y[rows]
                 slots = torch.arange(number * size, (number + 1) * size, device=where) % len(learner.memory)
-                exact = direction(learner, x, y, slots, torch.float64)
+                exact = normalized_gradient(learner, x, y, slots, torch.float64)
                 for kind, (dtype, allowed) in kinds.items():
                     with tf32(allowed):
-                        rough = direction(learner, x, y, slots, dtype)
+                        rough = normalized_gradient(learner, x, y, slots, dtype)
                     found[kind]["cosine"] += torch.cosine_similarity(exact, rough).tolist()
                     found[kind]["length"] += (rough.norm(dim=1) / exact.norm(dim=1)).tolist()
         start = last

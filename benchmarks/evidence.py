@@ -30,9 +30,9 @@ from scipy import stats
 from gmed.engine import BENCHMARKS, RunResult, get_benchmark, resolve
 from gmed.paper.catalog import get_target
 from gmed.paper.published import cells, published, quantities
-from gmed.paper.tables import assemble
+from gmed.paper.tables import build_table
 from gmed.results import Gain, Results, paired_gain
-from gmed.results.formatting import p_value
+from gmed.results.formatting import format_p
 from gmed.results.stats import holm
 from kept import runs_in
 
@@ -124,7 +124,11 @@ IN_WORDS: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
 OTHER_READINGS = [
     ("er-expanded(memory={size})+gmed", "er-expanded(memory={size})"),
     ("er-expanded(memory={size})+gmed", "cn-dpm"),
-    *(("er(memory={size})+gmed", f"{rival}{told}") for rival in ("prog-nn", "comp-cl") for told in ("", "(told=true)")),
+    *(
+        ("er(memory={size})+gmed", f"{baseline}{told}")
+        for baseline in ("prog-nn", "comp-cl")
+        for told in ("", "(told=true)")
+    ),
 ]
 """Comparisons of Table 2 that are not counted: it has one number where these have two."""
 
@@ -187,7 +191,7 @@ class Claim:
     text: str
     benchmark: str
     method: str
-    rival: str
+    baseline: str
     found: tuple[tuple[str, float], ...]
     gain: Gain
     mixed: int = 0
@@ -200,7 +204,7 @@ class Claim:
     @property
     def said(self) -> int:
         """The sign of the difference by the paper's text, 0 where it says nothing of it."""
-        silent = self.text in NO_DIFFERENCE or (self.benchmark, self.rival) in SILENT
+        silent = self.text in NO_DIFFERENCE or (self.benchmark, self.baseline) in SILENT
         return 0 if silent else SAID.get(self.text, 1)
 
     @property
@@ -214,7 +218,7 @@ class Claim:
         return f"{self.gain.n} ({self.mixed})" if self.mixed else str(self.gain.n)
 
     def __str__(self) -> str:
-        return f"{self.benchmark} | {self.method} over {self.rival}"
+        return f"{self.benchmark} | {self.method} over {self.baseline}"
 
     @property
     def p(self) -> float:
@@ -241,7 +245,7 @@ def beyond_chance(claim: Claim) -> bool:
             (cell.published.std or 0.0) ** 2 / (cell.published.n or 1)
             for cell in cells()
             if (cell.published.table, cell.benchmark) == (table, claim.benchmark)
-            and cell.method in (claim.method, claim.rival)
+            and cell.method in (claim.method, claim.baseline)
         ]
         return math.sqrt(sum(noise))
 
@@ -363,12 +367,12 @@ def previous_best(results: Results) -> Iterator[str]:
     target = get_target("main")
     for benchmark in dict.fromkeys(cell.benchmark for cell in target.cells()):
         column = [cell for cell in target.cells() if cell.benchmark == benchmark]
-        for best in assemble(target, {benchmark: column}, results).best:
-            pairs = _pairs(results, benchmark, best.method, best.rival)
+        for best in build_table(target, {benchmark: column}, results).best:
+            pairs = _pairs(results, benchmark, best.method, best.baseline)
             if pairs:
                 gain, published = _gain(pairs), f"{best.published_gain:+.2f}{best.published_marks or ''}"
-                what = f"{best.chosen} | {best.method} over {best.rival}"
-                yield f"| {benchmark} | {what} | {published} | {_interval(gain)} | {p_value(gain.p)} | {gain.n} |"
+                what = f"{best.selected_by} | {best.method} over {best.baseline}"
+                yield f"| {benchmark} | {what} | {published} | {_interval(gain)} | {format_p(gain.p)} | {gain.n} |"
 
 
 def no_difference(results: Results) -> Iterator[str]:
@@ -396,7 +400,7 @@ def in_words(results: Results, analysis: Mapping[str, Any]) -> Iterator[str]:
     said = {text: pairs for text, (pairs, _) in IN_WORDS.items()}
     for claim in claims(results, said):
         if claim.benchmark in IN_WORDS[claim.text][1]:
-            yield _in_words(claim, _apart(claim.benchmark, claim.method, claim.rival))
+            yield _in_words(claim, _apart(claim.benchmark, claim.method, claim.baseline))
     one, other = (analysis["similarity"][name]["by seed"] for name in ("split-mnist", "rotated-mnist"))
     split, rotated = (claim.published for claim in agreement(analysis))
     better = Claim("edits agree better with the optimal ones", "mnist", "split", "rotated", (), paired_gain(one, other))
@@ -405,14 +409,14 @@ def in_words(results: Results, analysis: Mapping[str, Any]) -> Iterator[str]:
 
 def _in_words(claim: Claim, published: float | None) -> str:
     theirs = "" if published is None else f"{published:+.2f}"
-    return f"| {claim.text} | {claim} | {theirs} | {_interval(claim.gain)} | {p_value(claim.gain.p)} | {claim.n} |"
+    return f"| {claim.text} | {claim} | {theirs} | {_interval(claim.gain)} | {format_p(claim.gain.p)} | {claim.n} |"
 
 
-def _apart(benchmark: str, method: str, rival: str) -> float | None:
+def _apart(benchmark: str, method: str, baseline: str) -> float | None:
     """The published difference: of the first table that has both, else of the first that has each."""
-    if found := _published(benchmark, method, rival):
+    if found := _published(benchmark, method, baseline):
         return found[0][1]
-    ours, theirs = published(benchmark, method), published(benchmark, rival)
+    ours, theirs = published(benchmark, method), published(benchmark, baseline)
     return ours.mean - theirs.mean if ours and theirs else None
 
 
@@ -420,8 +424,8 @@ def claims(results: Results, pairs_by_text: Mapping[str, Sequence[tuple[str, str
     for text, pairs in pairs_by_text.items():
         for benchmark in BENCHMARKS:
             size = AS_MUCH_MEMORY.get(benchmark)
-            for method, rival in pairs if size or "{size}" not in pairs[0][0] else ():
-                ours, theirs = (_named(benchmark, name.format(size=size)) for name in (method, rival))
+            for method, baseline in pairs if size or "{size}" not in pairs[0][0] else ():
+                ours, theirs = (_named(benchmark, name.format(size=size)) for name in (method, baseline))
                 found = _published(benchmark, ours, theirs)
                 pairs_here = _pairs(results, benchmark, ours, theirs)
                 if (found or text in IN_WORDS) and pairs_here:
@@ -433,14 +437,14 @@ def fresh(results: Results, found: Sequence[Claim]) -> Iterator[str]:
     """Claims that were looked at before the last seeds were run: what those alone say."""
     lines = []
     for claim in found:
-        pairs = _pairs(results, claim.benchmark, claim.method, claim.rival)
+        pairs = _pairs(results, claim.benchmark, claim.method, claim.baseline)
         unseen = [pair for pair in pairs if pair[0].seed >= LOOKED_AT]
         if len(unseen) >= FEWEST:
             alone = replace(claim, gain=_gain(unseen))
             everything, here = _interval(claim.gain), _interval(alone.gain)
             lines.append(
                 f"| {claim} | {claim.in_the_paper} | {everything}, {claim.gain.n} | {here}, {alone.gain.n} | "
-                f"{p_value(alone.p)} |"
+                f"{format_p(alone.p)} |"
             )
     if lines:
         yield from section(
@@ -457,11 +461,13 @@ def across_devices(results: Results, found: Sequence[Claim]) -> Iterator[str]:
     """Claims of which pairs on different devices were left out, with these pairs."""
     lines = []
     for claim in found:
-        pairs = _pairs(results, claim.benchmark, claim.method, claim.rival, across_devices=True)
+        pairs = _pairs(results, claim.benchmark, claim.method, claim.baseline, across_devices=True)
         if len(pairs) > claim.gain.n:
             everything = _gain(pairs)
             without = f"{_interval(claim.gain)}, {claim.gain.n}"
-            lines.append(f"| {claim} | {without} | {_interval(everything)}, {everything.n} | {p_value(everything.p)} |")
+            lines.append(
+                f"| {claim} | {without} | {_interval(everything)}, {everything.n} | {format_p(everything.p)} |"
+            )
     if lines:
         yield from section(
             "With pairs on different devices",
@@ -513,16 +519,16 @@ def _named(benchmark: str, method: str) -> str:
     return resolve(get_benchmark(benchmark), tuned).name
 
 
-def _published(benchmark: str, method: str, rival: str) -> tuple[tuple[str, float], ...]:
+def _published(benchmark: str, method: str, baseline: str) -> tuple[tuple[str, float], ...]:
     """The tables that have both, each with their difference there; such as repeat another's are left out."""
     tables: dict[str, dict[str, float]] = {}
     for cell in cells():
-        if cell.benchmark == benchmark and cell.method in (method, rival):
+        if cell.benchmark == benchmark and cell.method in (method, baseline):
             tables.setdefault(cell.published.table, {})[cell.method] = cell.published.mean
     differences: dict[float, str] = {}
     for table, means in tables.items():
-        if len(means) == 2 and means[method] != means[rival]:
-            differences.setdefault(round(means[method] - means[rival], 2), table)
+        if len(means) == 2 and means[method] != means[baseline]:
+            differences.setdefault(round(means[method] - means[baseline], 2), table)
     return tuple((table, value) for value, table in differences.items())
 
 
@@ -543,7 +549,7 @@ def page(found: list[Claim], others: list[str]) -> str:
             lines += ["", f"## {text}", "", "| | claim | paper | here [95 %] | p, corrected | n | |"]
             lines.append("|---|---|---:|---|---:|---:|---|")
         lines.append(
-            f"| {claim} | {claim.in_the_paper} | {_interval(claim.gain)} | {p_value(p)} | {claim.n} | {verdict} |"
+            f"| {claim} | {claim.in_the_paper} | {_interval(claim.gain)} | {format_p(p)} | {claim.n} | {verdict} |"
         )
     return "\n".join([*lines, *others, *NOT_MEASURED.splitlines(), ""])
 

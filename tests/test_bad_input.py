@@ -109,7 +109,7 @@ def unchanged(learner, before):
     return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def finite(learner):
+def is_finite(learner):
     return all(bool(torch.isfinite(t).all()) for t in learner.state_dict().values())
 
 
@@ -169,7 +169,7 @@ def test_odd_batches_are_learned_from(text):
         (X.clone().requires_grad_(), Y),
     ]:
         observe(learner, x, y)
-        assert finite(learner)
+        assert is_finite(learner)
     assert learner.steps == 9
 
 
@@ -186,7 +186,7 @@ def test_huge_inputs_diverge_or_are_learned_from(text, norm, size):
             observe(learner, x * size if step % 2 else x, y, step // 3)
         except DivergedError:
             assert unchanged(learner, before)
-        assert finite(learner), step
+        assert is_finite(learner), step
 
 
 @pytest.mark.parametrize("text", [text for text in LEARNERS if "memory" in text and not text.startswith("gem")])
@@ -194,7 +194,7 @@ def test_a_memory_of_one_example_works(text):
     learner = make(text.replace("memory=20", "memory=1"))
     for step in range(5):
         observe(learner, *batch(seed=step))
-    assert len(learner.memory) == 1 and finite(learner)
+    assert len(learner.memory) == 1 and is_finite(learner)
 
 
 @pytest.mark.parametrize("text", FIRST)
@@ -317,7 +317,7 @@ def test_strides_beyond_the_numbers_of_the_model_leave_examples_as_they_were(edi
         learner.observe(*batch(seed=step))
         plain.observe(*batch(seed=step))
     assert torch.equal(learner.memory.x, plain.memory.x)
-    assert finite(learner)
+    assert is_finite(learner)
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 2.5, None, float("inf")])
@@ -438,7 +438,7 @@ def test_whatever_is_observed_is_learned_from_or_refused(data, which, first, tas
         except GmedError as error:
             assert str(error)
             assert unchanged(learner, before)
-        assert finite(learner)
+        assert is_finite(learner)
 
 
 # ---------------------------------------------------------------------- files, at random
@@ -587,7 +587,7 @@ def test_whatever_is_in_a_state_file(tmp_path_factory, states, data):
         except UsageError:
             assert unchanged(learner, before)
             raise
-        assert finite(learner) and learner.steps >= 0
+        assert is_finite(learner) and learner.steps >= 0
         assert learner.logits(torch.rand(2, 4)).shape == (2, 2)
         with suppress(DivergedError):
             learner.observe(torch.rand(3, 4), torch.arange(3) % 2)
@@ -670,7 +670,7 @@ def test_whatever_is_in_a_store(tmp_path_factory, raw):
         for look in (
             store.runs,
             store.failures,
-            store.outdated,
+            store.count_outdated,
             lambda: store.find(SPEC),
             lambda: store.outcome(SPEC, 0.0),
             lambda: other.merge(store),
@@ -810,7 +810,7 @@ def test_a_pickled_state_is_refused_and_not_run(tmp_path):
             return canary.touch, ()
 
     torch.save({"model": Touch()}, path)
-    with pytest.raises(UsageError, match="not a sound state file"):
+    with pytest.raises(UsageError, match="not a valid state file"):
         small_er().load(path)
     with pytest.raises(UsageError, match="cannot be read"):
         small_er().load(tmp_path)

@@ -60,16 +60,16 @@ def test_a_full_disk_costs_the_checkpoints_and_not_the_run(tmp_path, monkeypatch
     expected = accuracies(gmed.run("split-mnist", "finetune", seeds=2, device="cpu", store=None, workers=0))
     experiment = Experiment("split-mnist", ["finetune"], 2, store=tmp_path / "r.db", workers=0, checkpoint_every=1e-9)
     monkeypatch.setattr("gmed.engine.checkpoint.MIN_INTERVAL_RATIO", 0.0)
-    tuning_scores = []
+    attempts = []
 
     def full(handle):
-        tuning_scores.append(handle)
+        attempts.append(handle)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.warns(match="cannot be written") as warned:
         assert accuracies(experiment.run()) == expected
-    assert len(tuning_scores) > 2  # later ones are tried again
+    assert len(attempts) > 2  # later ones are tried again
     (text,) = {str(warning.message) for warning in warned}
     assert len(warned) == 1
     assert str(checkpoint_dir(tmp_path / "r.db")) in text
@@ -173,7 +173,7 @@ def test_what_is_no_file_is_as_good_as_none(tmp_path, kind):
 def test_in_memory_they_are_the_same(tmp_path):
     on_disk = Checkpoints(tmp_path, 1)
     on_disk.save(SPEC, a_checkpoint())
-    carried = CheckpointsInMemory({SPEC.key: on_disk.file(SPEC)})
+    carried = CheckpointsInMemory({SPEC.key: on_disk.read_file(SPEC)})
     for kept in (on_disk, carried):
         loaded = kept.load(SPEC)
         assert loaded.state.keys() == a_checkpoint().state.keys()

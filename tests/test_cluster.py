@@ -13,7 +13,7 @@ import gmed
 from gmed.engine import ExecutionConfig, RunSpec
 from gmed.engine.executors import dask
 from gmed.engine.executors.dask import (
-    Cluster,
+    DaskExecutor,
     VersionMismatchError,
     run_slice,
     version_problem,
@@ -102,31 +102,35 @@ def test_a_worker_is_killed_in_the_middle_of_a_sweep(tmp_path, here):
         assert len(keys) == 1  # by content: nothing travels twice
 
 
-class Killing(Cluster):
+class Killing(DaskExecutor):
     """Kills a worker once every run has a checkpoint here."""
 
     def __init__(self, client, worker):
         super().__init__(client)
-        self.worker, self.killed, self.under_way, self.enough = worker, False, set(), 2
+        self.worker, self.killed, self.pending, self.enough = worker, False, set(), 2
 
-    def __call__(self, specs, terms):
-        for news in super().__call__(specs, terms):
-            self.under_way |= {event.spec for event in news if isinstance(event, Progress)}
-            if not self.killed and len(self.under_way) == self.enough:
+    def __call__(self, specs, config):
+        for news in super().__call__(specs, config):
+            self.pending |= {event.spec for event in news if isinstance(event, Progress)}
+            if not self.killed and len(self.pending) == self.enough:
                 self.worker.kill()
                 self.killed = True
             yield news
 
 
-def no_executor(specs, terms):
+def no_executor(specs, config):
     assert not specs
     yield from ()
 
 
 def test_without_a_cluster():
     with pytest.raises(UsageError, match="no Dask scheduler answers at tcp://127"):
-        list(Cluster("tcp://127.0.0.1:9", patience=0.5)([RunSpec.make("split-mnist", "er", 0)], ExecutionConfig("cpu")))
-    assert list(Cluster("tcp://127.0.0.1:9")([], ExecutionConfig("cpu"))) == []
+        list(
+            DaskExecutor("tcp://127.0.0.1:9", patience=0.5)(
+                [RunSpec.make("split-mnist", "er", 0)], ExecutionConfig("cpu")
+            )
+        )
+    assert list(DaskExecutor("tcp://127.0.0.1:9")([], ExecutionConfig("cpu"))) == []
 
 
 def test_without_workers_and_without_gpus(tmp_path):
@@ -134,9 +138,9 @@ def test_without_workers_and_without_gpus(tmp_path):
     for name in ("empty", "one"):
         (tmp_path / name).mkdir()
     with dask_cluster(tmp_path / "empty", workers=0) as (client, _), pytest.raises(UsageError, match="no worker"):
-        list(Cluster(client, patience=0.2)([spec], ExecutionConfig("cpu")))
+        list(DaskExecutor(client, patience=0.2)([spec], ExecutionConfig("cpu")))
     with dask_cluster(tmp_path / "one", workers=1) as (client, _), pytest.raises(UsageError, match="GPU=1"):
-        list(Cluster(client)([spec], ExecutionConfig("cuda")))
+        list(DaskExecutor(client)([spec], ExecutionConfig("cuda")))
 
 
 def test_versions_are_compared():
@@ -157,15 +161,15 @@ def test_versions_are_compared():
             run_slice(other, None, {})
 
 
-class Joined(Cluster):
+class Joined(DaskExecutor):
     """Another worker joins once a run is under way, and is there before anything else happens."""
 
     def __init__(self, client, join):
         super().__init__(client)
         self.client, self.join, self.joined, self.events = client, join, None, []
 
-    def __call__(self, specs, terms):
-        for news in super().__call__(specs, terms):
+    def __call__(self, specs, config):
+        for news in super().__call__(specs, config):
             self.events += news
             if self.joined is None:
                 there = len(self.client.scheduler_info()["workers"])
@@ -199,7 +203,7 @@ def test_when_only_workers_with_another_gmed_are_there(tmp_path):
                 pytest.warns(match="gets no runs"),
                 pytest.raises(UsageError, match="start workers with the same gmed"),
             ):
-                list(Cluster(client, patience=0.5)([spec], ExecutionConfig("cpu")))
+                list(DaskExecutor(client, patience=0.5)([spec], ExecutionConfig("cpu")))
         finally:
             worker.kill()
             worker.wait()
@@ -210,8 +214,8 @@ def test_the_last_worker_with_the_right_gmed_goes_and_another_comes(tmp_path):
     others = []
 
     class Replaced(Joined):
-        def __call__(self, specs, terms):
-            for number, news in enumerate(super().__call__(specs, terms)):
+        def __call__(self, specs, config):
+            for number, news in enumerate(super().__call__(specs, config)):
                 if number == 2:
                     workers[0].kill()
                     others.append(start_worker(tmp_path))
@@ -244,7 +248,7 @@ def test_a_worker_needs_no_disk(tmp_path, here):
             experiment = gmed.experiment.Experiment(
                 "split-mnist", METHODS, 1, store=tmp_path / "r.db", checkpoint_every=0.3
             )
-            found = experiment.run(executor=Cluster(client))
+            found = experiment.run(executor=DaskExecutor(client))
         finally:
             worker.kill()
             worker.wait()
@@ -287,7 +291,10 @@ def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_p
     with dask_cluster(tmp_path, workers=1) as (client, _):
         specs = [RunSpec.make("split-mnist", f"finetune(lr={lr})", 0) for lr in ("1e20", "0.01")]
         events = [
-            e for news in Cluster(client)(specs, ExecutionConfig("cpu")) for e in news if not isinstance(e, Progress)
+            e
+            for news in DaskExecutor(client)(specs, ExecutionConfig("cpu"))
+            for e in news
+            if not isinstance(e, Progress)
         ]
         assert len(events) == 2
         failed = next(e for e in events if isinstance(e, Failed))
@@ -309,6 +316,6 @@ def test_parts_and_models_of_ones_own_travel_along(tmp_path):
             path.write_text(said)
             gmed.load_extension(path)
             asked = {"seeds": 1, "device": "cpu", "store": None, "model": f"{path}:small"}
-            there = gmed.run("split-mnist", "er+fade-away", **asked, executor=Cluster(client))
+            there = gmed.run("split-mnist", "er+fade-away", **asked, executor=DaskExecutor(client))
             assert not there.failures, there.failures[0].error
             assert accuracies(there) == accuracies(gmed.run("split-mnist", "er+fade-away", **asked, workers=0))

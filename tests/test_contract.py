@@ -5,7 +5,7 @@ import torch
 
 from gmed.engine import EDITS, METHODS
 from gmed.errors import DivergedError
-from gmed.testing import CHECKS, ROOM, learn, make, stream
+from gmed.testing import CAPACITY, CHECKS, learn, make, stream
 
 SMALL = {  # parameters that make the slow ones quick
     "hal": "anchor_steps=3,memory_epochs=1",
@@ -29,7 +29,7 @@ STRIDE = {
 
 def written(base, edit=None, stride=None):
     options = [SMALL[base]] if base in SMALL else []
-    options += [f"memory={ROOM}"] if METHODS[base].memory else []
+    options += [f"memory={CAPACITY}"] if METHODS[base].memory else []
     text = f"{base}({','.join(options)})"
     if edit is None:
         return text
@@ -84,7 +84,7 @@ def test_a_second_update_that_fails_undoes_the_first(monkeypatch):
         calls.append(1)
         original(*args)
 
-    monkeypatch.setattr(learner, "descend", sgd_step)
+    monkeypatch.setattr(learner, "sgd_step", sgd_step)
     with pytest.raises(DivergedError):
         learn(learner, stream(1))
     for name, then in before.items():

@@ -23,7 +23,7 @@ from gmed.report.data import collect
 from gmed.report.html import html
 from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store, SweepClaims
-from gmed.results.claims import STALE_SECONDS, alive
+from gmed.results.claims import STALE_SECONDS, is_alive
 from gmed.results.export import export
 from gmed.results.results_json import Document
 from gmed.results.store import DamagedRunWarning
@@ -240,10 +240,10 @@ def test_merge_leaves_out_what_cannot_have_been_observed(tmp_path, content):
         raw = content.encode("utf-8", "surrogatepass")
         other.database.execute("UPDATE observed SET content = CAST(? AS TEXT)", (raw,))
         with pytest.warns(DamagedRunWarning, match=r"edits-1 of split-mnist er\+gmed seed 3"):
-            assert other.observed(SPEC, "edits-1") is None
+            assert other.get_probe(SPEC, "edits-1") is None
         merged = store.merge(other)
         assert merged.added == 2 and merged.observed == 0 and "edits-1" in merged.damaged[0]
-        assert store.observed(SPEC, "edits-1") is None
+        assert store.get_probe(SPEC, "edits-1") is None
 
 
 def test_a_store_with_a_schema_of_its_own_is_refused(tmp_path):
@@ -286,9 +286,9 @@ def test_a_damaged_run_of_a_sweep_does_not_stop_others_from_watching_it(tmp_path
 
 def test_a_claim_from_the_future_is_not_waited_for_for_ever(tmp_path):
     now = time.time()
-    assert alive("elsewhere", "1 ", now + STALE_SECONDS / 2)
-    assert not alive("elsewhere", "1 ", now + 2 * STALE_SECONDS)
-    assert not alive("elsewhere", "1 ", 1e300)
+    assert is_alive("elsewhere", "1 ", now + STALE_SECONDS / 2)
+    assert not is_alive("elsewhere", "1 ", now + 2 * STALE_SECONDS)
+    assert not is_alive("elsewhere", "1 ", 1e300)
     with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep, SweepClaims(store) as other:
         other.claim([SPEC])
         store.database.execute(

@@ -230,11 +230,11 @@ def test_links_lead_somewhere(page):
     "setting", ["memory", "replay_size", "alpha", "beta", "learning_rate", "updates_per_batch", "batch_size", "hidden"]
 )
 def test_the_defaults_are_as_the_page_says(setting):
-    from gmed.online import Settings
+    from gmed.online import ClassifierConfig
     from gmed.sklearn import GMEDClassifier
 
     said = re.search(rf"`{setting}=([\d.]+)`", ESTIMATOR)
-    assert float(said[1]) == getattr(Settings(), setting) == GMEDClassifier().get_params()[setting]
+    assert float(said[1]) == getattr(ClassifierConfig(), setting) == GMEDClassifier().get_params()[setting]
 
 
 @needs_benchmarks

@@ -35,9 +35,9 @@ def batches():
 def stepped(model, x_new, y_new, lr):
     """A copy of the model after one step of torch's own SGD."""
     ahead = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(ahead.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(ahead.parameters(), lr=lr)
     cross_entropy(ahead(x_new), y_new).backward()
-    optimiser.step()
+    optimizer.step()
     return ahead
 
 

@@ -253,6 +253,6 @@ def test_gains_are_over_the_method_without_its_last_part_or_any_that_is_named():
 
     assert found("er", "er+gmed", "mir") == {"er": None, "er+gmed": "er", "mir": None}
     assert found("er+gmed", "mir") == {"er+gmed": None, "mir": None}
-    assert found("er", "er+gmed", "mir", over="er(lr=0.05)") == {"er": None, "er+gmed": "er", "mir": "er"}
+    assert found("er", "er+gmed", "mir", baseline="er(lr=0.05)") == {"er": None, "er+gmed": "er", "mir": "er"}
     with pytest.raises(UsageError, match="erx"):
-        found("er", over="erx")
+        found("er", baseline="erx")

@@ -14,7 +14,7 @@ from sklearn.linear_model import SGDClassifier
 
 from gmed.errors import InputError, UsageError
 from gmed.evaluate import prequential
-from gmed.online import OnlineClassifier, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier
 from gmed.river import GMEDClassifier
 from gmed.sklearn import GMEDClassifier as Estimator
 
@@ -111,13 +111,13 @@ def test_what_goes_wrong_is_said():
 
 @pytest.mark.parametrize("check", list(checks.yield_checks(GMEDClassifier())), ids=lambda check: check.__name__)
 def test_what_river_asks_of_a_classifier(check):
-    check(GMEDClassifier(Settings(hidden=8, updates_per_batch=1)))
+    check(GMEDClassifier(ClassifierConfig(hidden=8, updates_per_batch=1)))
 
 
 def test_it_is_the_classifier_learning_ten_rows_at_a_time():
     examples = list(datasets.Phishing())[:205]
     model, names = GMEDClassifier(seed=4), sorted(examples[0][0])
-    expected = OnlineClassifier(Settings(), inputs=len(names), seed=4)
+    expected = OnlineClassifier(ClassifierConfig(), inputs=len(names), seed=4)
     for x, y in examples:
         model.learn_one(x, y)
     X, y = np.array([[x[name] for name in names] for x, _ in examples], dtype=float), np.array([y for _, y in examples])
@@ -141,7 +141,7 @@ def test_features_that_are_missing_count_as_their_mean_and_new_ones_are_left_out
     for _ in range(200):
         a, b = rng.normal(size=2)
         model.learn_one({"a": 5 + a, "b": b}, bool(a > 0))
-    mean = model._classifier.units.split_points()[0][0]
+    mean = model._classifier.units.moments()[0][0]
     assert model.predict_proba_one({"b": 0.1, "c": 9}) == model.predict_proba_one({"a": mean, "b": 0.1})
     assert model.predict_proba_one({"a": None, "b": 0.1}) == model.predict_proba_one({"a": mean, "b": 0.1})
 

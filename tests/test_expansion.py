@@ -15,7 +15,7 @@ from gmed.learners import CNDPM, CompCL, ERAdam, ProgNN
 from gmed.learners.adam import Adam
 from gmed.memory import Reservoir
 from gmed.models import MLP, CompositionalNet, ExpertMixture, ProgressiveNet, ResNet18
-from gmed.models.expert_mixture import expanded
+from gmed.models.expert_mixture import expanded_classifier
 from gmed.paper import quantities
 from gmed.paper.artifacts import Request, get_artifact
 from gmed.results import Store
@@ -67,7 +67,7 @@ def test_er_by_adam_is_er_but_for_the_update():
     """Against torch's Adam on the sum of the two mean losses, examples replayed as the memory drew them."""
     model, reference = small(), small()
     learner = ERAdam(model, lr=0.1, adam_lr=0.01, memory=Reservoir(50), seed=3)
-    optimiser = torch.optim.Adam(reference.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(reference.parameters(), lr=0.01)
     for step in range(6):
         x, y = images(seed=step)
         drawn = learner.sample(10, "replay") if step else None
@@ -76,9 +76,9 @@ def test_er_by_adam_is_er_but_for_the_update():
         loss = cross_entropy(reference(x), y)
         if replayed:
             loss = loss + cross_entropy(reference(replayed[0]), replayed[1])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     for a, b in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
@@ -88,7 +88,7 @@ def test_er_by_adam_is_er_but_for_the_update():
 
 def mixture(experts=3, counts=(7.0, 2.0, 30.0)):
     torch.manual_seed(1)
-    made = ExpertMixture.like(small(), samples=5)
+    made = ExpertMixture.for_model(small(), samples=5)
     for _ in range(experts):
         made.add()
     made.counts.copy_(torch.tensor(counts[:experts]))
@@ -99,14 +99,14 @@ def by_hand(mixture, x):
     """-log p(x | k) and log P(y | x, k) of the expert that is not there and of each there is, one example at a time."""
     bounds, classes = [], []
     for example in x.double():
-        rows = [said_by([mixture.untrained], mixture.noise, example)]
-        rows += [said_by(mixture.experts[: k + 1], mixture.noise, example) for k in range(len(mixture.experts))]
+        rows = [part_fn([mixture.untrained], mixture.noise, example)]
+        rows += [part_fn(mixture.experts[: k + 1], mixture.noise, example) for k in range(len(mixture.experts))]
         bounds.append(torch.stack([row[0] for row in rows]))
         classes.append(torch.stack([row[1] for row in rows]))
     return torch.stack(bounds), torch.stack(classes)
 
 
-def said_by(experts, noise, x):
+def part_fn(experts, noise, x):
     """What the last of some experts says of one example; it reads what the others have at every stage."""
     last = experts[-1]
 
@@ -131,7 +131,7 @@ def said_by(experts, noise, x):
 
 def test_densities_by_hand():
     made, (x, _) = mixture(), images()
-    found = made(x.double(), every=True)
+    found = made(x.double(), return_all=True)
     bounds, classes = by_hand(made, x)
     torch.testing.assert_close(found.x, bounds)
     torch.testing.assert_close(found.y, classes)
@@ -153,7 +153,7 @@ def test_assignment_is_the_formula():
     tempered = torch.softmax(classes / 0.5, 2)
     weight = torch.cat([torch.tensor([np.exp(-1.5)]), learner.model.counts])
     joint = weight * torch.exp(-bounds) * (tempered * one_hot(y, 4)[:, None]).sum(2)
-    found = torch.softmax(learner.log_joint(learner.model(x.double(), every=True), y), 1)
+    found = torch.softmax(learner.log_joint(learner.model(x.double(), return_all=True), y), 1)
     torch.testing.assert_close(found, joint / joint.sum(1, keepdim=True))
 
 
@@ -165,10 +165,10 @@ def test_an_update_by_hand():
     learner.model.eval()  # the same noise for both
     learner.model.counts.copy_(torch.tensor([1.0, 1.0]))
     x, y = images(6)
-    densities = learner.model(x.double(), every=True)
+    densities = learner.model(x.double(), return_all=True)
     share = torch.softmax(learner.log_joint(densities, y)[:, 1:], 1).detach()
-    label = densities.y[torch.arange(6), :, y][:, 1:]
-    loss = (share * (densities.x[:, 1:] - label)).sum()
+    label = densities.log_py[torch.arange(6), :, y][:, 1:]
+    loss = (share * (densities.neg_log_px[:, 1:] - label)).sum()
     before = {n: p.detach().clone() for n, p in learner.model.named_parameters()}
     slope = dict(zip(before, torch.autograd.grad(loss, learner.model.parameters(), allow_unused=True), strict=True))
     learner.observe(x, y)
@@ -179,7 +179,7 @@ def test_an_update_by_hand():
             g, lr = slope[name].clamp(-0.5, 0.5), 0.02 if "generator" in name else 0.01
             torch.testing.assert_close(p.detach(), before[name] - lr * g / (g.abs() + 1e-8), rtol=0, atol=1e-9)
     torch.testing.assert_close(learner.model.counts, 1 + share.sum(0))
-    assert learner.waiting is None
+    assert learner.short_term_memory is None
 
 
 def clusters(count, size=400):
@@ -198,7 +198,7 @@ def clusters(count, size=400):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_expert_for_every_cluster_and_no_more(count):
-    """What x alone tells apart. Labels are of no use, and classifiers are not trained."""
+    """What x alone tells apart. LabelEncoder are of no use, and classifiers are not trained."""
     torch.manual_seed(0)
     learner = CNDPM(
         nn.Linear(400, 2), log_alpha=-8.0, short_term=30, generator_steps=80, classifier_steps=0,
@@ -208,13 +208,13 @@ def test_an_expert_for_every_cluster_and_no_more(count):
     for x, y in data:
         for at in range(0, len(y), 10):
             learner.observe(x[at : at + 10], y[at : at + 10])
-    assert learner.parts == count
-    assert learner.waiting is None
+    assert learner.num_modules == count
+    assert learner.short_term_memory is None
     mixed = torch.randperm(60 * count)
     x, y = (torch.cat(parts)[mixed] for parts in zip(*data, strict=True))
     for at in range(0, len(y), 10):
         learner.observe(x[at : at + 10], y[at : at + 10])
-    assert learner.parts == count
+    assert learner.num_modules == count
     torch.testing.assert_close(learner.model.counts, torch.full((count,), 120.0), rtol=1e-3, atol=0.5)
 
 
@@ -227,7 +227,7 @@ def test_classes_that_an_expert_does_not_know_call_for_another():
     first = (x[:, 0] > 0.5).long()
     for y in (first, first + 2):
         learner.observe(x, y)
-    assert learner.parts == 2
+    assert learner.num_modules == 2
     assert sorted(learner.model.counts.tolist()) == [30.0, 30.0]
 
 
@@ -236,7 +236,7 @@ def test_sleep_trains_the_new_expert_alone():
     learner.observe(*images(8, seed=0))
     before = learner.state_dict()
     learner.observe(*images(8, seed=1))
-    assert learner.parts == 2
+    assert learner.num_modules == 2
     new = {n for n in changed(before, learner.state_dict()) if n.startswith("model.")}
     assert new
     assert all(n.startswith("model.experts.1.") or n == "model.counts" for n in new)
@@ -251,7 +251,7 @@ def test_convolutional_experts(size):
     learner, other = make(), make()
     for seed in range(2):
         learner.observe(*images(4, seed=seed, classes=3, shape=(3, size, size)))
-    assert learner.parts == 2
+    assert learner.num_modules == 2
     other.load_state_dict(learner.state_dict())
     x, _ = images(5, seed=9, shape=(3, size, size))
     assert torch.equal(learner.logits(x), other.logits(x))
@@ -264,15 +264,15 @@ def test_convolutional_experts(size):
 )
 def test_levels_of_earlier_experts_may_be_known_before(model, shape, part):
     torch.manual_seed(1)
-    made = ExpertMixture.like(model(), samples=5).double().eval()
+    made = ExpertMixture.for_model(model(), samples=5).double().eval()
     x, rows = images(230, shape=shape)[0].double(), torch.tensor([0, 99, 100, 229, 7, 7])
     made.add()
-    assert made.earlier_levels(part, x) == []
+    assert made.frozen_features(part, x) == []
     made.add()
     made.add()
-    earlier = [level[rows] for level in made.earlier_levels(part, x)]
+    earlier = [level[rows] for level in made.frozen_features(part, x)]
     assert earlier and not any(level.requires_grad for level in earlier)
-    said = made(x[rows], every=True)
+    said = made(x[rows], return_all=True)
     torch.testing.assert_close(
         made(x[rows], part=part, earlier=earlier), said.x[:, -1] if part == "generator" else said.y[:, -1]
     )
@@ -289,7 +289,7 @@ def test_a_sleep_that_fails_leaves_no_trace(monkeypatch):
     with pytest.raises(GmedError, match="not finite"):
         learner.observe(*images(7, seed=3))
     assert changed(before, learner.state_dict()) == set()
-    assert learner.parts == len(learner.optimisers) == 1
+    assert learner.num_modules == len(learner.optimizers) == 1
 
 
 # ---------------------------------------------------------------------- progressive networks
@@ -402,7 +402,7 @@ def grown(name, parts):
     learner = GROWING[name]()
     for task in range(parts):
         learner.observe(*images(8, seed=task), *((task,) if learner.task_aware else ()))
-    assert learner.parts == parts
+    assert learner.num_modules == parts
     return learner
 
 
@@ -479,13 +479,13 @@ def test_memory_as_the_paper_counts_it():
 def test_true_bytes():
     learner = grown("prog-nn", 2)
     parameters = sum(p.numel() for p in small().parameters())
-    split_points = 2 * (parameters + 2) * 4 + 8  # of the column that learns, its two connections among them
-    assert MemoryFootprint.of(learner, 16).bytes == (parameters + 2) * 4 + split_points + 2 * 8
+    adam_state = 2 * (parameters + 2) * 4 + 8  # of the column that learns, its two connections among them
+    assert MemoryFootprint.of(learner, 16).bytes == (parameters + 2) * 4 + adam_state + 2 * 8
 
 
 def test_the_network_that_cn_dpm_ends_with():
     """The first expert's layers, the further ones' beside them, and the last one's output."""
-    made = expanded(MLP(), tasks=5)
+    made = expanded_classifier(MLP(), tasks=5)
     first = 784 * 64 + 64 + 64 * 64 + 64
     further = sum(784 * 16 + 16 + (64 + 16 * k) * 16 + 16 for k in range(1, 5))
     assert sum(p.numel() for p in made.parameters()) == first + further + 128 * 10 + 10
@@ -507,10 +507,10 @@ def test_examples_that_wait_for_an_expert_are_forgotten_on_request():
     x, y = torch.rand(9, 4), torch.arange(9) % 3
     learner.observe(x, y)
     assert learner.remove_examples(label=1) == 3
-    assert learner.waiting[1].tolist() == [0, 2] * 3 and torch.equal(learner.waiting[0], x[y != 1])
-    assert learner.remove_examples(where=lambda x, y: y >= 0) == 6 and learner.waiting is None
+    assert learner.short_term_memory[1].tolist() == [0, 2] * 3 and torch.equal(learner.short_term_memory[0], x[y != 1])
+    assert learner.remove_examples(where=lambda x, y: y >= 0) == 6 and learner.short_term_memory is None
     learner.observe(x, y)
-    assert len(learner.waiting[1]) == 9
+    assert len(learner.short_term_memory[1]) == 9
     with pytest.raises(UsageError, match="by label or where"):
         learner.remove_examples(stream_index=0)
     with pytest.raises(UsageError, match="one of"):

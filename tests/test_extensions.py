@@ -16,7 +16,7 @@ from gmed.engine import ExecutionConfig, RunSpec, extensions, get_benchmark, res
 from gmed.engine.checkpoint import Checkpoints
 from gmed.engine.runner import Interrupted, run_group
 from gmed.errors import UsageError
-from gmed.io.user_code import file_source
+from gmed.io.user_code import read_user_module
 from gmed.testing import CHECKS, check_method
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -267,9 +267,9 @@ def test_a_name_that_is_gone_from_the_file_is_gone(fade):
 
 def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_path):
     """The file of one, then of another with the same name, then nobody's, then the first again."""
-    first = file_source(fade)
+    first = read_user_module(fade)
     (tmp_path / "other.py").write_text(FADE.replace("1 - self", "1 + self"))
-    other = file_source(tmp_path / "other.py")
+    other = read_user_module(tmp_path / "other.py")
     for sources in ((first,), (other,), (), (first,)):
         extensions.ensure_all_loaded(sources)
         if sources:
@@ -277,7 +277,7 @@ def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_p
         assert RunSpec.make("split-mnist", "er+fade", 0)
     (tmp_path / "greedy.py").write_text(FADE.replace('"fade"', '"gmed"'))
     with pytest.raises(UsageError, match="the name gmed is taken"):
-        extensions.ensure_all_loaded((file_source(tmp_path / "greedy.py"),))
+        extensions.ensure_all_loaded((read_user_module(tmp_path / "greedy.py"),))
     assert registry.REGISTERED["fade"] == first
 
 

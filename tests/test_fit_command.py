@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gmed.cli.app import app
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, GmedError, GmedWarning, UsageError
-from gmed.online import OnlineClassifier, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier
 from gmed.online.table_fit import TableFit, fit_table
 
 HEADER = ["id", "a", "b", "c", "kind"]
@@ -90,7 +90,7 @@ def test_it_is_the_classifier_of_the_same_rows(table, tmp_path):
         rows = list(csv.DictReader(file))
     x = np.array([[float(row[name]) for name in "abc"] for row in rows])
     y = np.array([row["kind"] for row in rows])
-    expected = OnlineClassifier(Settings(memory=50), inputs=3, seed=3)
+    expected = OnlineClassifier(ClassifierConfig(memory=50), inputs=3, seed=3)
     for start in range(0, len(y), 10):
         expected.learn(x[start : start + 10], y[start : start + 10])
     tensors, texts = expected.state()
@@ -114,8 +114,8 @@ def test_parquet_is_the_same_table(table, tmp_path):
 @pytest.mark.parametrize("cuts", [[1], [3, 4, 20], list(range(1, 24))])
 def test_a_fit_that_is_cut_ends_as_one_that_is_not(table, tmp_path, kind, cuts):
     table = table if kind == "csv" else to_parquet(table)
-    whole = TableFit(table, "kind", tmp_path / "whole", ("id",), Settings(memory=40, hidden=8))
-    parts = TableFit(table, "kind", tmp_path / "parts", ("id",), Settings(memory=40, hidden=8))
+    whole = TableFit(table, "kind", tmp_path / "whole", ("id",), ClassifierConfig(memory=40, hidden=8))
+    parts = TableFit(table, "kind", tmp_path / "parts", ("id",), ClassifierConfig(memory=40, hidden=8))
     expected, done = fit_table(whole), 0
     for cut in cuts:
         steps = iter(range(done + 1, 1000))
@@ -124,7 +124,10 @@ def test_a_fit_that_is_cut_ends_as_one_that_is_not(table, tmp_path, kind, cuts):
         assert parts.checkpoint.exists() and not parts.model.exists()
         done = cut
     found = fit_table(parts)
-    assert found.finished and (found.rows, found.right) == (expected.rows, expected.right) == (237, expected.right)
+    assert found.finished and (found.rows, found.num_correct) == (expected.rows, expected.num_correct) == (
+        237,
+        expected.num_correct,
+    )
     assert state(parts.model) == state(whole.model) and not parts.checkpoint.exists()
 
 
@@ -237,7 +240,7 @@ def test_what_goes_wrong_is_said(table, tmp_path):
         call("predict", model, empty, "-o", tmp_path / "p.csv")
     assert not (tmp_path / "p.csv").exists()
     model.write_bytes(model.read_bytes()[:-1])
-    with pytest.raises(UsageError, match="not a sound state file"):
+    with pytest.raises(UsageError, match="not a valid state file"):
         call("predict", model, table)
 
 
@@ -286,7 +289,7 @@ class killed_at:  # noqa: N801
 def test_a_fit_that_is_killed_anywhere_never_learns_twice(tmp_path, place, before):
     """Also between the moment the model is there and that in which the checkpoint is gone."""
     table = write_rows(tmp_path / "t.csv", 40)
-    fit_table(TableFit(table, "kind", tmp_path / "start", ("id",), Settings(memory=20, hidden=4)))
+    fit_table(TableFit(table, "kind", tmp_path / "start", ("id",), ClassifierConfig(memory=20, hidden=4)))
     more = write_rows(tmp_path / "more.csv", 40, seed=1)
     whole = TableFit(more, "kind", tmp_path / "whole", ("id",), start=tmp_path / "start")
     expected = fit_table(whole)
@@ -311,7 +314,7 @@ def test_a_fit_that_is_killed_anywhere_never_learns_twice(tmp_path, place, befor
         ends += place == "the place of the old model" and start.read_bytes() != (tmp_path / "start").read_bytes()
         for _ in range(2):
             found = fit_table(fit)
-            assert found.finished and (found.rows, found.right) == (expected.rows, expected.right)
+            assert found.finished and (found.rows, found.num_correct) == (expected.rows, expected.num_correct)
             assert state(fit.model) == state(whole.model), f"killed at {number}"
             assert not fit.checkpoint.exists()
         assert found.repeated
@@ -336,7 +339,7 @@ def test_the_same_fit_once_more_says_that_nothing_is_left_to_do(table, tmp_path)
 def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
     """Same size, same beginning, same end, and longer than what is compared at once."""
     table = write_rows(tmp_path / "t.csv", 120_000)
-    fit = TableFit(table, "kind", tmp_path / "m", ("id",), Settings(memory=20, hidden=4, batch_size=1000))
+    fit = TableFit(table, "kind", tmp_path / "m", ("id",), ClassifierConfig(memory=20, hidden=4, batch_size=1000))
     assert table.stat().st_size > 3 * 2**20
     steps = iter(range(5))
     fit_table(fit, stop=lambda: next(steps) == 2)
@@ -349,7 +352,7 @@ def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
 
 
 def test_a_table_that_changes_while_it_is_learned_from_is_noticed(table, tmp_path):
-    fit = TableFit(table, "kind", tmp_path / "m", ("id",), Settings(memory=20, hidden=4))
+    fit = TableFit(table, "kind", tmp_path / "m", ("id",), ClassifierConfig(memory=20, hidden=4))
     steps = iter(range(100))
 
     def append():

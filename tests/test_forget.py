@@ -239,7 +239,7 @@ def test_a_request_in_the_middle_of_what_was_decided():
     group, told = BatchedTrainer([ahead], [flow], 10, rows=5), False
     for reached in group.train(0, 600):
         if reached >= 300 and not told:
-            assert group._decided is not None
+            assert group._drawn is not None
             told, at = True, reached
             ahead.remove_examples(label=[0, 1])
     observed(alone, flow, 0, at)
@@ -330,7 +330,7 @@ def test_a_slot_without_an_example_cannot_be_emptied():
     memory = Mirror("reservoir", 5, 0)
     memory.insert(3)
     for slots in ([3], [0, 5], [-1]):
-        with pytest.raises(UsageError, match=r"memory\.filled"):
+        with pytest.raises(UsageError, match=r"memory\.occupied"):
             memory.memory.remove(np.array(slots))
     memory.check()
 

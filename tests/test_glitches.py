@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gmed.errors import InputError
-from gmed.online import OnlineClassifier, RunningScaler, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier, RunningScaler
 from gmed.online.scaling import CLIP_STD, EXTREMES
 
 MORE = os.environ.get("GMED_FUZZ")
-QUICK = Settings(memory=200, hidden=32)
+QUICK = ClassifierConfig(memory=200, hidden=32)
 
 
 def table(count, seed=0):
@@ -128,14 +128,14 @@ def test_stored_rows_survive_wrong_ones(wrong):
     x[700 : 700 + len(GLITCHES[wrong])] = GLITCHES[wrong]
     good = np.ones(1500, dtype=bool)
     good[700 : 700 + len(GLITCHES[wrong])] = False
-    model = OnlineClassifier(Settings(memory=100, hidden=8, alpha=0.0), inputs=20)
+    model = OnlineClassifier(ClassifierConfig(memory=100, hidden=8, alpha=0.0), inputs=20)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learn(model, x, y)
     memory = model.learner.memory
     stream_index = memory.stream_index[memory.occupied()].numpy()
     kept = good[stream_index]
-    raw = model.units.restored(memory.x[memory.occupied()].numpy())
+    raw = model.units.inverse_transform(memory.x[memory.occupied()].numpy())
     assert (stream_index < 700).sum() > 20
     error = np.abs(raw - x[stream_index])[kept] / x[good].std(0).clip(1)
     varying = ~np.isin(np.arange(20), [3, 4])  # the one that is mostly zero has values beyond reach
@@ -171,7 +171,7 @@ def test_rare_values_do_not_move_units_however_long_they_go_on():
     for number in range(100, 200_000, 100):
         x = rng.normal(size=(100, 3))
         x[0] = 999999 if number % 2000 == 0 else x[0]
-        known = known.after(x)
+        known = known.update(x)
     _, deviation = known.moments()
     assert (deviation < 2).all()
 
@@ -182,11 +182,11 @@ def test_units_of_earlier_versions_go_on():
     x = rng.normal([0, 50], [1, 10], size=(500, 2))
     state = RunningScaler.of(x).without_extremes().state_dict()
     del state["extremes"]
-    known = RunningScaler.from_state(state, 2).after(x)
+    known = RunningScaler.from_state(state, 2).update(x)
     mean, deviation = known.moments()
     np.testing.assert_allclose(mean, x.mean(0), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(deviation, x.std(0), rtol=1e-9)
-    assert known.after(np.full((1, 2), 1e9)).moments()[1].max() < 11
+    assert known.update(np.full((1, 2), 1e9)).moments()[1].max() < 11
 
 
 def test_a_request_to_forget_leaves_no_value_of_a_row_in_the_units():
@@ -213,15 +213,15 @@ COLUMNS = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(2)), elements
 def test_whatever_values_come_units_are_sound(x, sizes):
     known = RunningScaler.of(x[: sizes[0]] if sizes else x)
     for size in sizes[1:]:
-        known = known.after(x[:size])
+        known = known.update(x[:size])
     assert np.isfinite(known.shift).all() and np.isfinite(known.scale).all() and (known.scale > 0).all()
-    z = known.standardised(x)
+    z = known.transform(x)
     assert np.isfinite(z).all() and np.abs(z).max() <= CLIP_STD
-    assert np.isfinite(known.restored(z)).all()
+    assert np.isfinite(known.inverse_transform(z)).all()
     again = RunningScaler.from_state(known.state_dict(), 2)
-    assert (again.after(x).standardised(x) == known.after(x).standardised(x)).all()
+    assert (again.update(x).transform(x) == known.update(x).transform(x)).all()
     apart = known.without_extremes()
-    assert len(apart.extremes) == 0 and np.isfinite(apart.after(x).scale).all()
+    assert len(apart.extremes) == 0 and np.isfinite(apart.update(x).scale).all()
     assert len(known.extremes) <= 2 * EXTREMES
 
 

@@ -144,16 +144,16 @@ def test_an_interrupt_at_any_line_of_other_calls_tears_nothing(name, call):
     after, line = done.state_dict(), 0
     while True:
         line += 1
-        tuning_scores = copy.deepcopy(learner)
-        before, was_training = tuning_scores.state_dict(), modes(tuning_scores)
+        attempt = copy.deepcopy(learner)
+        before, was_training = attempt.state_dict(), modes(attempt)
         with interrupted_at(line) as interrupt, suppress(KeyboardInterrupt):
-            CALLS[call](tuning_scores)
+            CALLS[call](attempt)
         if not interrupt.arrived:
             break
-        state = tuning_scores.state_dict()
+        state = attempt.state_dict()
         assert same(state, before) or same(state, after)
-        assert modes(tuning_scores) == was_training
-        assert all(isinstance(p, nn.Parameter) for m in tuning_scores.model.modules() for p in m._parameters.values())
+        assert modes(attempt) == was_training
+        assert all(isinstance(p, nn.Parameter) for m in attempt.model.modules() for p in m._parameters.values())
     assert line > 10
 
 

@@ -75,10 +75,10 @@ def test_step_equals_the_plain_computation(make):
     x, y = batches[12]
     drawn = gmed.retrieval.uniform(memory.occupied(), 10, learner.random("replay"))
     x_m = gmed.edit_examples(model, memory.x[drawn], memory.y[drawn], x, y, lr=0.1, alpha=2.0, beta=0.1)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     logits = model(torch.cat([x, x_m]))
     (cross_entropy(logits[:10], y) + cross_entropy(logits[10:], memory.y[drawn])).backward()
-    optimiser.step()
+    optimizer.step()
 
     rng = learner.random("reservoir")
     learner.observe(x, y)
@@ -168,7 +168,7 @@ def test_a_state_of_another_kind_is_refused(tmp_path):
     with pytest.raises(UsageError, match="another kind of learner"):
         er(mlp()).load_state_dict(tuned.state_dict())
     (tmp_path / "b").write_bytes(b"nonsense, and not safetensors")
-    with pytest.raises(UsageError, match="not a sound state file"):
+    with pytest.raises(UsageError, match="not a valid state file"):
         er(mlp()).load(tmp_path / "b")
     with pytest.raises(UsageError, match="no such file"):
         er(mlp()).load(tmp_path / "c")

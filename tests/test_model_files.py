@@ -15,7 +15,7 @@ from safetensors.torch import save as save_tensors
 
 from gmed.errors import UsageError
 from gmed.io.state import read_state, write_state
-from gmed.online import OnlineClassifier, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier
 
 MORE = os.environ.get("GMED_FUZZ")
 HUGE = [10**9, 10**12, 10**18, 10**25, 2**31, -1, 0, 1.5, "1", None, True, 1e308, [10**9]]
@@ -23,7 +23,7 @@ HUGE = [10**9, 10**12, 10**18, 10**25, 2**31, -1, 0, 1.5, "1", None, True, 1e308
 
 def classifier(rows=30):
     rng = np.random.default_rng(0)
-    model = OnlineClassifier(Settings(memory=15, hidden=4), inputs=3)
+    model = OnlineClassifier(ClassifierConfig(memory=15, hidden=4), inputs=3)
     if rows:
         model.learn(rng.normal(size=(rows, 3)), rng.integers(3, size=rows))
     return model
@@ -77,7 +77,7 @@ def test_classifiers_have_always_had_a_checksum(tmp_path, sound):
     del head["__metadata__"]["checksum"]
     path = tmp_path / "damaged"
     path.write_bytes(with_header(head, data))
-    with pytest.raises(UsageError, match="lost its checksum"):
+    with pytest.raises(UsageError, match="checksum is missing"):
         OnlineClassifier.load(path)
 
 
@@ -143,7 +143,7 @@ def test_whatever_is_done_to_a_model_file_is_noticed(tmp_path_factory, sound, da
 
 
 def number_fields():
-    named = json.loads(Settings().to_json())
+    named = json.loads(ClassifierConfig().to_json())
     return [("settings", name) for name in named] + [("counts", name) for name in ("inputs", "seed", "rows")]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gmed.data.tabular import TableFile, read_table
 from gmed.errors import DataError, InputError, UsageError
-from gmed.online import OnlineClassifier, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier
 
 MORE = os.environ.get("GMED_FUZZ")
 NOTATIONS = (repr, "{:+.17g}".format, "{:.17e}".format, "{:.17E}".format, " {!r}".format, "{!r}\t".format)
@@ -126,7 +126,7 @@ def test_one_bad_label_costs_no_good_example():
     pytest.importorskip("river")
     from gmed.river import GMEDClassifier
 
-    model = GMEDClassifier(Settings(memory=50, hidden=4), buffer=10)
+    model = GMEDClassifier(ClassifierConfig(memory=50, hidden=4), buffer=10)
     for number in range(9):
         model.learn_one({"a": float(number)}, "low" if number < 5 else "high")
     for wrong in (3, None, float("nan"), ["low"], True):
@@ -150,7 +150,7 @@ def test_one_number_that_is_too_large_costs_no_good_example(standardise, wrong):
     pytest.importorskip("river")
     from gmed.river import GMEDClassifier
 
-    model = GMEDClassifier(Settings(memory=50, hidden=4, standardise=standardise), buffer=3)
+    model = GMEDClassifier(ClassifierConfig(memory=50, hidden=4, standardise=standardise), buffer=3)
     for number in range(2):
         model.learn_one({"a": float(number)}, number)
     with pytest.raises(InputError, match="feature 'a'"):
@@ -164,7 +164,7 @@ def test_one_number_that_is_too_large_costs_no_good_example(standardise, wrong):
 
 def test_the_classifier_takes_frames_and_lists():
     x, y = pd.DataFrame({"a": [1.0, 2, 8, 9], "b": [0, 1, 0, 1]}), pd.Series(["low", "low", "high", "high"])
-    model, other = (OnlineClassifier(Settings(memory=20, hidden=4), inputs=2) for _ in range(2))
+    model, other = (OnlineClassifier(ClassifierConfig(memory=20, hidden=4), inputs=2) for _ in range(2))
     model.learn(x, y)
     other.learn(x.to_numpy(dtype=float), y.to_numpy())
     assert model.predict(x).tolist() == other.predict(x.to_numpy().tolist()).tolist()
@@ -183,7 +183,7 @@ def test_the_classifier_takes_frames_and_lists():
     ],
 )
 def test_what_is_no_table_of_numbers_is_refused_with_a_reason(x):
-    model = OnlineClassifier(Settings(memory=20, hidden=4), inputs=2)
+    model = OnlineClassifier(ClassifierConfig(memory=20, hidden=4), inputs=2)
     model.learn([[1.0, 2.0], [3.0, 4.0]], ["a", "b"])
     before = str(model.state())
     for call in (lambda: model.learn(x, ["a", "b"]), lambda: model.predict(x)):
@@ -196,7 +196,7 @@ def test_modules_that_do_not_fit_say_so():
     from torch import nn
 
     for module in (nn.Linear(7, 3), nn.Identity(), nn.Flatten(0)):
-        model = OnlineClassifier(Settings(model=module), inputs=2)
+        model = OnlineClassifier(ClassifierConfig(model=module), inputs=2)
         with pytest.raises(UsageError, match="the model"):
             model.learn([[1.0, 2.0], [3.0, 4.0]], ["a", "b"])
         assert model.rows == 0

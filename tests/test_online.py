@@ -13,11 +13,11 @@ from torch import nn
 import gmed
 from gmed.errors import DivergedError, InputError, UsageError
 from gmed.io.state import read_state, write_state
-from gmed.online import Labels, OnlineClassifier, RunningScaler, Settings
+from gmed.online import ClassifierConfig, LabelEncoder, OnlineClassifier, RunningScaler
 from gmed.online.scaling import CLIP_STD
 
 NETWORKS_OF_THEIR_OWN = ["cn-dpm", "prog-nn", "comp-cl", "er-expanded"]
-QUICK = Settings(memory=30, hidden=8, batch_size=10)
+QUICK = ClassifierConfig(memory=30, hidden=8, batch_size=10)
 
 
 def rows(count, classes=3, features=4, seed=0):
@@ -40,7 +40,7 @@ def test_statistics_are_those_of_all_rows(seed, sizes):
     x = np.random.default_rng(seed).normal([0, 1e6, 3], [1, 10, 0], size=(sum(sizes), 3))
     known, start = RunningScaler.of(x[: sizes[0]]), sizes[0]
     for size in sizes[1:]:
-        known, start = known.after(x[start : start + size]), start + size
+        known, start = known.update(x[start : start + size]), start + size
     mean, deviation = known.moments()
     assert known.count == len(x)
     np.testing.assert_allclose(mean, x.mean(0), rtol=1e-9, atol=1e-9)
@@ -53,7 +53,7 @@ def test_first_rows_as_a_scaler_would_have_them():
     x, _ = rows(50)
     x[:, 3] = 7.3  # never varies
     np.testing.assert_allclose(
-        RunningScaler.of(x).standardised(x), StandardScaler().fit_transform(x), rtol=1e-5, atol=1e-6
+        RunningScaler.of(x).transform(x), StandardScaler().fit_transform(x), rtol=1e-5, atol=1e-6
     )
 
 
@@ -61,16 +61,16 @@ def test_a_constant_that_rounding_moves_is_still_constant():
     x = np.full((7, 1), 0.1)
     known = RunningScaler.of(x)
     for _ in range(50):
-        known = known.after(x)
+        known = known.update(x)
     assert known.scale.tolist() == [1.0]
-    assert np.abs(known.standardised(x)).max() < 1e-6
+    assert np.abs(known.transform(x)).max() < 1e-6
 
 
 def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
     x, _ = rows(1000)
     known, renewed = RunningScaler.of(x[:100]), []
     for start in range(100, 1000, 10):
-        later = known.after(x[start : start + 10])
+        later = known.update(x[start : start + 10])
         renewed += [start + 10] * (not later.same_as(known))
         known = later
     expected, since = [], 100
@@ -83,24 +83,24 @@ def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
 def test_a_value_out_of_reach_renews_units_and_is_cut_back():
     x = np.random.default_rng(0).normal(size=(1000, 2))
     known = RunningScaler.of(x)
-    far = known.after(np.array([[1e6, 0.0]]))
-    assert not far.same_as(known) and known.after(x[:1]).same_as(known)
-    assert known.standardised(np.array([[25.0, 0.0]]))[0, 0] == CLIP_STD
+    far = known.update(np.array([[1e6, 0.0]]))
+    assert not far.same_as(known) and known.update(x[:1]).same_as(known)
+    assert known.transform(np.array([[25.0, 0.0]]))[0, 0] == CLIP_STD
 
 
 def test_conversion_between_units_is_that_of_the_raw_values():
     x, _ = rows(200)
-    old, new = RunningScaler.of(x[:50]), RunningScaler.of(x[:50]).after(x[50:])
-    z = torch.from_numpy(old.standardised(x[:20]))
-    old.convert(z, to=new)
-    np.testing.assert_allclose(z.numpy(), new.standardised(x[:20]), rtol=1e-4, atol=1e-5)
+    old, new = RunningScaler.of(x[:50]), RunningScaler.of(x[:50]).update(x[50:])
+    z = torch.from_numpy(old.transform(x[:20]))
+    old.rescale_to(z, to=new)
+    np.testing.assert_allclose(z.numpy(), new.transform(x[:20]), rtol=1e-4, atol=1e-5)
 
 
 def test_stored_rows_stay_what_they_were_while_units_move():
     """Against a memory of raw float64 rows: what is stored, put back into raw values, is what was observed."""
     x, y = rows(3000)
     x *= np.linspace(1, 30, 3000)[:, None]  # the deviation never settles
-    model = OnlineClassifier(Settings(memory=50, hidden=8, alpha=0.0), inputs=4)
+    model = OnlineClassifier(ClassifierConfig(memory=50, hidden=8, alpha=0.0), inputs=4)
     units = set()
     for start in range(0, 3000, 10):
         model.learn(x[start : start + 10], y[start : start + 10])
@@ -115,16 +115,16 @@ def test_stored_rows_stay_what_they_were_while_units_move():
 def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
     """Edited by hand, in standardised values, with ``edit_examples``."""
     x, y = rows(40)
-    settings = Settings(memory=10, hidden=8, alpha=3.0, beta=0.1, learning_rate=0.1)
+    settings = ClassifierConfig(memory=10, hidden=8, alpha=3.0, beta=0.1, learning_rate=0.1)
     model = OnlineClassifier(settings, inputs=4)
     model.learn(x[:10], y[:10])
     model.learn(x[10:20], y[10:20])
     learner = copy.deepcopy(model.learner)
-    later = model.units.after(x[20:30])
+    later = model.units.update(x[20:30])
     assert not later.same_as(model.units)
-    model.units.convert(learner.memory.x, to=later)
+    model.units.rescale_to(learner.memory.x, to=later)
     drawn = gmed.retrieval.uniform(learner.memory.occupied(), 10, learner.random("replay"))
-    new = torch.from_numpy(later.standardised(x[20:30])), torch.from_numpy(y[20:30])
+    new = torch.from_numpy(later.transform(x[20:30])), torch.from_numpy(y[20:30])
     held = learner.memory.x[drawn], learner.memory.y[drawn]
     edited = gmed.edit_examples(learner.model, *held, *new, lr=0.1, alpha=3.0, beta=0.1, batch_size=10)
 
@@ -153,7 +153,7 @@ def test_without_units_it_is_the_learner_of_the_paper():
     """Bit for bit: parameters and memory after a class-by-class stream whose classes are known."""
     x, y = rows(200, classes=4)
     x = x / 1000
-    settings = Settings(memory=40, hidden=8, alpha=2.0, beta=0.1, standardise=False, batch_size=10)
+    settings = ClassifierConfig(memory=40, hidden=8, alpha=2.0, beta=0.1, standardise=False, batch_size=10)
     model = OnlineClassifier(settings, inputs=4, seed=3)
     model.learn(x, y, classes=np.arange(4))
     with gmed.rng.seeded_torch(3, "weights"):
@@ -175,9 +175,9 @@ def test_without_units_it_is_the_learner_of_the_paper():
 
 
 def test_no_memory_is_fine_tuning_and_no_stride_plain_replay():
-    assert type(Settings(memory=0).make_learner(4, 2, 0)).__name__ == "FineTune"
-    assert Settings(alpha=0.0).make_learner(4, 2, 0).editing is None
-    assert Settings(alpha=0.2, edit_steps=2).make_learner(4, 2, 0).editing.steps == 2
+    assert type(ClassifierConfig(memory=0).make_learner(4, 2, 0)).__name__ == "FineTune"
+    assert ClassifierConfig(alpha=0.0).make_learner(4, 2, 0).editing is None
+    assert ClassifierConfig(alpha=0.2, edit_steps=2).make_learner(4, 2, 0).editing.steps == 2
 
 
 # ---------------------------------------------------------------------- classes that appear late
@@ -189,7 +189,7 @@ def test_new_classes_leave_the_others_scores_and_the_memory_alone():
     model.learn(x, y)
     before, learner = model.scores(x), copy.deepcopy(model.learner)
     learner.add_classes(5)
-    after = learner.logits(model.units.standardised(x)).numpy()
+    after = learner.logits(model.units.transform(x)).numpy()
     np.testing.assert_allclose(after[:, :3], before, rtol=1e-5, atol=1e-6)
     assert all(
         torch.equal(a, b)
@@ -203,8 +203,8 @@ def test_classes_are_in_order_whatever_order_they_appear_in():
     for name in ("m", "z", "a"):
         model.learn(x, np.full(10, name))
     assert model.labels.classes.tolist() == ["a", "m", "z"]
-    assert model.labels.met.tolist() == ["m", "z", "a"]
-    scores = model.learner.logits(model.units.standardised(x)).numpy()
+    assert model.labels.classes_by_output.tolist() == ["m", "z", "a"]
+    scores = model.learner.logits(model.units.transform(x)).numpy()
     np.testing.assert_array_equal(model.scores(x), scores[:, [2, 0, 1]])
 
 
@@ -213,11 +213,11 @@ def test_outputs_never_change_hands(batches):
     labels, given_out = None, {}
     for batch in batches:
         y = np.array(batch)
-        labels = Labels.of(y) if labels is None else labels.extended(y)
-        for name, output in zip(y.tolist(), labels.outputs(y).tolist(), strict=True):
+        labels = LabelEncoder.from_labels(y) if labels is None else labels.extended(y)
+        for name, output in zip(y.tolist(), labels.encode(y).tolist(), strict=True):
             assert given_out.setdefault(name, output) == output
         assert labels.classes.tolist() == sorted(given_out)
-    assert Labels.from_json(labels.to_json()).met.tolist() == labels.met.tolist()
+    assert LabelEncoder.from_json(labels.to_json()).met.tolist() == labels.classes_by_output.tolist()
 
 
 def test_every_kind_of_learner_can_grow():
@@ -255,11 +255,11 @@ def test_adam_keeps_its_moments_when_outputs_are_added():
     learner = gmed.learners.ERAdam(gmed.models.MLP(4, 6, 2), lr=0.1, adam_lr=0.01, memory=gmed.memory.Reservoir(20))
     x = torch.rand(4, 4)
     learner.observe(x, torch.tensor([0, 1, 0, 1]))
-    mean = learner.optimiser.mean[-1].clone()
+    mean = learner.optimizer.mean[-1].clone()
     learner.add_classes(3)
-    assert learner.optimiser.mean[-1].tolist() == [*mean.tolist(), 0.0]
+    assert learner.optimizer.mean[-1].tolist() == [*mean.tolist(), 0.0]
     learner.observe(x, torch.tensor([2, 1, 0, 2]))
-    assert learner.optimiser.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
+    assert learner.optimizer.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
 
 
 def test_the_residual_network_can_grow():
@@ -283,7 +283,7 @@ def test_models_that_cannot_grow_say_so_before_anything_changes():
             return self.layer(x)
 
     x, _ = rows(10)
-    model = OnlineClassifier(Settings(model=Own()), inputs=4)
+    model = OnlineClassifier(ClassifierConfig(model=Own()), inputs=4)
     model.learn(x, np.arange(10) % 2)
     before = state(model)
     with pytest.raises(UsageError, match="cannot be given more outputs"):
@@ -294,7 +294,7 @@ def test_models_that_cannot_grow_say_so_before_anything_changes():
 def test_a_model_of_ones_own_with_outputs_to_spare():
     x, _ = rows(10)
     module = nn.Linear(4, 6)
-    model = OnlineClassifier(Settings(model=module), inputs=4)
+    model = OnlineClassifier(ClassifierConfig(model=module), inputs=4)
     model.learn(x, np.arange(10) % 2)
     assert model.scores(x).shape == (10, 2)
     model.learn(x, np.arange(10) % 5)
@@ -343,7 +343,7 @@ def test_bad_rows_change_nothing(bad):
 def test_divergence_in_the_middle_of_a_call_changes_nothing():
     """A learning rate that blows up: the steps of the call before the one that failed are undone too."""
     x, y = rows(500)
-    model = OnlineClassifier(Settings(learning_rate=1e6, updates_per_batch=1, hidden=8, memory=30), inputs=4)
+    model = OnlineClassifier(ClassifierConfig(learning_rate=1e6, updates_per_batch=1, hidden=8, memory=30), inputs=4)
     model.learn(x[:10], y[:10])
     before, diverged = state(model), False
     for start in range(10, 500, 50):
@@ -360,7 +360,9 @@ def test_divergence_in_the_middle_of_a_call_changes_nothing():
 
 
 @pytest.mark.parametrize("labels", [np.array(["ä", "b,", "c"]), np.array([-3, 5, 2**40]), np.array([0.5, 1.5, 2.5])])
-@pytest.mark.parametrize("settings", [QUICK, Settings(memory=0, hidden=8), Settings(standardise=False, hidden=8)])
+@pytest.mark.parametrize(
+    "settings", [QUICK, ClassifierConfig(memory=0, hidden=8), ClassifierConfig(standardise=False, hidden=8)]
+)
 def test_a_loaded_classifier_goes_on_bit_for_bit(tmp_path, labels, settings):
     x, y = rows(200)
     y = labels[y]
@@ -452,7 +454,7 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path, name, damage):
 def test_a_model_of_ones_own_is_given_again(tmp_path):
     x, y = rows(30)
     make = lambda inputs, classes: nn.Linear(inputs, classes)  # noqa: E731
-    model = OnlineClassifier(Settings(model=make), inputs=4)
+    model = OnlineClassifier(ClassifierConfig(model=make), inputs=4)
     model.learn(x, y)
     model.save(tmp_path / "model")
     with pytest.raises(UsageError, match="give it again"):

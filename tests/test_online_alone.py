@@ -18,7 +18,7 @@ from torch import nn
 
 import gmed
 from gmed.errors import InputError, UsageError
-from gmed.online import OnlineClassifier, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier
 
 sklearn = pytest.importorskip("sklearn")
 from gmed.sklearn import GMEDClassifier  # noqa: E402
@@ -79,10 +79,10 @@ STREAM[15] = rows(15, classes=4, count=60)  # a call of many steps
 @pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_predicting_beside_learning_changes_neither(name):
-    alone, split_points = make(name), []
+    alone, snapshots = make(name), []
     for x, y in STREAM:
         alone.partial_fit(x, y)
-        split_points.append((alone.classes_.tolist(), alone.predict_proba(STREAM[0][0])))
+        snapshots.append((alone.classes_.tolist(), alone.predict_proba(STREAM[0][0])))
     model, found, errors, ended = make(name), [], [], threading.Event()
     model.partial_fit(*STREAM[0])
 
@@ -108,7 +108,7 @@ def test_predicting_beside_learning_changes_neither(name):
         raise errors[0]
     assert state(model) == state(alone)
     assert found
-    known = {(len(classes), proba.tobytes()) for classes, proba in split_points}
+    known = {(len(classes), proba.tobytes()) for classes, proba in snapshots}
     assert all((proba.shape[1], proba.tobytes()) in known for proba in found)
 
 
@@ -256,17 +256,17 @@ def check_interrupts(model, call, every):
     call(done)
     after, line, interrupts, torn = state(done), 1, 0, 0
     while True:
-        tuning_scores = copy.deepcopy(model)
+        attempt = copy.deepcopy(model)
         with interrupted_at(line) as interrupt, suppress(KeyboardInterrupt):
-            call(tuning_scores)
+            call(attempt)
         if interrupt.left > 0:
             return interrupts, torn
         interrupts += 1
-        found = state(tuning_scores)
+        found = state(attempt)
         torn += found not in (before, after)
         if found == before:
-            call(tuning_scores)
-            torn += state(tuning_scores) != after
+            call(attempt)
+            torn += state(attempt) != after
         line += every
 
 
@@ -307,7 +307,7 @@ def test_a_long_call_can_be_interrupted_before_it_ends():
 )
 def test_labels_of_another_kind_are_refused_and_not_silently_unknown(labels, wrong):
     x = np.arange(40.0).reshape(10, 4)
-    model = OnlineClassifier(Settings(memory=20, hidden=4), inputs=4)
+    model = OnlineClassifier(ClassifierConfig(memory=20, hidden=4), inputs=4)
     model.learn(x, np.array(labels * 5))
     with pytest.raises((InputError, gmed.errors.UsageError)):
         model.remove_examples(label=wrong)
@@ -316,7 +316,7 @@ def test_labels_of_another_kind_are_refused_and_not_silently_unknown(labels, wro
 
 def test_labels_that_no_file_could_hold_are_refused():
     x = np.array([[1.0], [2.0]])
-    model = OnlineClassifier(Settings(memory=0), inputs=1)
+    model = OnlineClassifier(ClassifierConfig(memory=0), inputs=1)
     with pytest.raises(InputError, match="not Unicode"):
         model.learn(x, np.array(["a", "\ud800"]))
     model.learn(x, np.array(["a", "b"]))
@@ -327,7 +327,7 @@ def test_labels_that_no_file_could_hold_are_refused():
 
 
 def test_torch_is_not_needed_to_understand_what_is_refused():
-    model = OnlineClassifier(Settings(model=lambda inputs, classes: nn.Linear(3, classes)), inputs=4)
+    model = OnlineClassifier(ClassifierConfig(model=lambda inputs, classes: nn.Linear(3, classes)), inputs=4)
     with pytest.raises(gmed.errors.GmedError, match="shape"):
         model.learn(*rows(0))
     assert model.rows == 0

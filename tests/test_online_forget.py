@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gmed.errors import InputError, UsageError
-from gmed.online import OnlineClassifier, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier
 
-KEEPS_ALL = Settings(memory=200, hidden=8, alpha=0.0)
+KEEPS_ALL = ClassifierConfig(memory=200, hidden=8, alpha=0.0)
 
 
 def learned(settings=KEEPS_ALL):
@@ -22,8 +22,8 @@ def stored(model):
     memory = model.learner.memory
     held = memory.occupied()
     return (
-        model.units.restored(memory.x[held].numpy()),
-        model.labels.met[memory.y[held].numpy()],
+        model.units.inverse_transform(memory.x[held].numpy()),
+        model.labels.classes_by_output[memory.y[held].numpy()],
         memory.stream_index[held],
     )
 
@@ -81,5 +81,5 @@ def test_the_estimator_and_its_file(tmp_path):
 
 
 def test_without_a_memory_there_is_nothing_to_forget():
-    model, *_ = learned(Settings(memory=0, hidden=8))
+    model, *_ = learned(ClassifierConfig(memory=0, hidden=8))
     assert model.remove_examples(label="fig") == 0

@@ -202,7 +202,7 @@ def test_a_place_that_is_none_is_noticed_before_any_work(folder, monkeypatch, wo
 
     monkeypatch.chdir(folder)
     (folder / f"a-folder-{name}").mkdir(exist_ok=True)
-    for worker in ("cli_fit.fit_table", "cli_fit.predict_table", "cli_runs.stored_results"):
+    for worker in ("cli.fit.fit_table", "cli.fit.predict_table", "cli.results.stored_results"):
         monkeypatch.setattr(f"gmed.{worker}", work)
     words = [place.format(name) if word == "OUT" else word for word in words]
     with pytest.raises(UsageError, match=r"cannot be written: (this is a folder|the folder nowhere does not exist)"):

@@ -265,7 +265,7 @@ def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     by_name = tune(found["benchmark"], "er+gmed", seeds=2, store=tmp_path / "by-name.db", workers=0)
     assert found["benchmark"] == CustomDataRef.from_path(table, "kind", "by-column=season").name
-    assert [tuning_scores["score"] for tuning_scores in found["tried"]] == list(by_name.scores.values())
+    assert [candidate["score"] for candidate in found["tried"]] == list(by_name.scores.values())
     monkeypatch.chdir(tmp_path / "elsewhere")
     code, document, said = typed("run", *which, "er+gmed(tuned)", "--json")
     assert code == 0, said
@@ -465,7 +465,9 @@ def test_a_column_that_is_dropped_is_no_feature(table, tmp_path):
 def test_dropped_and_compared_at_the_command_line(table, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = ["run", "trees.csv", "finetune", "er", "--label", "kind", "--split", "none", "--drop", "season"]
-    monkeypatch.setattr("sys.argv", ["gmed", *asked, "--over", "finetune", "--seeds", "2", "--workers", "0", "--json"])
+    monkeypatch.setattr(
+        "sys.argv", ["gmed", *asked, "--baseline", "finetune", "--seeds", "2", "--workers", "0", "--json"]
+    )
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0

@@ -48,7 +48,7 @@ def test_workers_and_files_are_told(tmp_path):
         Experiment("split-mnist", ["er"], prequential=1)
 
 
-def nobody(specs, terms):
+def nobody(specs, config):
     raise AssertionError("nothing was left to compute")
     yield
 
@@ -68,8 +68,8 @@ class Contrary(FineTune):
 def test_the_learners_predict_is_asked(tmp_path):
     (tmp_path / "contrary.py").write_text(CONTRARY)
     gmed.load_extension(tmp_path / "contrary.py")
-    terms = ExecutionConfig("cpu", prequential=True)
-    plain, contrary = (run_one(RunSpec.make("split-mnist", m, 0), terms) for m in ("finetune", "contrary"))
+    config = ExecutionConfig("cpu", prequential=True)
+    plain, contrary = (run_one(RunSpec.make("split-mnist", m, 0), config) for m in ("finetune", "contrary"))
     assert plain.prequential > 0.7
     assert contrary.prequential < 0.2
     assert contrary.environment["prequential"] == "by predict"

@@ -104,7 +104,7 @@ def test_comparisons_are_paired_by_seed_and_corrected(tmp_path):
     fill(path, "rotated-mnist")
     results, _ = stored_results(path)
     found = comparisons(results, results.rows())
-    assert [(c.benchmark, c.method, c.rival) for c in found] == [
+    assert [(c.benchmark, c.method, c.baseline) for c in found] == [
         ("split-mnist", "er+gmed", "er"),
         ("rotated-mnist", "er+gmed", "er"),
     ]
@@ -112,7 +112,7 @@ def test_comparisons_are_paired_by_seed_and_corrected(tmp_path):
     assert list(found[0].differences.values()) == pytest.approx(apart)
     p = stats.ttest_rel(SHARES["er+gmed"], SHARES["er"], alternative="greater").pvalue
     assert found[0].gain.p == pytest.approx(p)
-    assert found[0].corrected == pytest.approx(2 * p)  # two comparisons, equally small
+    assert found[0].corrected_p == pytest.approx(2 * p)  # two comparisons, equally small
     assert found[0].marks == "*" * sum(2 * p < level for level in (0.05, 0.01, 0.001))
 
 
@@ -157,7 +157,7 @@ from gmed.retrieval import Retrieval
 @gmed.register("first-ones")
 class FirstOnes(Retrieval):
     def retrieve(self, memory, count, ahead, rng):
-        return memory.filled()[:count]
+        return memory.occupied()[:count]
 """
 NET = "from torch import nn\n\ndef small(width=4):\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
 
@@ -170,7 +170,7 @@ def own_parts(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     with registered("mine.py"), Store("own.db") as store:
         asked = [
-            (ModelRef.from_user("net.py:small(width=8)").on("split-mnist"), ["er", "er+first-ones"]),
+            (ModelRef.from_user("net.py:small(width=8)").qualify("split-mnist"), ["er", "er+first-ones"]),
             (CustomDataRef.from_path(tmp_path / "my wine.csv", "kind", "by-time=3").name + "-fuzzy", ["er", "er+gmed"]),
         ]
         for benchmark, methods in asked:
@@ -243,7 +243,7 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
 
 
 def test_a_model_handed_over_in_python_has_no_command(tmp_path):
-    benchmark = ModelRef("Sequential", "0123456789ab").on("split-mnist")
+    benchmark = ModelRef("Sequential", "0123456789ab").qualify("split-mnist")
     (line,) = run_commands([made_up(benchmark, "er", 0, 0.5)], "a.db")
     assert line.startswith(f"# {benchmark}: its model was handed over in Python")
 
@@ -269,10 +269,10 @@ def test_a_watched_run_is_the_run_unwatched(monkeypatch):
     spec = RunSpec.make("split-mnist", "er(memory=60)+gmed", 0)
     plain, stream = editing_learner(spec, "cpu"), make_stream(spec, torch.device("cpu"))
     together = BatchedTrainer([plain], [stream], 10)
-    for _ in together.learn(0, 1000):
+    for _ in together.train(0, 1000):
         pass
     monkeypatch.setattr(probes, "make_stream", lambda *where: _first_task(stream))
-    history = probes.probes(spec)
+    history = probes.edit_history(spec)
     last = history.snapshots[-1]
     assert last.seen == history.total == 1000
     order = torch.argsort(last.stream_index)
@@ -294,9 +294,9 @@ def test_the_rise_of_a_loss_is_that_of_a_real_step():
     x_m, y_m = torch.rand(4, 1, 28, 28), torch.randint(10, (4,))
     found = interference(LookAhead(model, x, y, lr=0.1), x_m, y_m)
     before = cross_entropy(model(x_m), y_m, reduction="none")
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     cross_entropy(model(x), y).backward()
-    optimiser.step()
+    optimizer.step()
     after = cross_entropy(model(x_m), y_m, reduction="none")
     assert torch.allclose(found, after - before, atol=1e-5)
 
@@ -419,7 +419,7 @@ def test_numbers_that_are_none_leave_no_hole(tmp_path):
     report("--store", tmp_path / "a.db", "-o", tmp_path)
     contents = contents_of(tmp_path / "a.db")
     assert {one.name for one in contents.sections[0].charts} == {"split-mnist-paired", "split-mnist-seeds"}
-    assert math.isnan(contents.compared[0].corrected)
+    assert math.isnan(contents.compared[0].corrected_p)
     json.dumps([one.to_dict() for one in contents.sections[0].charts], allow_nan=False)
     for write in (csv_table, latex_table, markdown_tables):
         assert "nan" not in write(contents.results).lower().replace("finance", "")
@@ -512,10 +512,10 @@ class Watched:
 
     def __init__(self, browser, file, **how):
         self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **how})
-        self.stderr_log, self.asked = [], []
-        self.page.on("console", lambda message: self.stderr_log.append(message.text))
-        self.page.on("pageerror", lambda error: self.stderr_log.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.stderr_log.append(dialog.message))
+        self.errors, self.asked = [], []
+        self.page.on("console", lambda message: self.errors.append(message.text))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.errors.append(dialog.message))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(file.as_uri())
         self.page.wait_for_selector(".drawing svg")
@@ -548,7 +548,7 @@ def test_all_charts_are_drawn_and_nothing_complains(opened):
         "[...document.querySelectorAll('.drawing')].filter(d => !d.querySelector('path, rect, text')).length"
     )
     assert empty == 0
-    assert opened.stderr_log == []
+    assert opened.errors == []
 
 
 def test_nothing_is_asked_of_a_network(browser, page_file):
@@ -575,7 +575,7 @@ def test_hostile_names_are_shown_and_do_nothing(opened):
     opened.page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked=2\">')")
     opened.page.wait_for_timeout(200)
     assert opened.page.evaluate("window.hacked") is None  # the page's own policy would stop what got in
-    assert any("Content Security Policy" in complaint for complaint in opened.stderr_log)
+    assert any("Content Security Policy" in complaint for complaint in opened.errors)
 
 
 def column(page, table, place):
@@ -624,7 +624,7 @@ def test_what_is_chosen_is_shown(opened):
     figure.get_by_role("button", name="er", exact=True).click()
     expect(lines).to_have_count(2)
     page.locator("#split-mnist-tasks select").select_option("finetune")
-    assert opened.stderr_log == []
+    assert opened.errors == []
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
@@ -641,7 +641,7 @@ def test_charts_are_saved(opened, tmp_path, kind):
     else:
         assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
         assert len(file.read_bytes()) > 5000
-    assert opened.stderr_log == []
+    assert opened.errors == []
 
 
 def test_tables_fit_a_page_of_1200_pixels(browser, tmp_path):

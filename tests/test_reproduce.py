@@ -15,7 +15,7 @@ from gmed.engine import BENCHMARKS, RunResult
 from gmed.errors import UsageError
 from gmed.paper import table
 from gmed.paper.catalog import TARGETS, get_target
-from gmed.paper.tables import assemble, reproduce
+from gmed.paper.tables import build_table, reproduce
 from gmed.results import Results, paired_gain
 from gmed.results.formatting import format_gain
 from gmed.results.stats import holm, permutation_p
@@ -42,24 +42,24 @@ def test_every_cell_of_every_table_can_be_run(name):
     assert len(cells) == sum(cell.method != "previous best" for cell in table(target.table))
     for cell in cells:
         assert cell.benchmark in BENCHMARKS
-        rival = target.rival(cell.benchmark, cell.method)
-        assert (rival is not None) <= ("+" in cell.method)
-    compared = [target.rival(cell.benchmark, cell.method) for cell in cells]
+        baseline = target.baseline(cell.benchmark, cell.method)
+        assert (baseline is not None) <= ("+" in cell.method)
+    compared = [target.baseline(cell.benchmark, cell.method) for cell in cells]
     assert any(compared)
 
 
 def test_the_p_that_the_paper_prints_stands_beside_ours():
     target = get_target("gss")
     ours = results("rotated-mnist", **{"gss": [70.0, 71.0, 72.0], "gss+gmed": [70.5, 71.0, 73.0]})
-    (comparison,) = assemble(target, columns(target, "rotated-mnist"), ours).comparisons
+    (comparison,) = build_table(target, columns(target, "rotated-mnist"), ours).comparisons
     assert (comparison.published_gain, comparison.published_p) == (0.67, 0.18)
     console = Console(width=80, file=StringIO())
-    show_reproduction(console, assemble(target, columns(target, "rotated-mnist"), ours))
+    show_reproduction(console, build_table(target, columns(target, "rotated-mnist"), ours))
     assert "  paper +0.67, p = 0.18\n" in console.file.getvalue()
 
 
 def test_ours_beside_the_published_number():
-    found = assemble(
+    found = build_table(
         get_target("full-mnist"),
         columns(get_target("full-mnist"), "split-mnist-full"),
         results("split-mnist-full", **{"er": [86.0, 88.0, 87.0], "er+gmed": [88.0, 90.0, 90.5]}),
@@ -72,11 +72,11 @@ def test_ours_beside_the_published_number():
     assert found.rows[0].difference.mean == pytest.approx(87.0 - 86.61)
     (comparison,) = found.comparisons
     gain = paired_gain([88.0, 90.0, 90.5], [86.0, 88.0, 87.0])
-    assert (comparison.method, comparison.rival) == ("er+gmed", "er")
+    assert (comparison.method, comparison.baseline) == ("er+gmed", "er")
     assert comparison.gain.mean == pytest.approx(gain.mean)
     assert comparison.gain.p == pytest.approx(gain.p)
-    assert comparison.corrected == pytest.approx(gain.p)  # one comparison
-    assert comparison.permutation == pytest.approx(1 / 8)
+    assert comparison.corrected_p == pytest.approx(gain.p)  # one comparison
+    assert comparison.permutation_p == pytest.approx(1 / 8)
     assert comparison.marks == "*" * sum(gain.p < level for level in (0.1, 0.01))
     assert comparison.published_gain == pytest.approx(88.48 - 86.61)
     assert comparison.published_marks == "**"
@@ -86,8 +86,8 @@ def test_a_small_version_marks_nothing():
     accuracies = {"er": [86.0, 88.0, 87.0], "er+gmed": [88.0, 90.0, 89.1]}
     for name, benchmark in (("full-mnist", "split-mnist-full"), ("main", "split-mnist")):
         target = get_target(name)
-        terms = target, columns(target, benchmark), results(benchmark, **accuracies)
-        whole, small = assemble(*terms), assemble(*terms, quick=True)
+        config = target, columns(target, benchmark), results(benchmark, **accuracies)
+        whole, small = build_table(*config), build_table(*config, quick=True)
         for marked, unmarked in zip(whole.comparisons + whole.best, small.comparisons + small.best, strict=True):
             assert marked.marks and not unmarked.marks and marked.gain == unmarked.gain
 
@@ -102,46 +102,46 @@ def test_comparisons_are_corrected_for_all_of_the_table():
         "finetune": [20.0] * 6,
         "iid-offline": [99.0] * 6,
     }
-    found = assemble(
+    found = build_table(
         get_target("main"), columns(get_target("main"), "rotated-mnist"), results("rotated-mnist", **accuracies)
     )
-    pairs = [(c.method, c.rival) for c in found.comparisons]
+    pairs = [(c.method, c.baseline) for c in found.comparisons]
     assert pairs == [("er+gmed", "er"), ("mir+gmed", "mir")]
-    best = [(c.chosen, c.method, c.rival, c.published_marks) for c in found.best]  # iid is no rival
+    best = [(c.selected_by, c.method, c.baseline, c.published_marks) for c in found.best]  # iid is no baseline
     assert best == [("ours", "er+gmed", "er", None)]  # the paper's is of er-aug
     assert [c.marks for c in found.best] == ["†"] and found.best[0].gain.p < 0.1
-    assert [c.corrected for c in found.best] == pytest.approx(holm([c.gain.p for c in found.best]))
-    assert [c.corrected for c in found.comparisons] == pytest.approx(holm([c.gain.p for c in found.comparisons]))
+    assert [c.corrected_p for c in found.best] == pytest.approx(holm([c.gain.p for c in found.best]))
+    assert [c.corrected_p for c in found.comparisons] == pytest.approx(holm([c.gain.p for c in found.comparisons]))
     for c in found.comparisons:
-        assert c.permutation == permutation_p(accuracies[c.method], accuracies[c.rival])
+        assert c.permutation_p == permutation_p(accuracies[c.method], accuracies[c.baseline])
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "rival", "gap", "marks"),
+    ("benchmark", "baseline", "gap", "marks"),
     [("split-cifar100", "mir", 1.2, "†"), ("permuted-mnist", "mir", 0.02, ""), ("split-mnist", "mir", 0.8, "†")],
 )
-def test_the_previous_best_is_the_papers(benchmark, rival, gap, marks):
+def test_the_previous_best_is_the_papers(benchmark, baseline, gap, marks):
     """On CIFAR-100 it is not the largest published number, on Permuted MNIST none of any row."""
     target = get_target("main")
-    accuracies = {"er": [9.0, 9.5], "er+gmed": [9.2, 9.6], rival: [3.0, 3.1], f"{rival}+gmed": [3.0, 3.2]}
-    found = assemble(target, columns(target, benchmark), results(benchmark, **accuracies)).best
-    theirs = [("the paper's row, its means", "mir+gmed", rival)]
+    accuracies = {"er": [9.0, 9.5], "er+gmed": [9.2, 9.6], baseline: [3.0, 3.1], f"{baseline}+gmed": [3.0, 3.2]}
+    found = build_table(target, columns(target, benchmark), results(benchmark, **accuracies)).best
+    theirs = [("the paper's row, its means", "mir+gmed", baseline)]
     if benchmark == "split-cifar100":
         theirs = [("the paper's row", "mir+gmed", "mir"), ("its means", "mir+gmed", "er")]
         assert (found[1].published_gain, found[1].published_marks) == (1.11, None)
-    assert [(c.chosen, c.method, c.rival) for c in found] == [*theirs, ("ours", "er+gmed", "er")]
+    assert [(c.selected_by, c.method, c.baseline) for c in found] == [*theirs, ("ours", "er+gmed", "er")]
     assert (found[0].published_gain, found[0].published_marks) == (gap, marks)
     only = {name: accuracies[name] for name in ("er", "er+gmed")}
-    (ours,) = assemble(target, columns(target, benchmark), results(benchmark, **only)).best
-    assert (ours.chosen, ours.published_marks) == ("ours", None)
+    (ours,) = build_table(target, columns(target, benchmark), results(benchmark, **only)).best
+    assert (ours.selected_by, ours.published_marks) == ("ours", None)
 
 
 def test_gmed_is_compared_with_the_adversarial_edit_in_the_ablation():
     accuracies = {"er+gmed": [1.0, 2.0], "er+adv-edit": [1.0, 1.5], "er+random-edit": [0.5, 0.1], "er": [1.0, 1.0]}
-    found = assemble(
+    found = build_table(
         get_target("ablation"), columns(get_target("ablation"), "rotated-mnist"), results("rotated-mnist", **accuracies)
     )
-    assert [(c.method, c.rival) for c in found.comparisons] == [
+    assert [(c.method, c.baseline) for c in found.comparisons] == [
         ("er+gmed", "er+adv-edit"),
         ("er+gmed", "er+random-edit"),
     ]
@@ -154,10 +154,10 @@ def test_rows_that_are_compared_besides_are_rows_of_the_table(name):
     for benchmark in {cell.benchmark for cell in target.cells()}:
         cells = [cell for cell in target.cells() if cell.benchmark == benchmark]
         accuracies = {cell.method: [50.0 + place, 51.0] for place, cell in enumerate(cells)}
-        found = assemble(target, {benchmark: cells}, results(benchmark, **accuracies))
-        pairs = [(c.method, c.rival) for c in found.comparisons]
-        for row, rival in target.pairs:
-            both = [[cell.method for cell in cells if cell.row == one] for one in (row, rival)]
+        found = build_table(target, {benchmark: cells}, results(benchmark, **accuracies))
+        pairs = [(c.method, c.baseline) for c in found.comparisons]
+        for row, baseline in target.pairs:
+            both = [[cell.method for cell in cells if cell.row == one] for one in (row, baseline)]
             assert all(both) and set(product(*both)) <= set(pairs)
         assert len(set(pairs)) == len(pairs)
         assert all(c.published_gain is not None for c in found.comparisons)
@@ -165,16 +165,16 @@ def test_rows_that_are_compared_besides_are_rows_of_the_table(name):
 
 def test_variants_are_compared_with_gmed_as_it_is():
     accuracies = {"er+gmed": [1.0, 2.0], "er+gmed(alpha=0.05,steps=3)": [1.0, 1.5]}
-    found = assemble(
+    found = build_table(
         get_target("steps"), columns(get_target("steps"), "rotated-mnist"), results("rotated-mnist", **accuracies)
     )
     (comparison,) = found.comparisons
-    assert (comparison.method, comparison.rival) == ("er+gmed(alpha=0.05,steps=3)", "er+gmed")
+    assert (comparison.method, comparison.baseline) == ("er+gmed(alpha=0.05,steps=3)", "er+gmed")
     assert (comparison.gain.mean, comparison.published_gain) == (-0.25, -0.13)
 
 
 def test_one_seed_has_no_tests():
-    found = assemble(
+    found = build_table(
         get_target("gss"),
         columns(get_target("gss"), "split-mnist"),
         results("split-mnist", **{"gss": [80.0], "gss+gmed": [81.0]}),
@@ -241,5 +241,5 @@ def test_pairs_across_devices_and_versions_are_counted_and_told():
     assert (gain.n, gain.mixed) == (3, 2)
     assert "3 seeds\n  (at 2 of them on different devices or versions of torch)" in format_gain(gain)
     assert next(row["gain"]["mixed"] for row in found.to_dict()["summary"] if row["method"] == "er+gmed") == 2
-    reproduced = assemble(get_target("main"), columns(get_target("main"), "split-mnist"), found)
+    reproduced = build_table(get_target("main"), columns(get_target("main"), "split-mnist"), found)
     assert next(c.gain.mixed for c in reproduced.comparisons if c.method == "er+gmed") == 2

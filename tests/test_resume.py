@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gmed.data import Dataset
 from gmed.data.registry import DATASETS
-from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, batched, checkpoint
+from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, batched, checkpoint, get_benchmark
 from gmed.engine import runner as engine_run
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.grammar import Component
@@ -44,14 +44,17 @@ def small_benchmark():
     BENCHMARKS["split-mnist"] = replace(
         benchmark, stream=Component("split", {"per_task": 43}), model=Component("MLP", {"inputs": 16, "hidden": 8})
     )
-    rows, batched.STEPS_PER_BLOCK = (
-        batched.STEPS_PER_BLOCK,
-        3,
-    )  # steps in a stretch: a run can be stopped almost anywhere
-    clear_stream_cache()
+    rows = batched.STEPS_PER_BLOCK
+    batched.STEPS_PER_BLOCK = 3  # a run can be stopped between two blocks, which is almost anywhere
+    forget_caches()
     yield
     DATASETS["mnist"], BENCHMARKS["split-mnist"], batched.STEPS_PER_BLOCK = entry, benchmark, rows
+    forget_caches()
+
+
+def forget_caches():
     clear_stream_cache()
+    get_benchmark.cache_clear()
 
 
 def tiny_images():
@@ -63,9 +66,9 @@ def tiny_images():
 
 def finished(specs, kept, stops=(), checkpoints=None, device="cpu", prequential=False):
     """Runs computed from checkpoints on, stopped once one of ``stops`` is reached; the learners' final states."""
-    terms = ExecutionConfig(device, checkpoints=checkpoints, deterministic=True, prequential=prequential)
-    with _deterministic_cudnn(terms.deterministic):
-        run = _GroupRunner(specs, kept, terms)
+    config = ExecutionConfig(device, checkpoints=checkpoints, deterministic=True, prequential=prequential)
+    with _deterministic_cudnn(config.deterministic):
+        run = _GroupRunner(specs, kept, config)
         outcomes = run.run(lambda seen, total: None, lambda: any(run.seen >= stop for stop in stops))
     return [o.accuracy for o in outcomes], [learner.state_dict() for learner in run.learners], outcomes
 
@@ -121,10 +124,10 @@ def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path, monkeypatch):
     often, written = Checkpoints(tmp_path, every=5.0), 0.0
     for _ in range(1000):
         now += 1.0
-        if often.due():
+        if often.is_due():
             now += 0.4
             written += 0.4
-            often.format_value(0.4)
+            often.mark_written(0.4)
     assert 0.015 < written / now <= 0.02
 
 

@@ -62,7 +62,7 @@ def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
     with Store(FILES / "store-schema-3.db") as store:
         assert [run.passes["forward"] for run in store.runs()] == [3.994, 3.994]
         assert all(run.memory is None for run in store.runs())
-        assert store.observed(SPEC, "edits") is None
+        assert store.get_probe(SPEC, "edits") is None
     with Store(FILES / "store-schema-4.db") as store:
         assert [run.overhead for run in store.runs()] == [None, None]
     with Store(FILES / "store-schema-5.db") as store:
@@ -94,10 +94,10 @@ def test_what_was_observed_goes_with_the_run():
         store.add(SPEC, result())
         store.put_probe(SPEC, "edits", [1, 2])
         other.merge(store)
-        assert other.observed(SPEC, "edits") == [1, 2]
-        assert other.observed(SPEC, "something else") is None
+        assert other.get_probe(SPEC, "edits") == [1, 2]
+        assert other.get_probe(SPEC, "something else") is None
         other.remove("split-mnist")
-        assert other.observed(SPEC, "edits") is None
+        assert other.get_probe(SPEC, "edits") is None
 
 
 def test_what_was_observed_of_a_run_whose_result_is_not_here_stays_until_it_is_removed_itself():
@@ -108,7 +108,7 @@ def test_what_was_observed_of_a_run_whose_result_is_not_here_stays_until_it_is_r
         assert store.remove("rotated-mnist") == 1
         assert store.remove("split-mnist", ["er"]) == store.remove("split-mnist", failed=True) == 0
         other.merge(store)
-        assert other.observed(SPEC, "edits") == store.observed(SPEC, "edits") == [1, 2]
+        assert other.get_probe(SPEC, "edits") == store.get_probe(SPEC, "edits") == [1, 2]
         assert other.keys("edits") == {SPEC.key} and not other.keys()
         other.remove("split-mnist", ["er+gmed"])
         assert not other.keys("edits")
@@ -118,7 +118,7 @@ def test_what_an_older_store_has_observed_is_found_and_removed_by_its_method(tmp
     shutil.copy(FILES / "store-schema-5.db", tmp_path / "r.db")
     watched = RunSpec.make("split-mnist", "er(memory=100)+gmed", seed=0)
     with Store(tmp_path / "r.db") as store:
-        assert store.observed(watched, "edits") == {"changed": 3}
+        assert store.get_probe(watched, "edits") == {"changed": 3}
         store.remove("split-mnist", ["er(memory=100)"])
         assert store.keys("edits") == {watched.key} == store.keys()
         store.remove("split-mnist", [watched.method.name])
@@ -146,7 +146,7 @@ def test_a_changed_part_makes_results_outdated(monkeypatch):
         changed = RunSpec.make("split-mnist", "er+gmed", seed=3)
         assert store.find(changed) is None
         assert store.runs() == []
-        assert store.outdated() == 1
+        assert store.count_outdated() == 1
 
 
 def test_files_that_are_no_store_are_refused_and_left_alone(tmp_path):

@@ -21,7 +21,7 @@ from gmed.errors import StoreError, UsageError
 from gmed.paper.artifacts import ARTIFACTS, Request, charts, edit_measures, get_artifact, sensitivity, tsne
 from gmed.paper.artifacts import edited_examples as edited_module
 from gmed.paper.artifacts.edited_examples import edited_examples
-from gmed.paper.artifacts.probe_runs import watched
+from gmed.paper.artifacts.probe_runs import run_probe
 from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import edited_memory, prediction_change
 from gmed.paper.status import artifact_status, recorded
@@ -375,7 +375,7 @@ def test_prediction_change_in_percent_and_what_is_known_is_not_computed_again(tm
     assert (number["published"], number["n"]) == (10.2, 3)
     assert "10" in reproduced(*words) and looked_at == [0, 2]
     (standing,) = artifact_status([get_artifact("prediction-change")], store=tmp_path / "r.db", device="cpu")
-    assert (standing.kept, standing.stored, standing.needed) == (True, 3, 80)
+    assert (standing.cached, standing.stored, standing.needed) == (True, 3, 80)
 
 
 def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
@@ -383,7 +383,7 @@ def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
     monkeypatch.delenv("GMED_DATA", raising=False)
     with Store(tmp_path / "r.db") as store:
         for spec in PlannedRuns("split-cifar10", "er+gmed", 2).specs():
-            store.put_probe(spec, get_artifact("prediction-change").observes, 0.002)
+            store.put_probe(spec, get_artifact("prediction-change").probe_version, 0.002)
     words = ("prediction-change", "--benchmarks", "split-cifar10", "--store", tmp_path / "r.db", "--json")
     (number,) = json.loads(reproduced(*words, "--seeds", 2))["numbers"]
     assert (number["mean"], number["published"]) == (pytest.approx(0.2), 5.1)
@@ -393,10 +393,10 @@ def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
 
 def test_processes_find_what_this_one_finds():
     planned = PlannedRuns("split-mnist", SMALL, 2)
-    alone = watched(prediction_change, planned, Request(how={"workers": 0, "device": "cpu"}))
-    assert watched(prediction_change, planned, Request(how={"workers": 2, "device": "cpu"})) == alone
+    alone = run_probe(prediction_change, planned, Request(options={"workers": 0, "device": "cpu"}))
+    assert run_probe(prediction_change, planned, Request(options={"workers": 2, "device": "cpu"})) == alone
     with pytest.raises(UsageError, match="only methods that edit with gmed"):
-        watched(prediction_change, PlannedRuns("split-mnist", "er", 2), Request(how={"workers": 1}))
+        run_probe(prediction_change, PlannedRuns("split-mnist", "er", 2), Request(options={"workers": 1}))
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
@@ -479,7 +479,7 @@ def test_speeds_are_measured_when_asked_for(monkeypatch):
 
 
 def test_measuring_ends_when_patience_does(monkeypatch):
-    monkeypatch.setattr("gmed.paper.status.PATIENCE", 0.0)
+    monkeypatch.setattr("gmed.paper.status.MAX_MEASURE_SECONDS", 0.0)
     monkeypatch.setattr("gmed.paper.status._seconds_per_item", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
     told = []
     (standing,) = artifact_status(
@@ -510,7 +510,7 @@ def test_speeds_of_another_device_do_not_count():
 
 def test_every_study_is_whole():
     for study in ARTIFACTS.values():
-        assert study.plan() and study.title and study.where
+        assert study.plan() and study.title and study.location
         assert math.prod(one.seeds for one in study.plan()[:3]) > 0
     with pytest.raises(UsageError, match="did you mean 'cosine'"):
         get_artifact("cosin")

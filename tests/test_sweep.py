@@ -17,7 +17,7 @@ from gmed import experiment
 from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store, SweepClaims
-from gmed.results.claims import STALE_SECONDS, alive, started, this_host, this_process
+from gmed.results.claims import STALE_SECONDS, is_alive, process_start_time, this_host, this_process
 from gmed.results.progress import active_sweeps
 from gmed.results.store import SCHEMA_VERSION
 
@@ -59,8 +59,8 @@ def test_a_sweep_that_was_taken_for_dead_goes_on_with_what_is_left(tmp_path):
 
 def test_a_dead_sweep_loses_its_claims(tmp_path):
     claiming = (
-        "import sys, time; from gmed.engine import RunSpec; from gmed.results import Store, Sweep\n"
-        "with Store(sys.argv[1]) as store, Sweep(store) as sweep:\n"
+        "import sys, time; from gmed.engine import RunSpec; from gmed.results import Store, SweepClaims\n"
+        "with Store(sys.argv[1]) as store, SweepClaims(store) as sweep:\n"
         "    sweep.claim([RunSpec.make('split-mnist', 'finetune', 0)]); print('ready', flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", claiming, str(tmp_path / "a.db")]
@@ -76,12 +76,12 @@ def test_a_dead_sweep_loses_its_claims(tmp_path):
 
 def test_who_is_alive():
     here, now = this_host(), time.time()
-    assert alive(here, this_process(), 0.0) or not sys.platform.startswith("linux")
-    assert not alive(here, f"{os.getpid()} 1", now)  # another process that had this number
-    assert alive(f"{here} in a container", f"{os.getpid()} 1", now)
-    assert alive("elsewhere", "1 1", now)
-    assert not alive("elsewhere", "1 1", now - STALE_SECONDS - 1)
-    assert started(2**22 + 1) == ""
+    assert is_alive(here, this_process(), 0.0) or not sys.platform.startswith("linux")
+    assert not is_alive(here, f"{os.getpid()} 1", now)  # another process that had this number
+    assert is_alive(f"{here} in a container", f"{os.getpid()} 1", now)
+    assert is_alive("elsewhere", "1 1", now)
+    assert not is_alive("elsewhere", "1 1", now - STALE_SECONDS - 1)
+    assert process_start_time(2**22 + 1) == ""
 
 
 @pytest.mark.parametrize("process", ["", "nonsense", "x 1 y", f"{'9' * 5000} 1 y"])

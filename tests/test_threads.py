@@ -74,13 +74,13 @@ def same(state, other):
 
 
 def test_predicting_beside_learning_changes_neither():
-    states, split_points = learn_alone()
+    states, outputs_alone = learn_alone()
     learner, outputs = make_learner(), []
     learn_beside(learner, lambda: outputs.append(learner.logits(batch(99)[0])))
     assert same(learner.state_dict(), states[-1])
     assert all(module.training for module in learner.model.modules())
     assert outputs
-    assert all(any(torch.equal(output, moment) for moment in split_points) for output in outputs)
+    assert all(any(torch.equal(output, other) for other in outputs_alone) for output in outputs)
 
 
 def test_a_state_read_beside_learning_is_that_of_one_moment():

@@ -319,7 +319,7 @@ def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
 def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
     """A device with room for two learners at a time, and one with room for none."""
     room = 2 if learners > 1 else 0
-    real = runner._GroupRunner.finish
+    real = runner._GroupRunner.run
 
     def finish(self, *how):
         if len(self.specs) > room:
@@ -328,7 +328,7 @@ def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
 
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(learners)]
     expected = [outcome.accuracy for outcome in run_group(specs, CPU)]
-    monkeypatch.setattr(runner._GroupRunner, "finish", finish)
+    monkeypatch.setattr(runner._GroupRunner, "run", finish)
     outcomes = run_group(specs, CPU)
     if room:
         assert [outcome.accuracy for outcome in outcomes] == expected
@@ -400,7 +400,8 @@ def test_learners_of_several_methods_together():
 def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
     made, original = [], runner._GroupRunner
-    monkeypatch.setattr(runner, "_Run", lambda specs, *others: made.append(len(specs)) or original(specs, *others))
+    record = lambda specs, *others: made.append(len(specs)) or original(specs, *others)  # noqa: E731
+    monkeypatch.setattr(runner, "_GroupRunner", record)
     everything = [outcome.accuracy for outcome in run_group(specs, CPU)]
     monkeypatch.setattr(runner, "free_bytes", lambda where: 100_000_000)
     assert [outcome.accuracy for outcome in run_group(specs, CPU)] == everything
@@ -452,7 +453,7 @@ def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
     update, step = learner.update, learner.step
     learner.update = lambda *given: inside.add(conv_bn_relu._use_triton) or update(*given)
     learner.step = lambda *given: inside.add(conv_bn_relu._use_triton) or step(*given)
-    for _ in BatchedTrainer([learner], [stream(0, 100)], 10).learn(0, 100, *told(learner, 0)):
+    for _ in BatchedTrainer([learner], [stream(0, 100)], 10).train(0, 100, *told(learner, 0)):
         outside.add(conv_bn_relu._use_triton)
     assert inside == {name == "er+gmed"} and outside == {False}
 

@@ -15,7 +15,7 @@ from gmed.engine.grammar import Component
 from gmed.engine.stream_cache import clear_stream_cache
 from gmed.errors import UsageError
 from gmed.results import Store
-from gmed.results.tuning import GRIDS, candidates, chosen, scores
+from gmed.results.tuning import GRIDS, best_candidate, candidates, scores
 from gmed.tuning import tune
 
 SPLIT_ALL = Component("split", {"per_task": None})
@@ -52,7 +52,7 @@ def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
     assert found.chosen == candidates("split-mnist", "er+gmed")[best]
     with Store(path) as store:
         assert scores(store, "split-mnist", "er+gmed") == (found.scores, 2)
-        assert chosen(store, "split-mnist", "er+gmed") == found.chosen
+        assert best_candidate(store, "split-mnist", "er+gmed") == found.chosen
         for run in store.runs("split-mnist-tuning"):
             assert len(run.accuracy) == 3  # three tasks
     results = gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=path, device="cpu", workers=0)
@@ -66,17 +66,17 @@ def test_mir_and_gem_share_what_was_chosen_for_er_unless_tuned_themselves(tiny_m
         Store(path) as store,
         pytest.raises(UsageError, match=r"takes what is chosen for er\+gmed; .*gmed tune"),
     ):
-        chosen(store, "split-mnist", "mir+gmed")
+        best_candidate(store, "split-mnist", "mir+gmed")
     found = tune("split-mnist", "er+gmed", seeds=1, store=path, device="cpu", workers=0)
     best = max(found.scores, key=found.scores.get)
     with Store(path) as store:
         for method in ("mir+gmed", "gem+gmed"):
-            assert chosen(store, "split-mnist", method) == candidates("split-mnist", method)[best]
+            assert best_candidate(store, "split-mnist", method) == candidates("split-mnist", method)[best]
         with pytest.raises(UsageError, match=r"er-aug\+gmed has not been tuned"):
-            chosen(store, "split-mnist", "er-aug+gmed")
+            best_candidate(store, "split-mnist", "er-aug+gmed")
     own = tune("split-mnist", "mir+gmed", seeds=1, store=path, device="cpu", workers=0)
     with Store(path) as store:
-        assert chosen(store, "split-mnist", "mir+gmed") == own.chosen
+        assert best_candidate(store, "split-mnist", "mir+gmed") == own.chosen
 
 
 def test_neither_test_examples_nor_later_tasks_can_be_seen(tiny_mnist, tmp_path, monkeypatch):
@@ -104,7 +104,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path):
         with pytest.raises(UsageError, match="tuned"):
             candidates("split-mnist", method)
     with Store(tmp_path / "r.db") as store, pytest.raises(UsageError, match=r"^mir: methods with an edit can be tuned"):
-        chosen(store, "split-mnist", "mir")
+        best_candidate(store, "split-mnist", "mir")
     with pytest.raises(UsageError, match=r"gmed tune split-mnist er\+gmed$"):
         gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=tmp_path / "r.db")
     with pytest.raises(UsageError, match="gmed tune"):
@@ -141,7 +141,7 @@ def test_from_the_command_line(tiny_mnist, tmp_path):
     assert "All candidates score the same" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
-    assert [(tuning_scores["alpha"], tuning_scores["beta"]) for tuning_scores in document["tried"]] == [
+    assert [(candidate["alpha"], candidate["beta"]) for candidate in document["tried"]] == [
         (0, 0),
         (0, 0.1),
         (1, 0),

@@ -39,7 +39,7 @@ def float32(monkeypatch):
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """Units are made of kernels wherever they can be, with or without a GPU."""
+    """Scaler are made of kernels wherever they can be, with or without a GPU."""
     monkeypatch.setattr(unit_module, "_triton_runs_on", lambda x: True)
     with use_triton():
         yield
@@ -335,8 +335,8 @@ def test_precision_where_convolutions_have_a_setting_of_their_own():
 
 
 def test_the_examples_in_the_module():
-    tuning_scores = doctest.testmod(fused)
-    assert tuning_scores.attempted and not tuning_scores.failed
+    results = doctest.testmod(fused)
+    assert results.attempted and not results.failed
 
 
 def networks():

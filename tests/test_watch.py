@@ -31,7 +31,7 @@ def test_how_far_every_run_is(tmp_path):
     path = tmp_path / "a.db"
     with Store(path) as store, Store(path) as other, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
-        sweep.tell(SPECS[0], 250, 1000)
+        sweep.report_progress(SPECS[0], 250, 1000)
         store.add_all([(SPECS[1], finished(SPECS[1], 0.75)), (SPECS[2], "DivergedError: it diverged\nthere")])
         deadline = time.monotonic() + 10
         while not active_sweeps(other)[0].runs[0].done:

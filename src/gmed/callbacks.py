@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gmed.deprecated import old_attributes
 from gmed.engine import Event, RunSpec
 
 
-class Watcher:
-    """Told what an experiment does while it does it; does nothing with it."""
+@old_attributes(
+    preparing="on_data_progress",
+    start="on_start",
+    event="on_event",
+    watched="on_probe",
+    waiting="on_wait",
+)
+class Callback:
+    """Follow an experiment while it runs. This one does nothing; subclasses override what they need."""
 
-    def preparing(self, done: int, total: int | None) -> None:
-        """While data are decoded: how much of how much."""
+    def on_data_progress(self, done: int, total: int | None) -> None:
+        """Handle progress in decoding the data: how much of how much."""
 
-    def start(self, todo: Sequence[RunSpec], kept: int) -> None:
-        """Before the first run: the runs to compute, and how many were in the store already."""
+    def on_start(self, todo: Sequence[RunSpec], stored: int) -> None:
+        """Handle the start: the runs to compute, and how many the store has already."""
 
-    def event(self, event: Event) -> None:
-        """Whenever something happened."""
+    def on_event(self, event: Event) -> None:
+        """Handle progress, an evaluation, a result or a failure of a run."""
 
-    def watched(self, spec: RunSpec) -> None:
-        """Whenever a run has ended that was made to be watched, and leaves no result."""
+    def on_probe(self, spec: RunSpec) -> None:
+        """Handle the end of a run that was made for a probe and leaves no result."""
 
-    def waiting(self, runs: int) -> None:
-        """While nothing is left to do but wait for runs that another sweep is computing."""
+    def on_wait(self, runs: int) -> None:
+        """Handle a wait for runs that another sweep is computing."""

@@ -131,6 +131,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "gmed.data.custom": {"OwnData": "CustomDataRef", "OwnDataset": "TaskDataset", "read_own": "load_custom"},
     "gmed.online.scaling": {"AsTheyAre": "IdentityScaler", "Standardiser": "RunningScaler"},
     "gmed.tuning": {"Tuned": "TuningResult"},
+    "gmed.callbacks": {"Watcher": "Callback"},
     "gmed.integrations.tensorboard": {"TensorBoardCurves": "TensorBoardCallback"},
 }
 """New names of functions and classes by their old ones, by the module they are public in."""

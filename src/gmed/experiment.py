@@ -14,7 +14,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple, TypeVar
 
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.data.custom import DEFAULT_SPLIT, CustomDataRef, is_data_path
 from gmed.engine import (
     BENCHMARKS,
@@ -34,19 +34,19 @@ from gmed.engine import (
 from gmed.engine.checkpoint import Checkpoints, read_run_name
 from gmed.engine.config import ExecutionConfig, check_device, resolve_device
 from gmed.engine.custom_model import ModelLike, ModelRef, check_model_compatible
-from gmed.engine.executors.dask import Cluster
+from gmed.engine.executors.dask import DaskExecutor
 from gmed.engine.executors.local import Executor, Progress
 from gmed.engine.runner import BY_PREDICT
 from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.files import check_regular
 from gmed.paper.published import published
 from gmed.results import Failure, Results, Store, SweepClaims
-from gmed.results.results import in_order
-from gmed.results.tuning import TUNED, chosen
+from gmed.results.results import sort_runs
+from gmed.results.tuning import TUNED_SUFFIX, best_candidate
 
 MAX_SEEDS = 100_000
 
-Ended = TypeVar("Ended", bound=RunResult | str)
+OutcomeT = TypeVar("OutcomeT", bound=RunResult | str)
 
 POLL_SECONDS = 0.5
 """Seconds between two looks at what another sweep is computing."""
@@ -256,19 +256,17 @@ class Experiment:
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
         found, seeds = get_benchmark(str(benchmark)), parse_seeds(self.seeds)
-        methods = [
-            resolve(found, self._ready_to_capture(benchmark, text, stored), self.memory) for text in self.methods
-        ]
+        methods = [resolve(found, self._resolve_tuned(benchmark, text, stored), self.memory) for text in self.methods]
         made = (RunSpec(found, method, seed) for seed in seeds for method in methods)
         return list({spec.key: spec for spec in made}.values())
 
     @property
     def benchmark_id(self) -> BenchmarkId:
         """The benchmark as it was given; where that was a path, with all that identifies the data."""
-        return BenchmarkId(self._own) if self._own else get_benchmark(self.benchmark).id
+        return BenchmarkId(self._custom_data) if self._custom_data else get_benchmark(self.benchmark).id
 
     @cached_property
-    def _own(self) -> CustomDataRef | None:
+    def _custom_data(self) -> CustomDataRef | None:
         """The data, where a path was given instead of the name of a benchmark."""
         if self.benchmark not in BENCHMARKS and is_data_path(self.benchmark):
             if self.data_dir is not None:
@@ -290,21 +288,21 @@ class Experiment:
     @property
     def data_folder(self) -> Path | None:
         """Where the data are, unless where they are by default."""
-        if self._own:
+        if self._custom_data:
             return self._path.parent
         return None if self.data_dir is None else Path(self.data_dir)
 
-    def _ready_to_capture(self, benchmark: BenchmarkId, method: str, stored: _StoreHandle) -> str:
+    def _resolve_tuned(self, benchmark: BenchmarkId, method: str, stored: _StoreHandle) -> str:
         """Return the method itself, or what was chosen for one that is to be taken as tuned."""
-        if not method.endswith(TUNED):
+        if not method.endswith(TUNED_SUFFIX):
             return method
         if (store := stored.read()) is None:
             raise UsageError(f"{method}: what was chosen is in the store, and there is none; gmed tune makes one")
-        return chosen(store, str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED))
+        return best_candidate(store, str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED_SUFFIX))
 
     def _executor(self) -> Executor:
         if self.cluster is not None:
-            return Cluster(self.cluster)
+            return DaskExecutor(self.cluster)
         resolve_device(self.device)
         return partial(execute, workers=self.workers)
 
@@ -314,7 +312,7 @@ class Experiment:
             return None
         return Checkpoints(checkpoint_dir(self.store), self.checkpoint_every)
 
-    def _has_requested_metrics(self, spec: RunSpec, outcome: Ended | None) -> Ended | None:
+    def _has_requested_metrics(self, spec: RunSpec, outcome: OutcomeT | None) -> OutcomeT | None:
         """What became of a run, unless it does not tell what is asked of it.
 
         Methods of this package predict with their model. For one of somebody's own, prequential accuracy counts only if
@@ -325,19 +323,21 @@ class Experiment:
         by_predict = outcome.environment.get("prequential") == BY_PREDICT or not spec.method.sources()
         return outcome if outcome.prequential is not None and by_predict else None
 
-    def run(self, *, rerun: bool = False, watcher: Watcher | None = None, executor: Executor | None = None) -> Results:
+    def run(
+        self, *, rerun: bool = False, callback: Callback | None = None, executor: Executor | None = None
+    ) -> Results:
         """Compute what the store does not have yet, keep each run as it finishes, return them all.
 
         Parameters
         ----------
         rerun
             Compute again what the store has.
-        watcher
+        callback
             Told what happens.
         executor
             Who computes: by default worker processes on this machine, or the cluster that was given.
         """
-        watcher = watcher or Watcher()
+        callback = callback or Callback()
         with ExitStack() as stack:
             opened = _StoreHandle(self.store, stack)
             specs = self._specs(opened)
@@ -354,17 +354,17 @@ class Experiment:
                         checkpoints.discard(spec)
                 checkpoints.remove_stale()
             if todo:  # bad or missing data are known before anything runs or is written
-                data = todo[0].benchmark.dataset(self.data_folder, watcher.preparing)
+                data = todo[0].benchmark.dataset(self.data_folder, callback.on_data_progress)
                 if self.model is not None:
                     check_model_compatible(todo[0].benchmark, data)
                 opened.write()
-            watcher.start(todo, len(stored))
+            callback.on_start(todo, len(stored))
             if todo:
-                terms = ExecutionConfig(
+                config = ExecutionConfig(
                     self.device, self.data_folder, checkpoints, self.deterministic, self.prequential
                 )
                 sweep = stack.enter_context(SweepClaims(opened.write()))
-                events = stack.enter_context(closing(self._events(todo, sweep, terms, executor, rerun, watcher)))
+                events = stack.enter_context(closing(self._events(todo, sweep, config, executor, rerun, callback)))
                 for event in events:
                     if isinstance(event, Finished):
                         results.runs.append(event.result)
@@ -372,26 +372,26 @@ class Experiment:
                         spec = event.spec
                         failure = Failure(spec.benchmark.name, spec.method.name, spec.seed, event.error)
                         results.failures.append(failure)
-                    watcher.event(event)
-        results.runs = in_order(results.runs, [spec.method.name for spec in specs])
+                    callback.on_event(event)
+        results.runs = sort_runs(results.runs, [spec.method.name for spec in specs])
         return results
 
     def _events(
         self,
         todo: Sequence[RunSpec],
         sweep: SweepClaims,
-        terms: ExecutionConfig,
+        config: ExecutionConfig,
         executor: Executor,
         rerun: bool,
-        watcher: Watcher,
+        callback: Callback,
     ) -> Generator[Event, None, None]:
         """What happens to the runs until each has ended: computed here, or by another sweep that was there first."""
         store, began = sweep.store, time.time()
-        waiting, theirs = list(todo), list[RunSpec]()
+        waiting, elsewhere = list(todo), list[RunSpec]()
         while waiting:
             ended: dict[RunSpec, RunResult | str] = {}
             if not rerun:
-                outcomes = {spec: self._has_requested_metrics(spec, store.outcome(spec, began)) for spec in theirs}
+                outcomes = {spec: self._has_requested_metrics(spec, store.outcome(spec, began)) for spec in elsewhere}
                 ended |= {spec: outcome for spec, outcome in outcomes.items() if outcome}
             ours = sweep.claim([spec for spec in waiting if spec not in ended])
             if not rerun:  # somebody may have finished one of them since the store was looked at
@@ -401,21 +401,21 @@ class Experiment:
             for spec, outcome in ended.items():
                 yield Failed(spec, outcome) if isinstance(outcome, str) else Finished(spec, outcome)
             ours = [spec for spec in ours if spec not in ended]
-            with closing(executor(ours, terms)) as events:
+            with closing(executor(ours, config)) as events:
                 for news in events:
                     store.add_all([(event.spec, _outcome(event)) for event in news if not isinstance(event, Progress)])
                     for event in news:
                         if isinstance(event, Progress):
-                            sweep.tell(event.spec, event.seen, event.total)
-                    if terms.checkpoints is not None:
+                            sweep.report_progress(event.spec, event.seen, event.total)
+                    if config.checkpoints is not None:
                         for event in news:
                             if isinstance(event, Finished):
-                                terms.checkpoints.discard(event.spec)
+                                config.checkpoints.discard(event.spec)
                     yield from news
             settled = {*ended, *ours}
-            waiting = theirs = [spec for spec in waiting if spec not in settled]
+            waiting = elsewhere = [spec for spec in waiting if spec not in settled]
             if waiting and not ours:
-                watcher.waiting(len(waiting))
+                callback.on_wait(len(waiting))
                 time.sleep(POLL_SECONDS)
 
 
@@ -469,7 +469,8 @@ def run(
     rerun
         Compute again what the store has.
     executor
-        Who computes: by default worker processes on this machine, or a :class:`gmed.engine.executors.dask.Cluster`.
+        What computes the runs: by default worker processes on this machine, or a
+        :class:`gmed.engine.executors.dask.DaskExecutor`.
     **options
         The options of ``gmed run``: :class:`Experiment` describes each.
 
@@ -511,16 +512,16 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
             get_benchmark(benchmark)  # a name that does not exist is the first thing to know
         raise UsageError(f"{store}: no results there yet; gmed run makes some")
     with Store(store) as opened:
-        names = [None] if benchmark is None else opened.benchmarks_named(benchmark)
+        names = [None] if benchmark is None else opened.matching_benchmarks(benchmark)
         runs = [run for name in names for run in opened.runs(name)]
         failures = [failure for name in names for failure in opened.failures(name)]
         asked = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
-        outdated = sum(opened.outdated(name, asked.get(name or "", [])) for name in names)
+        outdated = sum(opened.count_outdated(name, asked.get(name or "", [])) for name in names)
     if methods:
         named = {(name, method) for name, found in asked.items() for method in found}
         runs = [r for r in runs if (r.benchmark, r.method) in named]
         failures = [f for f in failures if (f.benchmark, f.method) in named]
-    runs.sort(key=_place)
+    runs.sort(key=_sort_key)
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
 
 
@@ -552,7 +553,7 @@ def checkpoint_dir(store: str | Path) -> Path:
     return Path(f"{store}.unfinished").resolve()
 
 
-def _place(run: RunResult) -> tuple[int, str, int, int, str, int]:
+def _sort_key(run: RunResult) -> tuple[int, str, int, int, str, int]:
     """Where a run stands in a table: by benchmark, base and edit as they are listed, then by name and seed."""
     method = RunSpec.parse(run.benchmark, run.method, run.seed).method
     edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0

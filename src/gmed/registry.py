@@ -14,7 +14,7 @@ from inspect import Parameter, isabstract, signature
 from typing import Any, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from gmed.errors import UsageError
-from gmed.io.user_code import Source, is_ours, source_of
+from gmed.io.user_code import UserModule, is_builtin, user_module_of
 
 Part = TypeVar("Part", bound=type)
 Defaults = Mapping[str, Mapping[str, Any]]
@@ -98,7 +98,7 @@ RETRIEVALS: dict[str, Entry] = {}
 TABLES: dict[str, dict[str, Entry]] = {"method": METHODS, "memory": MEMORIES, "retrieval": RETRIEVALS, "edit": EDITS}
 """What is registered, by the kind of part: the ``part_kind`` of its class."""
 
-REGISTERED: dict[str, Source] = {}
+REGISTERED: dict[str, UserModule] = {}
 """The names of parts that are not this package's, and where each is defined."""
 
 REPLACEABLE: set[str] = set()
@@ -172,7 +172,7 @@ def register(
         _check_constructor(name, part, _ALWAYS_GIVEN.get(kind, set()))
         if kind == "method":
             _check_memory(name, part, memory)
-        source = None if is_ours(part) and not _complete else source_of(part)
+        source = None if is_builtin(part) and not _complete else user_module_of(part)
         _check_name_available(name, part, source)
         for table in TABLES.values():  # it may have been of another kind before its file changed
             table.pop(name, None)
@@ -203,7 +203,7 @@ def complete() -> None:
     _complete = True
 
 
-def unregister(sources: Iterable[Source]) -> None:
+def unregister(sources: Iterable[UserModule]) -> None:
     """Remove what these sources have registered."""
     for source in list(sources):
         for name in names_from(source):
@@ -212,7 +212,7 @@ def unregister(sources: Iterable[Source]) -> None:
     changed()
 
 
-def names_from(source: Source) -> tuple[str, ...]:
+def names_from(source: UserModule) -> tuple[str, ...]:
     """Return the names that a source has registered."""
     return tuple(name for name, known in REGISTERED.items() if known == source)
 
@@ -346,7 +346,7 @@ def _check_memory(name: str, learner: type, memory: type | None) -> None:
         raise UsageError(f"{name}: {learner.__name__} takes no memory, so none can be given to it")
 
 
-def _check_name_available(name: str, part: type, source: Source | None) -> None:
+def _check_name_available(name: str, part: type, source: UserModule | None) -> None:
     known = REGISTERED.get(name)
     if known is not None and source is not None:
         if known.file != source.file and known.digest != source.digest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.deprecated import old_names
 from gmed.engine.benchmark_id import tuning_name
 from gmed.engine.methods import parse
@@ -15,7 +15,7 @@ from gmed.errors import UsageError
 from gmed.experiment import Experiment, default_store
 from gmed.results import Failure, Store
 from gmed.results.formatting import to_cli_args
-from gmed.results.tuning import GRIDS, TUNED, candidates, chosen, scores
+from gmed.results.tuning import GRIDS, TUNED_SUFFIX, best_candidate, candidates, scores
 
 if not TYPE_CHECKING:
     __getattr__ = old_names(__name__)
@@ -52,7 +52,7 @@ def tune(
     *,
     seeds: int = 5,
     store: str | Path | None = None,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     **options: Any,
 ) -> TuningResult:
     """Try every candidate of a method on held-out examples of the first three tasks, and choose the best.
@@ -70,8 +70,8 @@ def tune(
     store, **options
         As in :func:`gmed.run`; tuning needs a store.
     """
-    if method.endswith(TUNED):
-        raise UsageError(f"{method}: tune it by its name without {TUNED}, {method.removesuffix(TUNED)}")
+    if method.endswith(TUNED_SUFFIX):
+        raise UsageError(f"{method}: tune it by its name without {TUNED_SUFFIX}, {method.removesuffix(TUNED_SUFFIX)}")
     path = store or default_store()
     asked = Experiment(benchmark, method, seeds, store=path, **options)
     which = asked.benchmark_id
@@ -83,12 +83,12 @@ def tune(
     beforehand = replace(
         asked, benchmark=tuning_name(benchmark), data_dir=asked.data_folder, label=None, split=None, drop=()
     )
-    results = replace(beforehand, methods=list(named.values())).run(watcher=watcher)
+    results = replace(beforehand, methods=list(named.values())).run(callback=callback)
     if not results.runs:
         raise UsageError(f"{benchmark} {method}: every candidate failed; the first: {results.failures[0].error}")
     with Store(path) as opened:
         found = scores(opened, benchmark, method)
-        best = chosen(opened, benchmark, method)
+        best = best_candidate(opened, benchmark, method)
     edit = parse(method)[-1]
     names = tuple(name for name in GRIDS[edit.name] if name not in edit.parameters)
     return TuningResult(benchmark, method, names, found.means, best, found.seeds, results.failures)

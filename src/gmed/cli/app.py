@@ -17,7 +17,7 @@ import torch
 import typer
 
 from gmed._version import __version__
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.cli.completion import register_completion
 from gmed.cli.console import LiveProgress, make_console, render_table, show_metrics, show_results, show_speeds
 from gmed.cli.data import data_app
@@ -25,7 +25,7 @@ from gmed.cli.doctor import register_doctor
 from gmed.cli.epilogs import OrderedGroup, register_epilogs
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, run_program
 from gmed.cli.fit import register_fit
-from gmed.cli.options import DataDir, Extension, Model, Over, StoreFile, with_options
+from gmed.cli.options import Baseline, DataDir, Extension, Model, StoreFile, with_options
 from gmed.cli.paper import register_reproduce
 from gmed.cli.report import register_report
 from gmed.cli.results import register_results
@@ -39,7 +39,7 @@ from gmed.engine.custom_model import ModelRef
 from gmed.errors import check_int
 from gmed.experiment import Experiment, default_store, outdated_note, stored_results
 from gmed.integrations.tensorboard import TensorBoardCallback
-from gmed.io.user_code import read_installed
+from gmed.io.user_code import load_entry_points
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, defaults_for
 from gmed.report.grouping import without_tuning
 from gmed.results import Results
@@ -96,7 +96,7 @@ def run(
     options: dict[str, Any],
     tensorboard: Annotated[str | None, typer.Option(help="Folder that curves are written into, live")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
-    over: Over = None,
+    baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
     """Run methods on a benchmark over seeds; finished runs are kept and never computed again."""
@@ -108,17 +108,17 @@ def run(
     progress = LiveProgress(make_console(stderr=True))
     try:
         with ExitStack() as stack:
-            watcher: Watcher = stack.enter_context(progress)
+            callback: Callback = stack.enter_context(progress)
             if tensorboard is not None:
-                watcher = stack.enter_context(TensorBoardCallback(Path(tensorboard), progress))
-            results = experiment.run(rerun=rerun, watcher=watcher)
+                callback = stack.enter_context(TensorBoardCallback(Path(tensorboard), progress))
+            results = experiment.run(rerun=rerun, callback=callback)
     except KeyboardInterrupt:
         progress.console.print(
             f"Stopped. Finished runs are kept in {experiment.store}, others from their last checkpoint on; "
             "the same command goes on from there.",
         )
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    _print(replace(results, over=over), as_json)
+    _print(replace(results, baseline=baseline), as_json)
     raise typer.Exit(EXIT_RUN_FAILED if results.failures else EXIT_OK)
 
 
@@ -127,7 +127,7 @@ def table(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="Forgetting, transfer and the like instead")] = False,
-    over: Over = None,
+    baseline: Baseline = None,
     extension: Extension = None,
     store: StoreFile = None,
     as_json: Json = False,
@@ -143,7 +143,7 @@ def table(
     if metrics and not as_json:  # the JSON document holds the metrics of every run
         show_metrics(make_console(), results)
     else:
-        _print(replace(results, over=over), as_json)
+        _print(replace(results, baseline=baseline), as_json)
 
 
 @app.command()
@@ -183,7 +183,7 @@ def list_(
 ) -> None:
     """List benchmarks, and methods with their parameters."""
     console = make_console()
-    read_installed()
+    load_entry_points()
     folder = Path(data_dir) if data_dir else None
     shown = Table(texts("name", "data", "stream"), "Benchmarks")
     sharp = [b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning]
@@ -232,11 +232,9 @@ def _defaults(parameters: dict[str, Parameter]) -> str:
 def _tuning_left_out(results: Results) -> str:
     """How many runs of tuning there are, and how to see them, in words; nothing where there are none."""
     ended = [*(run.benchmark for run in results.runs), *(failure.benchmark for failure in results.failures)]
-    tuning_scores = [name for name in ended if BenchmarkId.parse(name).tuning]
-    names = " or ".join(map(shlex.quote, dict.fromkeys(tuning_scores)))
-    return (
-        f"runs of tuning are left out ({len(tuning_scores)}); to see them: gmed table {names}" if tuning_scores else ""
-    )
+    tuning_runs = [name for name in ended if BenchmarkId.parse(name).tuning]
+    names = " or ".join(map(shlex.quote, dict.fromkeys(tuning_runs)))
+    return f"runs of tuning are left out ({len(tuning_runs)}); to see them: gmed table {names}" if tuning_runs else ""
 
 
 def _print(results: Results, as_json: bool) -> None:

@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from gmed import engine
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.data import dataset as data
 from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
@@ -35,7 +35,7 @@ from gmed.paper.status import ArtifactStatus
 from gmed.paper.tables import Reproduction
 from gmed.results import Failure, Results
 from gmed.results.comparisons import Comparison, describe_levels
-from gmed.results.formatting import beside, duration, first_line, format_gain, p_value, spread
+from gmed.results.formatting import first_line, format_duration, format_gain, format_mean_std, format_number, format_p
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
@@ -101,7 +101,7 @@ def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
         bar.stop()
 
 
-class LiveProgress(Watcher):
+class LiveProgress(Callback):
     """A bar over all runs and the mean so far of every method; plain lines if the output is no terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -126,14 +126,14 @@ class LiveProgress(Watcher):
         self.wait_announced = False
         self.started = self.last_printed = time.monotonic()
 
-    def preparing(self, done: int, total: int | None) -> None:
+    def on_data_progress(self, done: int, total: int | None) -> None:
         """Show the progress of decoding images."""
         if self.decoding is None:
             bar = progress_bar("decoding images", MofNCompleteColumn())
             self.decoding = self.decoding_bar.enter_context(bar)
         self.decoding(done, total)
 
-    def start(self, todo: Sequence[RunSpec], kept: int) -> None:
+    def on_start(self, todo: Sequence[RunSpec], kept: int) -> None:
         """Start the bar over the runs to compute."""
         self.decoding_bar.close()
         if kept:
@@ -149,13 +149,13 @@ class LiveProgress(Watcher):
         else:
             self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}")
 
-    def waiting(self, runs: int) -> None:
+    def on_wait(self, runs: int) -> None:
         """Announce once that another sweep is computing the remaining runs."""
         if not self.wait_announced:
             self.console.print(f"another sweep is computing {_runs(runs)} of these; waiting for it")
         self.wait_announced = True
 
-    def event(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Record the progress or the end of a run."""
         if isinstance(event, engine.Progress):
             self.running[event.spec.key] = event.seen / event.total
@@ -168,7 +168,7 @@ class LiveProgress(Watcher):
                 self.console.print(f"failed: {event.spec}: {first_line(event.error)}")
         self._refresh()
 
-    def watched(self, spec: RunSpec) -> None:
+    def on_probe(self, spec: RunSpec) -> None:
         """Count a watched run, which leaves no result."""
         self.finished += 1
         self._refresh()
@@ -215,7 +215,7 @@ def show_results(console: Console, results: Results) -> None:
             paper_cells = (published_cell(row), difference_cell(row)) if compared else ()
             table.add(row.method, row.n, accuracy_cell(row), *paper_cells)
         console.print(render_table(table, boxed=True))
-        if any(row.missed for row in rows):
+        if any(row.is_outside_2se for row in rows):
             console.print("! more than two standard errors from the published mean")
         gains = [(row, row.gain) for row in rows if row.gain is not None]
         for row, gain in gains:
@@ -296,8 +296,8 @@ def show_reproduction(console: Console, reproduction: Reproduction) -> None:
             if row.cell.benchmark == benchmark:
                 paper, difference = row.cell.published, row.difference
                 interval = "" if math.isnan(difference.low) else f" [{difference.low:+.2f}, {difference.high:+.2f}]"
-                published = Cell(spread(paper.mean, paper.std), paper.mean, marks=paper.marks)
-                measured = spread(row.mean, row.std)
+                published = Cell(format_mean_std(paper.mean, paper.std), paper.mean, marks=paper.marks)
+                measured = format_mean_std(row.mean, row.std)
                 table.add(row.cell.method, row.n, measured, published, f"{difference.mean:+.2f}{interval}")
         console.print(render_table(table, boxed=True))
     if reproduction.rows:
@@ -309,7 +309,7 @@ def show_reproduction(console: Console, reproduction: Reproduction) -> None:
             f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
         )
     for c in reproduction.best:
-        console.print(f"The best edited method against the previous best, by {c.chosen}:")
+        console.print(f"The best edited method against the previous best, by {c.selected_by}:")
         _show_comparison(console, c, len(reproduction.best))
     if reproduction.best:
         level = "" if reproduction.quick else f"† p < {max(target.levels):g}; "
@@ -325,20 +325,20 @@ def _describe_intervals(reproduction: Reproduction) -> str:
     published = [row.cell.published for row in reproduction.rows]
     if all(number.std is None for number in published):
         return "the paper gives no standard deviations here: intervals are of our runs alone"
-    if any((number.where, number.quantity) == (reproduction.target.table, "runs") for number in quantities()):
+    if any((number.location, number.quantity) == (reproduction.target.table, "runs") for number in quantities()):
         return "intervals are of our runs and the paper's"
     counts = " or ".join(str(n) for n in sorted({number.n for number in published if number.n}))
     return f"the paper does not say over how many runs this table is; intervals take it to be {counts}"
 
 
 def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
-    console.print(f"{c.benchmark}: {c.method} over {c.rival}: {format_gain(c.gain, c.marks)}")
+    console.print(f"{c.benchmark}: {c.method} over {c.baseline}: {format_gain(c.gain, c.marks)}")
     if c.published_gain is not None:
         p_text = "" if c.published_p is None else f", p = {c.published_p:g}"
         console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{p_text}")
     if not math.isnan(c.gain.p):
         console.print(
-            f"  permutation test p {p_value(c.permutation)}; p {p_value(c.corrected)} corrected for "
+            f"  permutation test p {format_p(c.permutation_p)}; p {format_p(c.corrected_p)} corrected for "
             + (f"the {comparisons} shown" if comparisons > 1 else "1 comparison")
         )
 
@@ -351,8 +351,8 @@ def show_artifact(console: Console, result: ArtifactResult | Reproduction) -> No
     if result.table is not None:
         show_reproduction(console, result.table)
     else:
-        study = result.study
-        console.print(f"{study.where}: {study.title}.{' ' + QUICK_WARNING if result.quick else ''}")
+        artifact = result.artifact
+        console.print(f"{artifact.location}: {artifact.title}.{' ' + QUICK_WARNING if result.quick else ''}")
     if result.numbers:
         _show_numbers(console, result)
     for c in result.comparisons:
@@ -374,8 +374,8 @@ def show_artifact(console: Console, result: ArtifactResult | Reproduction) -> No
 def _show_numbers(console: Console, result: ArtifactResult) -> None:
     table = Table([*texts("benchmark", "quantity"), *numbers("n", "ours", "paper")])
     for number in result.numbers:
-        paper = MISSING if number.published is None else beside(number.published, number.published_std)
-        table.add(number.benchmark, number.quantity, number.n, beside(number.mean, number.std), paper)
+        paper = MISSING if number.published is None else format_number(number.published, number.published_std)
+        table.add(number.benchmark, number.quantity, number.n, format_number(number.mean, number.std), paper)
     console.print(render_table(table, boxed=True))
     for number in result.numbers:
         if (difference := number.difference) is not None and difference.low < difference.high:
@@ -390,18 +390,18 @@ def show_artifact_status(console: Console, statuses: Sequence[ArtifactStatus]) -
     headings = texts("target\n  in the paper", "shows\n  data sets"), numbers("runs stored\nseeds", "time\nleft")
     table = Table([*headings[0], *headings[1]])
     for status in statuses:
-        study = status.study
+        artifact = status.artifact
         datasets = " ".join(name if available else f"{name}*" for name, available in status.data.items())
-        stored = f"{status.stored if status.kept else '-'}/{status.needed}"
+        stored = f"{status.stored if status.cached else '-'}/{status.needed}"
         stored += f"\n{' to '.join(map(str, sorted(set(status.seeds))))}"
-        first, second = f"{study.name}\n  {study.where.split(',')[0]}", f"{study.title}\n  {datasets}"
+        first, second = f"{artifact.name}\n  {artifact.location.split(',')[0]}", f"{artifact.title}\n  {datasets}"
         table.add(first, second, stored, _time_left(status))
     console.print(render_table(table, gap=1))
     notes = {
         "* not here; gmed data says how to get it. Time is of what can be run here.": any(
             not available for status in statuses for available in status.data.values()
         ),
-        "- run anew every time, and not stored.": not all(status.kept for status in statuses),
+        "- run anew every time, and not stored.": not all(status.cached for status in statuses),
         "? not known, + and more that is not known.": any(status.unknown for status in statuses),
         "gmed reproduce TARGET computes what is left, --quick a small version.": True,
     }
@@ -411,7 +411,7 @@ def show_artifact_status(console: Console, statuses: Sequence[ArtifactStatus]) -
 
 
 def _time_left(status: ArtifactStatus) -> str:
-    known = duration(status.seconds) if status.seconds else ""
+    known = format_duration(status.seconds) if status.seconds else ""
     if status.unknown:
         return f"{known}+" if known else "?"
     return known or ("none here" if status.elsewhere else "none")

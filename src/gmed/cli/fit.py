@@ -22,10 +22,10 @@ from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import Drop
 from gmed.errors import DataError, UsageError
 from gmed.io.files import atomic_write, check_output_path, csv_cell
-from gmed.online import Settings
-from gmed.online.table_fit import Learned, TableFit, fit_table, predict_table
+from gmed.online import ClassifierConfig
+from gmed.online.table_fit import FitProgress, TableFit, fit_table, predict_table
 
-DEFAULTS = Settings()
+DEFAULTS = ClassifierConfig()
 
 
 def register_fit(app: typer.Typer) -> None:
@@ -71,7 +71,7 @@ def fit(
         label=label,
         model=Path(out),
         drop=tuple(drop or ()),
-        settings=Settings(**chosen),  # type: ignore[arg-type]
+        settings=ClassifierConfig(**chosen),  # type: ignore[arg-type]
         seed=seed or 0,
         start=None if start is None else Path(start),
     )
@@ -87,10 +87,10 @@ def fit(
     if not learned.finished:
         console.print(f"Stopped after row {learned.rows:,}. The same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED)
-    classes = len(learned.classifier.labels.met)
+    classes = len(learned.classifier.labels.classes_by_output)
     console.print(
-        f"{learned.rows:,} rows, {classes} classes; {learned.right / learned.rows:.1%} were right before they were "
-        f"learned from. The model is in {job.model.resolve()}",
+        f"{learned.rows:,} rows, {classes} classes; {learned.num_correct / learned.rows:.1%} were predicted correctly "
+        f"before they were learned from. The model is in {job.model.resolve()}",
         soft_wrap=True,
     )
 
@@ -148,10 +148,12 @@ class _ProgressPrinter:
     def __init__(self) -> None:
         self.console, self.last_printed = make_console(stderr=True), time.monotonic()
 
-    def __call__(self, learned: Learned) -> None:
+    def __call__(self, learned: FitProgress) -> None:
         if not self.console.is_terminal and time.monotonic() - self.last_printed > 10:
             self.last_printed = time.monotonic()
-            self.console.print(f"  {learned.rows:,} rows, {learned.right / learned.rows:.1%} right before learning")
+            self.console.print(
+                f"  {learned.rows:,} rows, {learned.num_correct / learned.rows:.1%} right before learning"
+            )
 
 
 @contextmanager

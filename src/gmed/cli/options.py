@@ -88,4 +88,4 @@ Label = _option("label")
 Drop = _option("drop")
 Model = _option("model")
 
-Over = Annotated[str | None, typer.Option(help="Method to show gains over [each without its last part]")]
+Baseline = Annotated[str | None, typer.Option(help="Method to show gains over [each without its last part]")]

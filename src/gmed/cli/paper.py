@@ -47,7 +47,7 @@ def _reproduce(
     columns = [name.strip() for name in (benchmarks or "").split(",") if name.strip()]
     if quick and seeds:
         raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
-    study = get_artifact(target)
+    artifact = get_artifact(target)
     console, displays = make_console(stderr=True), list[LiveProgress]()
 
     def watch() -> LiveProgress:
@@ -56,11 +56,11 @@ def _reproduce(
         return displays[-1]
 
     try:
-        result = study.run(Request(columns, seeds, quick, Path(out), watch, run_options))
+        result = artifact.run(Request(columns, seeds, quick, Path(out), watch, run_options))
     except KeyboardInterrupt:
         _close_all(displays)
         resume_hint = f"What is finished is kept in {run_options['store']}; the same command goes on from there."
-        console.print(f"Stopped. {resume_hint if study.stored else 'Nothing of it is kept.'}")
+        console.print(f"Stopped. {resume_hint if artifact.cached else 'Nothing of it is kept.'}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         _close_all(displays)

@@ -69,7 +69,7 @@ def rm(
 ) -> None:
     """Remove runs from the store; they are computed again when they are asked for."""
     with Store(_require_store(store)) as run_store:
-        benchmark, *others = run_store.benchmarks_named(benchmark)
+        benchmark, *others = run_store.matching_benchmarks(benchmark)
         if others:
             raise UsageError(f"which of these? {', '.join(map(repr, (benchmark, *others)))}")
         names = [resolve(get_benchmark(benchmark), method).name for method in methods or []]

@@ -33,15 +33,15 @@ def _tune(
     progress = LiveProgress(make_console(stderr=True))
     try:
         with progress:
-            tuned = tune(benchmark, method, seeds=seeds, store=path, watcher=progress, **options)
+            tuned = tune(benchmark, method, seeds=seeds, store=path, callback=progress, **options)
     except KeyboardInterrupt:
         progress.console.print(f"Stopped. What was tried is kept in {path}; the same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
-        tuning_scores = [{**dict(zip(tuned.parameters, p, strict=True)), "score": s} for p, s in tuned.scores.items()]
+        tried = [{**dict(zip(tuned.parameters, p, strict=True)), "score": s} for p, s in tuned.scores.items()]
         print(
             json.dumps(
-                {"benchmark": tuned.benchmark, "method": method, "chosen": tuned.chosen, "tried": tuning_scores},
+                {"benchmark": tuned.benchmark, "method": method, "chosen": tuned.chosen, "tried": tried},
                 indent=2,
             )
         )

@@ -22,7 +22,7 @@ from gmed.cli.options import StoreFile
 from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.results import Store
-from gmed.results.formatting import duration, first_line
+from gmed.results.formatting import first_line, format_duration
 from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, estimate_remaining
 from gmed.results.store import Timing
 from gmed.results.tables import MISSING, Table, numbers, texts
@@ -75,8 +75,8 @@ def view(sweeps: Sequence[SweepStatus], timings: Sequence[Timing]) -> Group:
 def _sweep_parts(sweep: SweepStatus, timings: Sequence[Timing]) -> list[RenderableType]:
     ended, left = sum(run.ended for run in sweep.runs), estimate_remaining(sweep, timings)
     elapsed = max(0.0, time.time() - sweep.began)
-    remaining = "" if left is None else f", about {duration(left)} left, ends {ending(left)}"
-    headline = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {duration(elapsed)}{remaining}")
+    remaining = "" if left is None else f", about {format_duration(left)} left, ends {ending(left)}"
+    headline = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {format_duration(elapsed)}{remaining}")
     failed = [(run, first_line(run.error)) for run in sweep.runs if run.error is not None]
     parts: list[RenderableType] = [headline]
     if running := [run for run in sweep.runs if not run.ended and run.done > 0]:

@@ -83,8 +83,8 @@ class Edit(ABC):
 
         Parameters
         ----------
-        x_m, y_m, age
+        x_m, y_m, edit_count
             Examples drawn from memory, and how often each was edited before.
-        moment
+        context
             What else the edit may know.
         """

@@ -162,7 +162,7 @@ def edit_examples(
         The step size of the look-ahead; with plain SGD, the learning rate.
     alpha, beta, gamma, steps, clamp
         As in :class:`GMED`.
-    age
+    edit_count
         How often each example was edited before; needed only with gamma < 1. By default 0 for all.
     loss
         Mean loss of a batch from ``(output, target)``.
@@ -204,7 +204,7 @@ def edit_examples(
         edit_count = torch.zeros(len(x_mem), dtype=torch.int64, device=x_mem.device)
     elif not isinstance(edit_count, Tensor) or edit_count.shape != (len(x_mem),) or (edit_count < 0).any():
         given = tuple(edit_count.shape) if isinstance(edit_count, Tensor) else type(edit_count).__name__
-        raise InputError(f"age must be a tensor of one number from 0 on per example: {given} for {len(x_mem)}")
+        raise InputError(f"edit_count must be a tensor of one number from 0 on per example: {given} for {len(x_mem)}")
     size = len(x_mem) if batch_size is None else check_int("batch_size", batch_size)
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model must be a torch.nn.Module, not {type(model).__name__}")

@@ -68,7 +68,7 @@ def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
     """
     alike: dict[tuple[str, str], list[RunSpec]] = {}
     for spec in specs:
-        alike.setdefault((spec.benchmark.name, spec.method.shape), []).append(spec)
+        alike.setdefault((spec.benchmark.name, spec.method.graph_signature), []).append(spec)
     groups: list[Group] = []
     for same in alike.values():
         size = MAX_GROUP_SIZE if same[0].is_capturable() else 1

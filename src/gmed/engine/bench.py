@@ -237,13 +237,13 @@ def _stage_times(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: t
 
 def _random_stream(benchmark: Benchmark, steps: Sequence[int], where: torch.device) -> Stream:
     """Return a stream of as many batches as the last of ``steps`` says; tasks end after each of them."""
-    make_rng = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     ends = tuple(step * benchmark.batch_size for step in steps)
     count = ends[-1]
     own = benchmark.id.custom_data
     shape, classes = (own.shape, own.classes) if own else (SHAPES[benchmark.data], 10)
-    x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=make_rng)
-    return Stream(x, torch.randint(classes, (count,), generator=make_rng), (), ends, classes).to(where)
+    x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
+    return Stream(x, torch.randint(classes, (count,), generator=generator), (), ends, classes).to(where)
 
 
 def _wait(where: torch.device) -> None:

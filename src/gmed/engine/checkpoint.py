@@ -19,7 +19,7 @@ from gmed.engine.spec import RunSpec
 from gmed.errors import GmedWarning, UsageError
 from gmed.io.files import read_bytes, remove_stale_files, write_bytes
 from gmed.io.records import OMITTED, Amount, Count, RecordError, Share, decode, encode
-from gmed.io.state import FORMAT, checksum, read_labels
+from gmed.io.state import FORMAT, checksum, read_metadata
 
 
 class PassCounts(TypedDict):
@@ -232,7 +232,7 @@ def _decoded(spec: RunSpec, content: bytes) -> Checkpoint | None:
 def read_run_name(path: Path) -> tuple[str, str] | None:
     """The benchmark and method of the run a checkpoint is of, if it is one."""
     try:
-        labels = read_labels(path)
+        labels = read_metadata(path)
         return labels["benchmark"], labels["method"]
     except (UsageError, KeyError):
         return None

@@ -23,7 +23,7 @@ from gmed.data import Dataset
 from gmed.engine.grammar import parse_component
 from gmed.errors import GmedError, UsageError
 from gmed.io.state import checksum
-from gmed.io.user_code import Source, file_source, have, read_module, source_of, sources_of
+from gmed.io.user_code import UserModule, ensure_loaded, read_module, read_user_module, user_module_of, user_modules_of
 from gmed.learners import FineTune
 from gmed.rng import seeded_torch
 from gmed.streams import to_float
@@ -40,7 +40,7 @@ class _Maker:
     """What makes a model that was given in this process, and its source; a module that was given has none."""
 
     make: Callable[..., Any]
-    source: Source | None
+    source: UserModule | None
 
 
 _MAKERS: dict[ModelRef, _Maker] = {}
@@ -60,7 +60,7 @@ class ModelRef:
     Examples
     --------
     >>> model = ModelRef.from_user("torch.nn:Linear(in_features=2,out_features=3)")
-    >>> model(), ModelRef.parse(model.on("split-mnist")) == ("split-mnist", model)
+    >>> model(), ModelRef.parse(model.qualify("split-mnist")) == ("split-mnist", model)
     (Linear(in_features=2, out_features=3, bias=True), True)
     """
 
@@ -80,7 +80,7 @@ class ModelRef:
                 "a model of your own is given as a module, as a function or class at the top level of a file, or as "
                 f"where that is, 'net.py:small'; not as {model!r}"
             )
-        source = source_of(model)
+        source = user_module_of(model)
         where = source.module if "." in source.module else source.name
         return cls._known(f"{where}:{name}", source.digest, _Maker(model, source))
 
@@ -91,18 +91,18 @@ class ModelRef:
             raise UsageError(f"model {text!r}: write it as net.py:small or package.module:factory")
         part = parse_component(what, text)
         if where.endswith(".py"):
-            source = file_source(where)
-            module, where = have(source), source.name
+            source = read_user_module(where)
+            module, where = ensure_loaded(source), source.name
         else:
             module = _package_module(where, text)
-            source = source_of(module)
+            source = user_module_of(module)
         factory = _factory(module, part.name, source, text)
         return cls._known(f"{where}:{part}", source.digest, _Maker(partial(factory, **part.parameters), source))
 
     @classmethod
     def _object(cls, model: nn.Module) -> ModelRef:
         kinds = {type(part) for part in model.modules()}
-        texts = sorted({source.digest for source in sources_of(kinds)})
+        texts = sorted({source.digest for source in user_modules_of(kinds)})
         weights = checksum(model.state_dict(), {"made of": repr(model), "sources": ",".join(texts)})
         kept = copy.deepcopy(model)
         return cls._known(type(model).__qualname__, weights[:12], _Maker(partial(copy.deepcopy, kept), None))
@@ -160,7 +160,7 @@ class ModelRef:
         """
         return ":" in self.reference
 
-    def source(self) -> Source:
+    def source(self) -> UserModule:
         """What makes it, where somebody has given that here."""
         source = self._maker().source
         if source is None:
@@ -182,12 +182,12 @@ class SentModel:
     """A model that one process was given, for another that computes for it."""
 
     reference: str
-    source: Source
+    source: UserModule
 
     def load(self) -> ModelRef:
         """Return the model, which can then be made in this process."""
         part = parse_component(_where_and_what(self.reference)[1], self.reference)
-        factory = _attribute(have(self.source), part.name)
+        factory = _attribute(ensure_loaded(self.source), part.name)
         if not callable(factory):
             raise UsageError(f"{self.source.file} has nothing called {part.name} that could make a model")
         maker = _Maker(partial(factory, **part.parameters), self.source)
@@ -223,7 +223,7 @@ def _package_module(name: str, text: str) -> ModuleType:
         raise UsageError(f"{error}. A file is written with its ending: {name.replace('.', '/')}.py:...") from error
 
 
-def _factory(module: ModuleType, path: str, source: Source, text: str) -> Callable[..., Any]:
+def _factory(module: ModuleType, path: str, source: UserModule, text: str) -> Callable[..., Any]:
     """A class of modules, or a function that is defined in the file or package that somebody points at.
 
     A file or package can name much that is not its own, such as ``os``: calling that is never meant.

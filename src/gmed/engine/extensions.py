@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gmed import registry
 from gmed.errors import UsageError
-from gmed.io.user_code import Source, file_source, have, run
+from gmed.io.user_code import UserModule, ensure_loaded, exec_module, read_user_module
 from gmed.registry import REGISTERED, REPLACEABLE, names_from
 
 
@@ -22,9 +22,9 @@ def load_extension(path: str | Path) -> tuple[str, ...]:
     Loaded again it is as it was, unless its text has changed: then the new parts take the place of the old.
     """
     with _all_or_nothing():
-        source = file_source(path)
+        source = read_user_module(path)
         if not names_from(source):
-            run(source)
+            exec_module(source)
         if not names_from(source):
             raise UsageError(f"{path}: registers nothing; put @gmed.register('my-edit') above the class it is about")
         registry.unregister(known for known in REGISTERED.values() if known.file == source.file and known != source)
@@ -32,7 +32,7 @@ def load_extension(path: str | Path) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def ensure_all_loaded(sources: tuple[Source, ...]) -> None:
+def ensure_all_loaded(sources: tuple[UserModule, ...]) -> None:
     """Have these parts of somebody's own in this process, whoever had their names before.
 
     For processes that compute for others, now with one file and now with another.
@@ -45,9 +45,9 @@ def ensure_all_loaded(sources: tuple[Source, ...]) -> None:
         try:
             for source in sources:
                 if source.folder is None:
-                    run(source)
+                    exec_module(source)
                 else:
-                    have(source)
+                    ensure_loaded(source)
         finally:
             REPLACEABLE.clear()
         for name, known in names.items():

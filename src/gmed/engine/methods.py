@@ -22,7 +22,7 @@ from gmed import registry
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.grammar import Component, format_value, parse_component
 from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
-from gmed.io.user_code import Source, read_installed, sources_of
+from gmed.io.user_code import UserModule, load_entry_points, user_modules_of
 from gmed.learners import Learner
 from gmed.memory import Memory
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, TABLES, Entry, defaults_for, hyperparameters, part_id
@@ -101,7 +101,7 @@ class Method:
         return [(kind, part) for kind, part in parts.items() if part is not None]
 
     @property
-    def shape(self) -> str:
+    def graph_signature(self) -> str:
         """Its parts and their parameters but for real numbers, which change what a step computes, not what it is made
         of: methods of one shape can advance together.
 
@@ -124,9 +124,9 @@ class Method:
             versions[source.name] = "+".join(filter(None, (str(versions.get(source.name, "")), source.digest)))
         return versions
 
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[UserModule, ...]:
         """What of somebody's own computes this method."""
-        return sources_of(self._classes())
+        return user_modules_of(self._classes())
 
     def _classes(self) -> list[type]:
         usual = METHODS[self.base.name].memory
@@ -214,7 +214,7 @@ def _kind(name: str) -> str | None:
         for kind in ("method", *_KINDS):
             if name in TABLES[kind]:
                 return kind
-        read_installed()
+        load_entry_points()
     return None
 
 

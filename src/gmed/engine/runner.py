@@ -73,14 +73,14 @@ class Interrupted(KeyboardInterrupt):
         self.outcomes_so_far = dict(outcomes_so_far or {})
 
 
-def run_one(spec: RunSpec, terms: ExecutionConfig = DEFAULT_CONFIG) -> RunResult:
+def run_one(spec: RunSpec, config: ExecutionConfig = DEFAULT_CONFIG) -> RunResult:
     """Compute one run in this process.
 
     >>> result = run_one(RunSpec.make("split-mnist", "finetune", seed=0), ExecutionConfig(device="cpu"))
     >>> [len(row) for row in result.accuracy], result.steps
     ([5, 5, 5, 5, 5], 500)
     """
-    (outcome,) = run_group([spec], terms)
+    (outcome,) = run_group([spec], config)
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
@@ -88,7 +88,7 @@ def run_one(spec: RunSpec, terms: ExecutionConfig = DEFAULT_CONFIG) -> RunResult
 
 def run_group(
     specs: Sequence[RunSpec],
-    terms: ExecutionConfig,
+    config: ExecutionConfig,
     on_progress: OnProgress = lambda seen, total: None,
     stopping: Callable[[], bool] = lambda: False,
     on_evaluated: OnEvaluated = _noop,
@@ -110,28 +110,28 @@ def run_group(
     [0, 1]
     """
     tune_malloc()
-    checkpoints_found = {spec.key: _load_checkpoint(spec, terms) for spec in specs}
+    checkpoints_found = {spec.key: _load_checkpoint(spec, config) for spec in specs}
     outcomes: dict[str, Outcome] = {}
-    for part in _split_by_memory(_group_by_progress(specs, checkpoints_found), terms):
+    for part in _split_by_memory(_group_by_progress(specs, checkpoints_found), config):
         try:
             checkpoints = [checkpoints_found[spec.key] for spec in part]
-            found = _run_or_split(part, checkpoints, terms, on_progress, stopping, on_evaluated)
+            found = _run_or_split(part, checkpoints, config, on_progress, stopping, on_evaluated)
         except Interrupted as stopped:
             raise Interrupted(outcomes | stopped.outcomes_so_far) from None
         outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
     return [outcomes[spec.key] for spec in specs]
 
 
-def _load_checkpoint(spec: RunSpec, terms: ExecutionConfig) -> Checkpoint | None:
+def _load_checkpoint(spec: RunSpec, config: ExecutionConfig) -> Checkpoint | None:
     """The run's checkpoint, if there is one that has counted all that the run is to count."""
-    checkpoint = terms.checkpoints.load(spec) if terms.checkpoints else None
-    return None if checkpoint and terms.prequential and checkpoint.right is None else checkpoint
+    checkpoint = config.checkpoints.load(spec) if config.checkpoints else None
+    return None if checkpoint and config.prequential and checkpoint.right is None else checkpoint
 
 
 def _run_or_split(
     specs: Sequence[RunSpec],
     checkpoints_found: Sequence[Checkpoint | None],
-    terms: ExecutionConfig,
+    config: ExecutionConfig,
     on_progress: OnProgress,
     stopping: Callable[[], bool],
     on_evaluated: OnEvaluated,
@@ -140,8 +140,8 @@ def _run_or_split(
     error for all it happened to.
     """
     try:
-        with _default_dtype(torch.float32), _deterministic_cudnn(terms.deterministic):
-            return _GroupRunner(specs, checkpoints_found, terms).run(on_progress, stopping, on_evaluated)
+        with _default_dtype(torch.float32), _deterministic_cudnn(config.deterministic):
+            return _GroupRunner(specs, checkpoints_found, config).run(on_progress, stopping, on_evaluated)
     except Exception as error:
         of_one_method = len({spec.method.name for spec in specs}) == 1
         if len(specs) == 1 or (of_one_method and not _out_of_memory(error)):
@@ -152,7 +152,7 @@ def _run_or_split(
     return [
         outcome
         for part in (slice(None, half), slice(half, None))
-        for outcome in _run_or_split(specs[part], checkpoints_found[part], terms, on_progress, stopping, on_evaluated)
+        for outcome in _run_or_split(specs[part], checkpoints_found[part], config, on_progress, stopping, on_evaluated)
     ]
 
 
@@ -164,13 +164,13 @@ class _GroupRunner:
     """Runs that advance together, from where their checkpoints left them: one on its own, or several on a GPU."""
 
     def __init__(
-        self, specs: Sequence[RunSpec], checkpoints_found: Sequence[Checkpoint | None], terms: ExecutionConfig
+        self, specs: Sequence[RunSpec], checkpoints_found: Sequence[Checkpoint | None], config: ExecutionConfig
     ) -> None:
-        self.specs, self.terms = specs, terms
-        self.device = resolve_device(terms.device)
+        self.specs, self.config = specs, config
+        self.device = resolve_device(config.device)
         self.clock = StageTimer()
         with self.clock("data"):
-            self.streams = [make_stream(spec, self.device, terms.data_dir) for spec in specs]
+            self.streams = [make_stream(spec, self.device, config.data_dir) for spec in specs]
         self.learners = [make_learner(spec, self.device) for spec in specs]
         self.accuracy: list[list[list[float]]] = [[] for _ in specs]
         self.memory: list[list[list[int]] | None] = [
@@ -178,7 +178,7 @@ class _GroupRunner:
         ]
         self.seen = 0
         self.resumed_at: list[int] = []
-        self.counts = [Counts(PassCounter(), _zero(self.device) if terms.prequential else None) for _ in specs]
+        self.counts = [Counts(PassCounter(), _zero(self.device) if config.prequential else None) for _ in specs]
         self.failures: dict[int, GmedError] = {}
         self.group = None
         if self.device.type in GROUPED_ON and all(learner.is_capturable() for learner in self.learners):
@@ -204,8 +204,8 @@ class _GroupRunner:
         try:
             self.learners[replica].load_state_dict(checkpoint.state)
         except (GmedError, KeyError, RuntimeError) as error:
-            assert self.terms.checkpoints is not None
-            self.terms.checkpoints.discard(spec)
+            assert self.config.checkpoints is not None
+            self.config.checkpoints.discard(spec)
             raise UsageError(f"{spec}: its checkpoint did not fit and was discarded; run it again ({error})") from error
         self.accuracy[replica], self.memory[replica] = checkpoint.accuracy, checkpoint.memory
         counts = self.counts[replica]
@@ -254,7 +254,7 @@ class _GroupRunner:
         return sound
 
     def _checkpoint_if_due(self, stopping: bool) -> None:
-        checkpoints = self.terms.checkpoints
+        checkpoints = self.config.checkpoints
         if checkpoints is not None and (stopping or checkpoints.is_due()):
             start = time.perf_counter()
             with self.clock("checkpoints"):
@@ -275,7 +275,7 @@ class _GroupRunner:
         if self.device.type == "cuda":
             conditions["replicas"] = str(len(self.specs))
             conditions["steps"] = "CUDA graph" if self.group is not None and self.group.captured else "step by step"
-            conditions["kernels"] = "deterministic" if self.terms.deterministic else "fastest"
+            conditions["kernels"] = "deterministic" if self.config.deterministic else "fastest"
         if correct is not None:
             conditions["prequential"] = BY_PREDICT
         if self.resumed_at:
@@ -327,15 +327,15 @@ def _group_by_progress(
     return list(parts.values())
 
 
-def _split_by_memory(parts: list[list[RunSpec]], terms: ExecutionConfig) -> Iterator[list[RunSpec]]:
+def _split_by_memory(parts: list[list[RunSpec]], config: ExecutionConfig) -> Iterator[list[RunSpec]]:
     """The same runs in parts that can be computed at a time: on a GPU as many as there is room for, else one by one."""
-    device = resolve_device(terms.device)
+    device = resolve_device(config.device)
     for part in parts:
         size = 1
         if len(part) > 1 and device.type in GROUPED_ON and part[0].is_capturable():
             size, free = len(part), free_bytes(device)
             if free is not None:
-                stream = get_stream(part[0].benchmark.name, part[0].seed, terms.data_dir, device)
+                stream = get_stream(part[0].benchmark.name, part[0].seed, config.data_dir, device)
                 size = max_group_size(part[0], stream, free)
         yield from (part[at : at + size] for at in range(0, len(part), size))
 

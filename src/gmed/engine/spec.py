@@ -9,7 +9,7 @@ from typing import Any
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.custom_model import ModelRef
 from gmed.engine.methods import Method, read_method, resolve
-from gmed.io.user_code import Source
+from gmed.io.user_code import UserModule
 
 ENGINE_VERSION = 1
 """Raised whenever results change by what has no version of its own: look-ahead, retrieval, iid order, evaluation."""
@@ -84,7 +84,7 @@ class RunSpec:
         vars(other)["_parts"] = self._parts
         return other
 
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[UserModule, ...]:
         """What of somebody's own computes it; who computes it elsewhere must have that too."""
         model = self.benchmark.model
         made_by = (model.source(),) if isinstance(model, ModelRef) and not model.is_instance else ()

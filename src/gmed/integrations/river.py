@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from gmed.errors import GmedError, InputError, UsageError, check_int
 from gmed.learners._locking import Lock, alone, exclusive
-from gmed.online import Labels, OnlineClassifier, RunningScaler, Settings
+from gmed.online import ClassifierConfig, LabelEncoder, OnlineClassifier, RunningScaler
 from gmed.online.scaling import LARGEST
 
 try:
@@ -39,7 +39,7 @@ class GMEDClassifier(base.Classifier):
     Parameters
     ----------
     settings
-        How it learns: memory, edit, learning rate ...; by default :class:`gmed.online.Settings`.
+        How it learns: memory, edit, learning rate ...; by default :class:`gmed.online.ClassifierConfig`.
     buffer
         How many examples are collected for a step.
     seed
@@ -56,7 +56,7 @@ class GMEDClassifier(base.Classifier):
     True
     """
 
-    def __init__(self, settings: Settings | None = None, buffer: int = 10, seed: int = 0) -> None:
+    def __init__(self, settings: ClassifierConfig | None = None, buffer: int = 10, seed: int = 0) -> None:
         self.settings = settings
         self.buffer = check_int("buffer", buffer)
         self.seed = check_int("seed", seed, minimum=0)
@@ -78,7 +78,7 @@ class GMEDClassifier(base.Classifier):
             self._classifier.labels.extended(_labels([y]))
         else:
             known = [label for _, label in self._waiting]
-            Labels.of(_labels(known or [y])).extended(_labels([y]))
+            LabelEncoder.from_labels(_labels(known or [y])).extended(_labels([y]))
         self._learn(features, [*self._waiting, (row, y)], self.buffer)
 
     @exclusive
@@ -91,7 +91,7 @@ class GMEDClassifier(base.Classifier):
         classifier = self._classifier
         if len(waiting) >= least:
             if classifier is None:
-                classifier = OnlineClassifier(self.settings or Settings(), len(features), self.seed)
+                classifier = OnlineClassifier(self.settings or ClassifierConfig(), len(features), self.seed)
                 classifier.feature_names = [str(name) for name in features]
             x = self._filled(np.array([row for row, _ in waiting], dtype=np.float64))
             try:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
 from gmed.errors import UsageError, check_int
-from gmed.online import OnlineClassifier, Settings
+from gmed.online import ClassifierConfig, OnlineClassifier
 from gmed.online.config import Model
 
 try:
@@ -149,7 +149,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (rows, features)
             Finite numbers; an array or a frame.
         y : array-like of shape (rows,)
-            Words, whole numbers or truth values. Labels never met before are new classes.
+            Words, whole numbers or truth values. LabelEncoder never met before are new classes.
         classes : array-like, optional
             Classes to tell apart from now on, if more than those of ``y`` are known; never needed.
 
@@ -237,8 +237,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier.feature_names = _names(getattr(self, "feature_names_in_", None))
         return classifier
 
-    def _settings(self) -> Settings:
-        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
+    def _settings(self) -> ClassifierConfig:
+        return ClassifierConfig(**{field.name: getattr(self, field.name) for field in fields(ClassifierConfig)})
 
     def _check_unchanged(self) -> None:
         for name, learned in vars(self._classifier.settings).items():
@@ -329,7 +329,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The estimator's ``model``, if it was one of your own.
         """
         classifier, texts = OnlineClassifier.load(path, model)
-        settings = {field.name: getattr(classifier.settings, field.name) for field in fields(Settings)}
+        settings = {field.name: getattr(classifier.settings, field.name) for field in fields(ClassifierConfig)}
         try:
             estimator = cls(**settings, **json.loads(texts.get("parameters", '{"random_state": 0}')))
             names = json.loads(texts.get("feature_names", "null"))

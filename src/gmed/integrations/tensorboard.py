@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.deprecated import old_names
 from gmed.engine import Evaluated, Event, Finished, RunResult, RunSpec
 from gmed.errors import UsageError
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-class TensorBoardCallback(Watcher):
+class TensorBoardCallback(Callback):
     """Writes the accuracies of every run as they are found, a folder for each: benchmark/method/seed.
 
-    Tells another watcher everything as well.
+    Tells another callback everything as well.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class TensorBoardCallback(Watcher):
         Who else is told.
     """
 
-    def __init__(self, folder: Path, other: Watcher) -> None:
+    def __init__(self, folder: Path, other: Callback) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -50,21 +50,21 @@ class TensorBoardCallback(Watcher):
         self.writers: dict[str, SummaryWriter] = {}
         self.points: dict[str, int] = {}
 
-    def preparing(self, done: int, total: int | None) -> None:
-        self.other.preparing(done, total)
+    def on_data_progress(self, done: int, total: int | None) -> None:
+        self.other.on_data_progress(done, total)
 
-    def start(self, todo: Sequence[RunSpec], kept: int) -> None:
-        self.other.start(todo, kept)
+    def on_start(self, todo: Sequence[RunSpec], kept: int) -> None:
+        self.other.on_start(todo, kept)
 
-    def waiting(self, runs: int) -> None:
-        self.other.waiting(runs)
+    def on_wait(self, runs: int) -> None:
+        self.other.on_wait(runs)
 
-    def event(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, Evaluated):
             self._write(event.spec, event.seen, event.accuracy)
         elif isinstance(event, Finished):
             self._finish(event.spec, event.result)
-        self.other.event(event)
+        self.other.on_event(event)
 
     def _finish(self, spec: RunSpec, result: RunResult) -> None:
         """What was not told on the way, as of a run on a cluster, and what is known at the end."""
@@ -89,7 +89,7 @@ class TensorBoardCallback(Watcher):
     def _writer(self, spec: RunSpec) -> SummaryWriter:
         if spec.key not in self.writers:
             parts = (spec.benchmark.name, spec.method.name, f"seed {spec.seed}")
-            self.writers[spec.key] = self.make(str(self.folder.joinpath(*map(plain, parts))))
+            self.writers[spec.key] = self.make(str(self.folder.joinpath(*map(safe_dirname, parts))))
         return self.writers[spec.key]
 
     def __enter__(self) -> TensorBoardCallback:
@@ -102,10 +102,10 @@ class TensorBoardCallback(Watcher):
             writer.close()
 
 
-def plain(name: str) -> str:
+def safe_dirname(name: str) -> str:
     """A name that can be that of a folder everywhere.
 
-    >>> plain("er+gmed(alpha=1.0)"), plain("a/b:c")
+    >>> safe_dirname("er+gmed(alpha=1.0)"), safe_dirname("a/b:c")
     ('er+gmed(alpha=1.0)', 'a_b_c')
     """
     return re.sub(r'[/\\:*?"<>|]', "_", name)

@@ -1,4 +1,4 @@
-"""Named tensors in a file: safetensors, written whole or not at all, read without running code."""
+"""State files: named tensors and metadata as safetensors, written atomically and read without executing code."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from gmed.errors import UsageError
 from gmed.io.files import read_bytes, write_bytes
 
 FORMAT = "gmed-state/2"
-"""What is written: always with a checksum."""
+"""The format that is written, always with a checksum."""
+
 FIRST_FORMAT = "gmed-state/1"
-"""With a checksum too, but for files of the first versions, which had no other labels than these."""
+"""The first format, in which a file with no other metadata than :data:`FIRST_METADATA` may lack the checksum."""
+
 FIRST_METADATA = {"format", "learner", "run", "name", "benchmark", "method", "progress"}
 
 
-def write_state(path: Path, state: dict[str, Tensor], labels: dict[str, str]) -> None:
-    """Write a file of them, whole or not at all."""
+def write_state(path: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write tensors and metadata to a file atomically."""
     state = {name: tensor.contiguous() for name, tensor in state.items()}
-    labels = {"format": FORMAT, **labels}
-    write_bytes(path, save(state, {**labels, "checksum": checksum(state, labels)}))
+    metadata = {"format": FORMAT, **metadata}
+    write_bytes(path, save(state, {**metadata, "checksum": checksum(state, metadata)}))
 
 
-def checksum(state: Mapping[str, Tensor], labels: Mapping[str, str]) -> str:
-    """The SHA-256 of everything that a file tells."""
-    digest = hashlib.sha256(json.dumps(labels, sort_keys=True).encode())
+def checksum(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 of tensors and metadata."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(state):
         tensor = state[name].detach().cpu()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -43,31 +45,31 @@ def checksum(state: Mapping[str, Tensor], labels: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def read_labels(path: Path) -> dict[str, str]:
-    """The labels of a file, without its tensors, as they are."""
-    with _opened(path) as file:
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a file without reading its tensors or checking anything."""
+    with _open(path) as file:
         return file.metadata() or {}
 
 
-def read_state(path: Path, labels: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and all labels of a file that was written with these.
+def read_state(path: Path, expected: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and all metadata of a file that has the expected metadata.
 
-    The file is opened once: another may take its place meanwhile.
+    The file is opened once, as another may take its place meanwhile.
     """
-    with _explained(path):
+    with _wrap_errors(path):
         content = read_bytes(path)  # safe_open would open it twice, once for the header and once for the tensors
         state = load(content)
         metadata: dict[str, str] = _header(content).get("__metadata__", {})
-    _check_labels(path, metadata, labels)
+    _check_metadata(path, metadata, expected)
     written = metadata.pop("checksum", None)
     if written is None and (metadata["format"] != FIRST_FORMAT or not metadata.keys() <= FIRST_METADATA):
-        raise UsageError(f"{path}: damaged: it has lost its checksum. Use another copy.")
+        raise UsageError(f"{path}: damaged: its checksum is missing. Use another copy.")
     if written is not None and written != checksum(state, metadata):
-        raise UsageError(f"{path}: damaged: it is not what was written. Use another copy.")
+        raise UsageError(f"{path}: damaged: its checksum does not match. Use another copy.")
     return state, metadata
 
 
-def _check_labels(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+def _check_metadata(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
     format_ = found.get("format", "")
     if re.fullmatch("gmed-state/[0-9]{1,9}", format_) and format_ not in (FORMAT, FIRST_FORMAT):
         raise UsageError(
@@ -81,25 +83,25 @@ def _check_labels(path: Path, found: Mapping[str, str], expected: Mapping[str, s
 
 
 def _header(content: bytes) -> dict[str, Any]:
-    """What safetensors, which has read it before, says ahead of the tensors."""
+    """Return the header of a safetensors file that has been read successfully."""
     length = int.from_bytes(content[:8], "little")
     header: dict[str, Any] = json.loads(content[8 : 8 + length])
     return header
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A file of tensors, opened for reading."""
-    with _explained(path):
+def _open(path: Path) -> Iterator[Any]:
+    """Open a file of tensors for reading."""
+    with _wrap_errors(path):
         if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "this is no file")
+            raise OSError(errno.EINVAL, "this is not a file")
         with safe_open(path, framework="pt") as file:
             yield file
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn what a reader says of a missing, unreadable or damaged file into an error that names it."""
+def _wrap_errors(path: Path) -> Iterator[None]:
+    """Raise an error that names the file if it is missing, unreadable or damaged."""
     try:
         yield
     except FileNotFoundError:
@@ -109,4 +111,4 @@ def _explained(path: Path) -> Iterator[None]:
     except UsageError:
         raise
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
-        raise UsageError(f"{path}: not a sound state file ({error})") from None
+        raise UsageError(f"{path}: not a valid state file ({error})") from None

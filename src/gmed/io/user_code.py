@@ -1,7 +1,7 @@
-"""Python of one's own: where it was read, what it said then, and how another process comes to have it too.
+"""User code: Python modules of the user, identified by the digest of their text, and loaded in other processes too.
 
-A result depends on the code that computed it. Code of this package has versions; a file of somebody's own is known by
-the digest of its text.
+A result depends on the code that computed it. The code of this package has versions; a user's file is identified by the
+digest of its text.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from gmed.errors import UsageError
 from gmed.io.files import check_regular
 from gmed.io.records import AnyText
 
-GROUP = "gmed.extensions"
-"""The group of entry points by which an installed package names its modules that extend this one."""
+ENTRY_POINT_GROUP = "gmed.extensions"
+"""The group of entry points in which an installed package lists the modules that extend this one."""
 
-SCRIPT = "__main__"
+MAIN = "__main__"
 
-_known: dict[str, tuple[object, Source]] = {}  # by module, with how it was imported
+_known: dict[str, tuple[object, UserModule]] = {}  # by module, with how it was imported
 
 
 @dataclass(frozen=True)
-class Source:
-    """A module of somebody's own, as it was read.
+class UserModule:
+    """A user's module, as it was when it was read.
 
     Attributes
     ----------
     module
         The name of the module.
     file
-        Where it was read.
+        The path of its file.
     text
-        What it said.
+        The text of the file.
     folder
-        Where the module can be imported from by its name, if it was imported; one that was read as a file has none.
+        The folder it can be imported from by its name, if it was imported; ``None`` if it was read as a file.
     """
 
     module: str
@@ -63,12 +63,12 @@ class Source:
 
     @property
     def portable(self) -> bool:
-        """Whether another process can have it: not the script that is running, which nobody may import."""
-        return self.module != SCRIPT
+        """Whether another process can load it: not the running script, which cannot be imported."""
+        return self.module != MAIN
 
 
 def digest(text: str) -> str:
-    """What is kept of a text to know it again.
+    """Return a short digest that identifies a text.
 
     >>> digest("x = 1")
     '8ff436def145'
@@ -76,8 +76,8 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def file_source(path: str | Path) -> Source:
-    """What a Python file says now."""
+def read_user_module(path: str | Path) -> UserModule:
+    """Read a Python file."""
     file = Path(path)
     if file.suffix != ".py":
         raise UsageError(f"{path}: not the name of a Python file, which ends in .py")
@@ -88,23 +88,23 @@ def file_source(path: str | Path) -> Source:
         raise UsageError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
-    return Source(f"gmed_file_{file.stem}_{digest(text)}", str(file.resolve()), text)
+    return UserModule(f"gmed_file_{file.stem}_{digest(text)}", str(file.resolve()), text)
 
 
 def read_module(name: str) -> ModuleType:
-    """An installed module."""
-    with _explained(f"the module {name}"):
+    """Import an installed module."""
+    with _wrap_errors(f"the module {name}"):
         return import_module(name)
 
 
-def have(source: Source) -> ModuleType:
-    """The module of a source, run from its text or imported; one that is here is not run again."""
+def ensure_loaded(source: UserModule) -> ModuleType:
+    """Return a user's module, executing or importing it unless this process has it already."""
     if source.folder is None:
-        return sys.modules.get(source.module) or run(source)
+        return sys.modules.get(source.module) or exec_module(source)
     if source.module not in sys.modules and source.folder not in sys.path:
         sys.path.append(source.folder)
     module = read_module(source.module)
-    found = source_of(module)
+    found = user_module_of(module)
     if found.digest != source.digest:
         raise UsageError(
             f"{found.file} is not what {source.file} was when this began. "
@@ -113,14 +113,14 @@ def have(source: Source) -> ModuleType:
     return module
 
 
-def run(source: Source) -> ModuleType:
-    """The module of a source that was read from a file, run anew."""
+def exec_module(source: UserModule) -> ModuleType:
+    """Execute a user's module from its text, and return it."""
     module = ModuleType(source.module)
     module.__file__ = source.file
     sys.modules[source.module] = module
     _known[source.module] = None, source
     try:
-        with _explained(source.file):
+        with _wrap_errors(source.file):
             exec(compile(source.text, source.file, "exec"), vars(module))
     except BaseException:
         del sys.modules[source.module]
@@ -129,8 +129,8 @@ def run(source: Source) -> ModuleType:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Inside, code of somebody's own runs: it prints to standard error, and what it raises is said with its line."""
+def _wrap_errors(what: str) -> Iterator[None]:
+    """Run user code inside: its output goes to standard error, and its errors name the file and the line."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -143,7 +143,7 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _line(error: BaseException, file: str) -> int | None:
-    """The line of a file where an error arose."""
+    """Return the line of a file where an error arose."""
     if isinstance(error, SyntaxError):
         return error.lineno
     line, trace = None, error.__traceback__
@@ -153,17 +153,17 @@ def _line(error: BaseException, file: str) -> int | None:
     return line
 
 
-def source_of(thing: Any) -> Source:
-    """The source of a module, or of the module that a class or function was defined in."""
+def user_module_of(thing: Any) -> UserModule:
+    """Return a module, or the module that a class or function was defined in, with its text."""
     module = thing if isinstance(thing, ModuleType) else sys.modules[thing.__module__]
     imported, source = _known.get(module.__name__, (None, None))
-    if source is None or imported is not module.__spec__:  # importing anew gives a module another specification
+    if source is None or imported is not module.__spec__:  # importing it again gives a module another specification
         source = _read(module, getattr(thing, "__qualname__", module.__name__))
         _known[module.__name__] = module.__spec__, source
     return source
 
 
-def _read(module: ModuleType, wanted: str) -> Source:
+def _read(module: ModuleType, wanted: str) -> UserModule:
     try:
         file = Path(module.__file__ or "")
         text = file.read_text(encoding="utf-8")
@@ -173,29 +173,29 @@ def _read(module: ModuleType, wanted: str) -> Source:
             "write it to a file of its own"
         ) from None
     levels = module.__name__.count(".") + (file.name == "__init__.py")
-    return Source(module.__name__, str(file), text, str(file.resolve().parents[levels]))
+    return UserModule(module.__name__, str(file), text, str(file.resolve().parents[levels]))
 
 
-def is_ours(part: type) -> bool:
-    """Whether a class is defined in this package."""
+def is_builtin(part: type) -> bool:
+    """Return whether a class is defined in this package."""
     return part.__module__.partition(".")[0] == "gmed"
 
 
-def sources_of(parts: Iterable[type]) -> tuple[Source, ...]:
-    """The sources of classes and of all they inherit from, but for what is this package's, torch's or Python's."""
-    found: dict[str, Source] = {}
+def user_modules_of(parts: Iterable[type]) -> tuple[UserModule, ...]:
+    """Return the modules of classes and all their bases, except those of this package, torch and Python."""
+    found: dict[str, UserModule] = {}
     for part in parts:
         for ancestor in part.__mro__:
             if ancestor.__module__.partition(".")[0] not in {"gmed", "torch", *sys.stdlib_module_names}:
-                source = source_of(ancestor)
+                source = user_module_of(ancestor)
                 found.setdefault(source.module, source)
     return tuple(found.values())
 
 
 @cache
-def read_installed() -> None:
-    """Import whatever installed packages name as extensions, once. One that does not import is only warned of."""
-    for entry in entry_points(group=GROUP):
+def load_entry_points() -> None:
+    """Import the extensions of installed packages, once. One that cannot be imported only causes a warning."""
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             read_module(entry.module)
         except UsageError as error:

@@ -247,7 +247,7 @@ def precision() -> str:
 def block_n(channels: int) -> int:
     """Return the columns of a tile: all where they are few, else 32, which leaves little over.
 
-    >>> columns_of(20), columns_of(80)
+    >>> block_n(20), block_n(80)
     (32, 32)
     """
     return max(power_of_two(channels), 16) if channels <= 64 else 32
@@ -256,7 +256,7 @@ def block_n(channels: int) -> int:
 def balanced_grid(tiles: int, most: int) -> int:
     """Return how many programs share these tiles most evenly.
 
-    >>> even(160, 128), even(3, 128)
+    >>> balanced_grid(160, 128), balanced_grid(3, 128)
     (80, 3)
     """
     return -(-tiles // -(-tiles // most))

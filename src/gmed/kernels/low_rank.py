@@ -1,7 +1,7 @@
-"""Gradients of linear layers, kept as the factors they are products of.
+"""Low-rank gradients of linear layers, kept as factors.
 
-Of n examples the gradient of a weight has rank n. With ten examples its two factors are thin, and neither the gradient
-nor the weights a step ahead need ever be written out: x (W - τ δᵀa)ᵀ = x Wᵀ - τ (x aᵀ) δ.
+The gradient of a weight for n examples has rank n. With ten examples its two factors are small, and neither the
+gradient nor the weights one step ahead need be computed explicitly: x (W - τ δᵀa)ᵀ = x Wᵀ - τ (x aᵀ) δ.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from gmed.kernels.pass_counter import record_forward
 from gmed.models.introspection import flatten_sequential
 
 Gradient = Mapping[str, Tensor]
-"""A gradient by the names of parameters."""
+"""A gradient, by the names of the parameters."""
 
 
 class OuterFactors(NamedTuple):
-    """Of a linear layer and a batch: what it read, and what its output received from the loss. A row for each example.
+    """The input of a linear layer and the gradient of its output, a row for each example.
 
-    The gradient of the weight is receivedᵀ read, that of the bias the sum of what was received.
+    The gradient of the weight is grad_outputᵀ input, that of the bias the sum of grad_output.
     """
 
-    read: Tensor
-    received: Tensor
+    input: Tensor
+    grad_output: Tensor
 
     def cat(self, other: OuterFactors) -> OuterFactors:
-        """Those of the sum of both losses."""
-        return OuterFactors(torch.cat([self.read, other.read]), torch.cat([self.received, other.received]))
+        """Return the factors for the sum of both losses."""
+        return OuterFactors(torch.cat([self.input, other.input]), torch.cat([self.grad_output, other.grad_output]))
 
     def norm_bound(self) -> Tensor:
-        """A number that no entry of the gradients exceeds."""
-        read, received = torch._foreach_norm(list(self))
-        return (read + len(self.read)) * received
+        """Return an upper bound of the entries of the gradients."""
+        input_norm, grad_norm = torch._foreach_norm(list(self))
+        return (input_norm + len(self.input)) * grad_norm
 
 
 class LinearChain:
-    """Layers in a row, of which only linear ones learn, and how a batch goes through them.
+    """A model that is a sequence of layers, of which only linear ones have parameters.
 
     Attributes
     ----------
     layers
-        Each with its name, in order.
+        The layers by name, in order.
     linear
-        Those that are linear.
-    owners
-        For every parameter its layer's name, and whether it is the ``weight`` or the ``bias``.
+        The linear layers by name.
+    param_owner
+        For every parameter the name of its layer, and whether it is the ``weight`` or the ``bias``.
 
     Examples
     --------
@@ -74,29 +74,31 @@ class LinearChain:
 
     @classmethod
     def of(cls, model: nn.Module) -> LinearChain | None:
-        """A model as a chain, if it is one and nobody listens to its gradients."""
+        """Return a model as a chain, or ``None`` if it is none or has hooks on gradients."""
         layers = flatten_sequential(model)
         if layers is None:
             return None
-        made, parameters = cls(model, layers), dict(model.named_parameters())
-        quiet = all(p.requires_grad and not p._backward_hooks for p in parameters.values())
+        chain, parameters = cls(model, layers), dict(model.named_parameters())
+        no_hooks = all(p.requires_grad and not p._backward_hooks for p in parameters.values())
         in_place = any(getattr(layer, "inplace", False) for layer in layers.values())
-        return made if parameters and list(parameters) == list(made.param_owner) and quiet and not in_place else None
+        return (
+            chain if parameters and list(parameters) == list(chain.param_owner) and no_hooks and not in_place else None
+        )
 
     def is_beneficial(self, x: Tensor) -> bool:
-        """Whether factors are thin beside its weights for such a batch, and on a CPU, where writing is what costs.
+        """Return whether factors save time: they are much smaller than the weights, and on a CPU, where memory is slow.
 
         >>> large, small = LinearChain.of(nn.Linear(784, 400)), LinearChain.of(nn.Linear(4, 3))
         >>> large.is_beneficial(torch.rand(10, 784)), small.is_beneficial(torch.rand(10, 4))
         (True, False)
         """
         weights = [layer.weight for layer in self.linear.values()]
-        thin = 4 * len(x) * sum(sum(w.shape) for w in weights) <= sum(w.numel() for w in weights)
-        exact = all(w.is_cpu and w.dtype in (torch.float32, torch.float64) for w in weights)
-        return thin and exact and self._reads_rows(x.ndim) and not torch.is_autocast_enabled("cpu")
+        small = 4 * len(x) * sum(sum(w.shape) for w in weights) <= sum(w.numel() for w in weights)
+        supported = all(w.is_cpu and w.dtype in (torch.float32, torch.float64) for w in weights)
+        return small and supported and self._reads_rows(x.ndim) and not torch.is_autocast_enabled("cpu")
 
     def _reads_rows(self, dimensions: int) -> bool:
-        """Whether every linear layer reads a row for each example."""
+        """Return whether the input of every linear layer has a row for each example."""
         for layer in self.layers.values():
             if isinstance(layer, nn.Flatten):
                 dimensions -= layer.end_dim % dimensions - layer.start_dim % dimensions
@@ -105,7 +107,7 @@ class LinearChain:
         return True
 
     def output(self, x: Tensor, compute: Callable[[str, nn.Linear, Tensor], Tensor]) -> Tensor:
-        """What it gives, where a linear layer gives what ``compute`` makes of its name, itself and what it reads."""
+        """Return the output, with ``compute(name, layer, input)`` in place of each linear layer."""
         h = x
         for name, layer in self.layers.items():
             h = compute(name, layer, h) if isinstance(layer, nn.Linear) else layer(h)
@@ -113,23 +115,23 @@ class LinearChain:
         return h
 
     def gradient(self, x: Tensor, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, LowRankGradient]:
-        """The loss of the output for x, and its gradient. The loss must depend on the output alone and leave it be."""
-        read: list[Tensor] = []
-        given: list[Tensor] = []
+        """Return the loss of the output for x, and its gradient. The loss must depend on the output alone."""
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
 
-        def note(name: str, layer: nn.Linear, h: Tensor) -> Tensor:
-            read.append(h.detach())
-            given.append(linear(h, layer.weight, layer.bias))
-            return given[-1]
+        def record(name: str, layer: nn.Linear, h: Tensor) -> Tensor:
+            inputs.append(h.detach())
+            outputs.append(linear(h, layer.weight, layer.bias))
+            return outputs[-1]
 
-        loss = loss_of(self.output(x, note))
-        received = torch.autograd.grad(loss, given)
-        factors = {name: OuterFactors(*pair) for name, *pair in zip(self.linear, read, received, strict=True)}
+        loss = loss_of(self.output(x, record))
+        grad_outputs = torch.autograd.grad(loss, outputs)
+        factors = {name: OuterFactors(*pair) for name, *pair in zip(self.linear, inputs, grad_outputs, strict=True)}
         return loss.detach(), LowRankGradient(self, factors)
 
 
 class LowRankGradient(Gradient):
-    """The gradient of a loss by the parameters of a chain; multiplied out for whoever asks for one by name.
+    """The gradient of a loss with respect to the parameters of a chain; it is multiplied out on access by name.
 
     Examples
     --------
@@ -146,8 +148,8 @@ class LowRankGradient(Gradient):
 
     def __getitem__(self, name: str) -> Tensor:
         layer, kind = self.chain.param_owner[name]
-        read, received = self.factors[layer]
-        return received.t() @ read if kind == "weight" else received.sum(0)
+        input, grad_output = self.factors[layer]
+        return grad_output.t() @ input if kind == "weight" else grad_output.sum(0)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.chain.param_owner)
@@ -161,31 +163,31 @@ class LowRankGradient(Gradient):
 
     @torch.no_grad()
     def sgd_step(self, parameters: Mapping[str, Tensor], step: float) -> None:
-        """Move parameters against it."""
+        """Take a step of this size against the gradient, in place."""
         for name, p in parameters.items():
             layer, kind = self.chain.param_owner[name]
-            read, received = self.factors[layer]
+            input, grad_output = self.factors[layer]
             if kind == "weight":
-                p.addmm_(received.t(), read, alpha=-step)
+                p.addmm_(grad_output.t(), input, alpha=-step)
             else:
-                p.sub_(received.sum(0), alpha=step)
+                p.sub_(grad_output.sum(0), alpha=step)
 
     def outputs(self, x: Tensor, *steps: float) -> tuple[Tensor, ...]:
-        """What the chain would give for x, had its parameters been moved against this by each of these step sizes."""
+        """Return the output for x after a step of each of these sizes against the gradient."""
         sizes = x.new_tensor(steps)[:, None, None]
 
         def compute(name: str, layer: nn.Linear, h: Tensor) -> Tensor:
-            read, received = self.factors[name]
-            gram = h @ read.t() if layer.bias is None else h @ read.t() + 1
-            given, moves = linear(h, layer.weight, layer.bias), gram @ received
-            shape = (-1, len(x), layer.out_features)  # what the first layer gives is one for all steps
-            return (given.view(shape) - sizes * moves.view(shape)).flatten(0, 1)
+            input, grad_output = self.factors[name]
+            gram = h @ input.t() if layer.bias is None else h @ input.t() + 1
+            before, change = linear(h, layer.weight, layer.bias), gram @ grad_output
+            shape = (-1, len(x), layer.out_features)  # the input of the first layer is the same for all steps
+            return (before.view(shape) - sizes * change.view(shape)).flatten(0, 1)
 
         return torch.split(self.chain.output(x, compute), len(x))
 
 
 def add_grads(first: Gradient, second: Gradient) -> Gradient:
-    """The sum of two gradients; the first must not be used any more."""
+    """Return the sum of two gradients; the first must not be used afterwards."""
     if type(first) is LowRankGradient:
         if type(second) is LowRankGradient:
             return first + second
@@ -195,15 +197,15 @@ def add_grads(first: Gradient, second: Gradient) -> Gradient:
 
 
 def sgd_step(parameters: Mapping[str, Tensor], grads: Gradient, step: float) -> None:
-    """Move parameters against their gradient."""
-    if type(grads) is LowRankGradient:  # quicker than isinstance, which asks an abstract class
+    """Take a step of this size against a gradient, in place."""
+    if type(grads) is LowRankGradient:  # faster than isinstance with an abstract class
         grads.sgd_step(parameters, step)
     else:
         torch._foreach_sub_(list(parameters.values()), [grads[name] for name in parameters], alpha=step)
 
 
 def finite_checks(grads: Gradient) -> Iterator[Tensor]:
-    """Tensors that are finite if and only if a gradient is, computed as they are asked for."""
+    """Yield tensors that are finite if and only if a gradient is, each computed on demand."""
     if type(grads) is LowRankGradient:
         bounds = [factors.norm_bound() for factors in grads.factors.values()]
         if torch.isfinite(torch.stack(bounds)).all():

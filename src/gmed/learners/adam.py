@@ -16,7 +16,7 @@ ADAM_LR = {  # as CN-DPM's authors set it for each data set
 
 
 class Adam:
-    """The Adam optimiser as data: its moments and its count of steps are tensors where the parameters are.
+    """The Adam optimizer as data: its moments and its count of steps are tensors where the parameters are.
 
     Parameters
     ----------

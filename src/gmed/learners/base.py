@@ -286,7 +286,7 @@ class Learner(RandomDraws, ABC):
 
         Parameters
         ----------
-        origin
+        stream_index
             Which examples of the stream: 0 is the first one ever observed. This finds edited examples too.
         label
             Examples of which classes.

@@ -73,7 +73,7 @@ class CNDPM(ExpandableLearner):
     >>> learner = gmed.learners.CNDPM(gmed.models.MLP(), short_term=20, generator_steps=5, classifier_steps=5)
     >>> for _ in range(2):
     ...     learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10) % 2)
-    >>> learner.parts, learner.predict(torch.rand(3, 1, 28, 28)).shape
+    >>> learner.num_modules, learner.predict(torch.rand(3, 1, 28, 28)).shape
     (1, torch.Size([3]))
 
     References
@@ -103,7 +103,7 @@ class CNDPM(ExpandableLearner):
         seed: int = 0,
     ) -> None:
         with seeded_torch(seed, "untrained expert"):
-            mixture = ExpertMixture.like(model)
+            mixture = ExpertMixture.for_model(model)
         super().__init__(mixture, lr=adam_lr, seed=seed)
         self.log_alpha = check_float("log_alpha", log_alpha)
         self.short_term = check_int("short_term", short_term)
@@ -116,24 +116,24 @@ class CNDPM(ExpandableLearner):
         self.least_usage = check_float("least_usage", least_usage)
         self.weight_decay = check_float("weight_decay", weight_decay)
         self.clip = check_float("clip", clip, greater_than=0)
-        self.waiting: tuple[Tensor, Tensor] | None = None
-        self.optimisers: list[tuple[Adam, Adam]] = []  # of each expert's generator and classifier
+        self.short_term_memory: tuple[Tensor, Tensor] | None = None
+        self.optimizers: list[tuple[Adam, Adam]] = []  # of each expert's generator and classifier
 
     def step(self, x: Tensor, y: Tensor) -> None:
         waits = torch.ones_like(y, dtype=torch.bool)
         undo = Snapshot(self._mutable()) if self._nearly_full(len(y)) else None
-        parts, waiting, counts = self.parts, self.waiting, self.model.counts.clone()
+        parts, waiting, counts = self.num_modules, self.short_term_memory, self.model.counts.clone()
         try:
-            if self.parts:
+            if self.num_modules:
                 waits = self.assign_and_learn(x, y)
             if waits.any():
-                self.waiting = self._with(x[waits], y[waits])
-            if self.waiting is not None and len(self.waiting[1]) >= self.short_term:
-                self.sleep(*self.waiting)
-                self.waiting = None
+                self.short_term_memory = self._append(x[waits], y[waits])
+            if self.short_term_memory is not None and len(self.short_term_memory[1]) >= self.short_term:
+                self.sleep(*self.short_term_memory)
+                self.short_term_memory = None
         except BaseException:
             self.resize(parts)
-            self.waiting, self.model.counts = waiting, counts
+            self.short_term_memory, self.model.counts = waiting, counts
             if undo is not None:
                 undo.restore()
             raise
@@ -142,61 +142,62 @@ class CNDPM(ExpandableLearner):
         """Log N_k p(x, y | k) of a new expert, whose N is α, and of each there is: (batch, 1 + experts)."""
         alpha = self.model.counts.new_tensor([self.log_alpha])
         prior = torch.cat([alpha, torch.log(self.model.counts)])
-        labels = log_softmax(densities.y / self.temperature, 2)
-        return prior - densities.x + _of_label(labels, y)
+        labels = log_softmax(densities.log_py / self.temperature, 2)
+        return prior - densities.neg_log_px + _of_label(labels, y)
 
     def assign_and_learn(self, x: Tensor, y: Tensor) -> Tensor:
         """Let experts learn from what belongs to them; which examples wait for a new one."""
-        densities: ExpertOutputs = self.model(x, every=True)
+        densities: ExpertOutputs = self.model(x, return_all=True)
         joint = self.log_joint(densities, y).detach()
         waits = joint.argmax(1) == 0
         share = torch.softmax(joint[:, 1:], 1) * ~waits[:, None]
         usage = share.sum(0)
-        loss = (share * (densities.x[:, 1:] - _of_label(densities.y, y)[:, 1:])).sum()
+        loss = (share * (densities.neg_log_px[:, 1:] - _of_label(densities.log_py, y)[:, 1:])).sum()
         used = [k for k, examples in enumerate(usage.tolist()) if examples > self.least_usage]
-        parameters = {k: [list(part.parameters()) for part in self._halves(k)] for k in used}
+        parameters = {k: [list(part.parameters()) for part in self._generator_and_classifier(k)] for k in used}
         flat = [p for halves in parameters.values() for half in halves for p in half]
         grads = torch.autograd.grad(loss, flat) if flat else ()
         self.check_finite(loss.detach() + joint.sum(), {str(i): g for i, g in enumerate(grads)})
         for k, halves in parameters.items():
-            for optimiser, half in zip(self.optimisers[k], halves, strict=True):
-                optimiser.step(self.clipped(grads[: len(half)]), self.awake)
+            for optimizer, half in zip(self.optimizers[k], halves, strict=True):
+                optimizer.step(self.clipped(grads[: len(half)]), self.awake)
                 grads = grads[len(half) :]
         self.model.counts.add_(usage)
         return waits
 
     def sleep(self, x: Tensor, y: Tensor) -> None:
         """Make a new expert of the examples that have waited."""
-        self.resize(self.parts + 1)
+        self.resize(self.num_modules + 1)
         self.model.counts[-1] = len(y)
-        (generator, classifier), (for_generator, for_classifier) = self._halves(-1), self.optimisers[-1]
+        generator, classifier = self._generator_and_classifier(-1)
+        generator_adam, classifier_adam = self.optimizers[-1]
 
-        def said_by(part: str) -> Callable[[Tensor], Tensor]:
-            levels = self.model.earlier_levels(part, x)
+        def part_fn(part: str) -> Callable[[Tensor], Tensor]:
+            levels = self.model.frozen_features(part, x)
             return lambda rows: self.model(x[rows], part=part, earlier=[level[rows] for level in levels])
 
-        bound, log_p = said_by("generator"), said_by("classifier")
+        bound, log_p = part_fn("generator"), part_fn("classifier")
 
-        def surprise(rows: Tensor) -> Tensor:
+        def negative_bound(rows: Tensor) -> Tensor:
             return bound(rows).mean()
 
         def error(rows: Tensor) -> Tensor:
             return -_of_label(log_p(rows)[:, None], y[rows]).mean()
 
-        self._fit(generator, for_generator, surprise, self._batches("Generator", self.generator_steps, y))
-        self._fit(classifier, for_classifier, error, self._batches("Classifier", self.classifier_steps, y))
+        self._fit(generator, generator_adam, negative_bound, self._batches("Generator", self.generator_steps, y))
+        self._fit(classifier, classifier_adam, error, self._batches("Classifier", self.classifier_steps, y))
 
     def _batches(self, purpose: str, steps: int, y: Tensor) -> Tensor:
         drawn = self.random(purpose).integers(len(y), size=(steps, self.sleep_batch))
         return torch.from_numpy(drawn).to(y.device)
 
-    def _fit(self, part: nn.Module, optimiser: Adam, loss_of: Callable[[Tensor], Tensor], batches: Tensor) -> None:
+    def _fit(self, part: nn.Module, optimizer: Adam, loss_of: Callable[[Tensor], Tensor], batches: Tensor) -> None:
         parameters: list[Tensor] = list(part.parameters())
 
         def step(rows: Tensor) -> None:
             penalty = torch.stack(torch._foreach_norm(parameters)).square().sum()
             loss = loss_of(rows) + self.weight_decay * penalty
-            optimiser.step(self.clipped(torch.autograd.grad(loss, parameters)))
+            optimizer.step(self.clipped(torch.autograd.grad(loss, parameters)))
 
         replay_steps(step, batches)
         if not all_finite(parameters):
@@ -211,30 +212,32 @@ class CNDPM(ExpandableLearner):
         return torch._foreach_clamp_max(torch._foreach_clamp_min(grads, -self.clip), self.clip)
 
     def stored_examples(self) -> StoredExamples:
-        """Those that wait."""
-        return StoredExamples.none() if self.waiting is None else StoredExamples(*self.waiting, stream_index=None)
+        if self.short_term_memory is None:
+            return StoredExamples.none()
+        return StoredExamples(*self.short_term_memory, stream_index=None)
 
     def drop_examples(self, mask: NDArray[np.bool_]) -> None:
-        assert self.waiting is not None
-        stays = torch.from_numpy(~mask).to(self.waiting[1].device)
-        self.waiting = (self.waiting[0][stays], self.waiting[1][stays]) if stays.any() else None
+        assert self.short_term_memory is not None
+        x, y = self.short_term_memory
+        keep = torch.from_numpy(~mask).to(y.device)
+        self.short_term_memory = (x[keep], y[keep]) if keep.any() else None
 
     # ------------------------------------------------------------------ parts
 
     @property
-    def parts(self) -> int:
+    def num_modules(self) -> int:
         return len(self.model.experts)
 
-    def resize(self, parts: int) -> None:
+    def resize(self, num_modules: int) -> None:
         self._model_info = None  # the model becomes another one
-        if parts < self.parts:
-            self.model.cut(parts)
-            del self.optimisers[parts:]
-        while self.parts < parts:
-            with seeded_torch(self.seed, "expert", self.parts):
+        if num_modules < self.num_modules:
+            self.model.truncate(num_modules)
+            del self.optimizers[num_modules:]
+        while self.num_modules < num_modules:
+            with seeded_torch(self.seed, "expert", self.num_modules):
                 self.model.add()
-            generator, classifier = self._halves(-1)
-            self.optimisers.append(
+            generator, classifier = self._generator_and_classifier(-1)
+            self.optimizers.append(
                 (Adam(generator.parameters(), self.generator_lr), Adam(classifier.parameters(), self.lr))
             )
 
@@ -246,38 +249,42 @@ class CNDPM(ExpandableLearner):
 
     def extra_parameters(self) -> int:
         """Those of the generative models: the classifiers together are the network it is compared with."""
-        return sum(num_parameters(self._halves(k)[0]) for k in range(self.parts))
+        return sum(num_parameters(self._generator_and_classifier(k)[0]) for k in range(self.num_modules))
 
-    def _halves(self, number: int) -> tuple[nn.Module, nn.Module]:
+    def _generator_and_classifier(self, number: int) -> tuple[nn.Module, nn.Module]:
         expert = self.model.experts[number]
         assert isinstance(expert, Expert)
         return expert.generator, expert.classifier
 
     # ------------------------------------------------------------------ state
 
-    def _with(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _append(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """What waits, with these."""
-        if self.waiting is None:
+        if self.short_term_memory is None:
             return x, y
-        return torch.cat([self.waiting[0], x]), torch.cat([self.waiting[1], y])
+        return torch.cat([self.short_term_memory[0], x]), torch.cat([self.short_term_memory[1], y])
 
     def _nearly_full(self, more: int) -> bool:
-        return (0 if self.waiting is None else len(self.waiting[1])) + more >= self.short_term
+        return (0 if self.short_term_memory is None else len(self.short_term_memory[1])) + more >= self.short_term
 
     def _mutable(self) -> list[Tensor]:
-        kept = [t for pair in self.optimisers for half in pair for t in half.state().values()]
+        kept = [t for pair in self.optimizers for half in pair for t in half.state().values()]
         return [*self.model.parameters(), *kept]
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        state = {} if self.waiting is None else {"waiting.x": self.waiting[0], "waiting.y": self.waiting[1]}
-        for number, pair in enumerate(self.optimisers):
+        state = (
+            {}
+            if self.short_term_memory is None
+            else {"waiting.x": self.short_term_memory[0], "waiting.y": self.short_term_memory[1]}
+        )
+        for number, pair in enumerate(self.optimizers):
             for name, half in zip(("generator", "classifier"), pair, strict=True):
                 state |= {f"adam.{number}.{name}.{kept}": t for kept, t in half.state().items()}
         return state
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
-        self.waiting = (state["waiting.x"], state["waiting.y"]) if "waiting.x" in state else None
-        for number, pair in enumerate(self.optimisers):
+        self.short_term_memory = (state["waiting.x"], state["waiting.y"]) if "waiting.x" in state else None
+        for number, pair in enumerate(self.optimizers):
             for name, half in zip(("generator", "classifier"), pair, strict=True):
                 prefix = f"adam.{number}.{name}."
                 half.load({k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)})

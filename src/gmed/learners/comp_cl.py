@@ -39,7 +39,7 @@ class CompCL(TaskModularLearner):
     >>> learner = gmed.learners.CompCL(gmed.models.MLP(), structure_steps=1)
     >>> for task in (0, 1, 1):
     ...     learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10), task)
-    >>> learner.parts, learner.structuring
+    >>> learner.num_modules, learner.learning_structure
     (2, False)
 
     References
@@ -64,57 +64,57 @@ class CompCL(TaskModularLearner):
     ) -> None:
         self.structure_steps = check_int("structure_steps", structure_steps, minimum=0)
         self.structure_lr = check_float("structure_lr", structure_lr, greater_than=0)
-        self.began = 0  # the step at which the task under way began
+        self.task_start_step = 0  # the step at which the task under way began
         super().__init__(CompositionalNet(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
 
     @property
-    def seen(self) -> int:
+    def task_steps(self) -> int:
         """Batches of the task under way."""
-        return self.steps - self.began
+        return self.steps - self.task_start_step
 
     @property
-    def structuring(self) -> bool:
+    def learning_structure(self) -> bool:
         """Whether the task under way learns its structure yet; with one component in each layer there is none."""
-        return self.parts > 1 and self.seen < self.structure_steps
+        return self.num_modules > 1 and self.task_steps < self.structure_steps
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
-        before = self.tasks, self.optimiser, self.began
+        before = self.tasks, self.adam, self.task_start_step
         try:
-            self.began = self.began if task in self.tasks else self.steps
-            self.begin(task)
-            with frozen_bn_stats(self.model) if self.structuring else nullcontext():
-                loss = cross_entropy(self.model(x, self.parts - 1), y)
-            grads = gradient(loss, self.learned())
+            self.task_start_step = self.task_start_step if task in self.tasks else self.steps
+            self.start_task(task)
+            with frozen_bn_stats(self.model) if self.learning_structure else nullcontext():
+                loss = cross_entropy(self.model(x, self.num_modules - 1), y)
+            grads = gradient(loss, self.trainable_parameters())
             self.check_finite(loss.detach(), grads)
         except BaseException:
             self.resize(max(1, len(before[0])))
-            self.tasks, self.optimiser, self.began = before
+            self.tasks, self.adam, self.task_start_step = before
             raise
-        self.optimiser.step(list(grads.values()))
-        if self.structuring and self.seen + 1 == self.structure_steps:
-            self.optimiser = Adam(self._trainable("layers.").values(), self.lr)  # from the next step on
+        self.adam.step(list(grads.values()))
+        if self.learning_structure and self.task_steps + 1 == self.structure_steps:
+            self.adam = Adam(self._trainable("layers.").values(), self.lr)  # from the next step on
 
     def has_static_graph(self) -> bool:
-        return not self.structuring
+        return not self.learning_structure
 
-    def learned(self) -> Parameters:
-        return self._trainable("structure." if self.structuring else "layers.")
+    def trainable_parameters(self) -> Parameters:
+        return self._trainable("structure." if self.learning_structure else "layers.")
 
     def _trainable(self, kind: str) -> Parameters:
         return {name: p for name, p in trainable(self.model).items() if name.startswith(kind)}
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        return {**super().get_extra_state(), "seen": torch.tensor(self.seen)}
+        return {**super().get_extra_state(), "seen": torch.tensor(self.task_steps)}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
-        self.began = self.steps - int(state["seen"])
+        self.task_start_step = self.steps - int(state["seen"])
         super().set_extra_state(state)
 
-    def _fresh(self) -> Adam:
-        return Adam(self.learned().values(), self.structure_lr if self.structuring else self.lr)
+    def _make_optimizer(self) -> Adam:
+        return Adam(self.trainable_parameters().values(), self.structure_lr if self.learning_structure else self.lr)
 
     @property
-    def parts(self) -> int:
+    def num_modules(self) -> int:
         return len(self.model.structure)
 
     def num_modules_in(self, state: dict[str, Tensor]) -> int:

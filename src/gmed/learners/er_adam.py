@@ -11,7 +11,7 @@ from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.er import ER
 from gmed.memory import Memory, Reservoir
 from gmed.models import trainable
-from gmed.models.expert_mixture import expanded
+from gmed.models.expert_mixture import expanded_classifier
 from gmed.registry import register
 
 
@@ -19,7 +19,7 @@ from gmed.registry import register
     "er-expanded",
     memory=Reservoir,
     summary="er by Adam, on the network cn-dpm ends with",
-    model=expanded,
+    model=expanded_classifier,
     on_benchmarks=ADAM_LR,
 )
 class ERAdam(ER):
@@ -39,7 +39,7 @@ class ERAdam(ER):
     >>> import torch, gmed
     >>> learner = gmed.learners.ERAdam(gmed.models.MLP(), lr=0.05, adam_lr=1e-4, memory=gmed.memory.Reservoir(500))
     >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
-    >>> int(learner.optimiser.count)
+    >>> int(learner.optimizer.count)
     1
     """
 
@@ -58,21 +58,21 @@ class ERAdam(ER):
         seed: int = 0,
     ) -> None:
         super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
-        self.optimiser = Adam(trainable(model).values(), check_float("adam_lr", adam_lr, greater_than=0))
+        self.adam = Adam(trainable(model).values(), check_float("adam_lr", adam_lr, greater_than=0))
 
     @torch.no_grad()
     def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
         """A step of Adam along the slope, unless loss or slope is not finite."""
         self.check_finite(loss, grads)
-        self.optimiser.step([grads[name] for name in trainable(self.model)])
+        self.adam.step([grads[name] for name in trainable(self.model)])
 
     def add_classes(self, classes: int) -> None:
         super().add_classes(classes)
-        self.optimiser.follow(trainable(self.model).values())
+        self.adam.follow(trainable(self.model).values())
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        return super().get_extra_state() | {f"adam.{name}": t for name, t in self.optimiser.state().items()}
+        return super().get_extra_state() | {f"adam.{name}": t for name, t in self.adam.state().items()}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
         super().set_extra_state(state)
-        self.optimiser.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})
+        self.adam.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})

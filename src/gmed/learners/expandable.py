@@ -21,11 +21,11 @@ class ExpandableLearner(Learner):
 
     @property
     @abstractmethod
-    def parts(self) -> int:
+    def num_modules(self) -> int:
         """How many there are."""
 
     @abstractmethod
-    def resize(self, parts: int) -> None:
+    def resize(self, num_modules: int) -> None:
         """Have so many: new ones at their first weights, or only the first ones."""
 
     @abstractmethod
@@ -33,7 +33,7 @@ class ExpandableLearner(Learner):
         """How many there are in a state."""
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        before, model, parts = self.state_dict(), self.model, self.parts
+        before, model, parts = self.state_dict(), self.model, self.num_modules
         try:
             wanted = self.num_modules_in(state)
         except (LookupError, TypeError, ValueError) as error:
@@ -58,11 +58,11 @@ class _RollbackOfParts(Rollback):
 
     def __init__(self, learner: ExpandableLearner, x: Tensor, y: Tensor) -> None:
         super().__init__(learner, x, y)
-        self.parts = learner.parts
+        self.num_modules = learner.num_modules
 
     def restore(self) -> None:
         super().restore()
-        self.learner.resize(self.parts)
+        self.learner.resize(self.num_modules)
 
 
 def num_parameters(module: nn.Module) -> int:

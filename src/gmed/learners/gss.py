@@ -59,24 +59,24 @@ class GSS(ER):
         """One plus the largest cosine of each example's gradient with those of stored batches; for a batch that a full
         memory does not consider, infinity.
         """
-        stored = self.stored_directions()
+        stored = self.memory_gradients()
         if not len(stored):
             return torch.ones(len(y), dtype=torch.float64, device=x.device)
         full = len(self.memory) == self.memory.capacity
-        if full and float((stored @ direction(self.model, x, y)).max()) >= 0:
+        if full and float((stored @ normalized_gradient(self.model, x, y)).max()) >= 0:
             return torch.full((len(y),), torch.inf, dtype=torch.float64, device=x.device)
-        each = torch.stack([direction(self.model, x[i : i + 1], y[i : i + 1]) for i in range(len(y))])
+        each = torch.stack([normalized_gradient(self.model, x[i : i + 1], y[i : i + 1]) for i in range(len(y))])
         return 1 + (each @ stored.T).amax(1).double().nan_to_num(nan=1.0)  # unknown counts as redundant
 
-    def stored_directions(self) -> Tensor:
+    def memory_gradients(self) -> Tensor:
         """Directions of random batches of stored examples, one a row."""
         order = torch.from_numpy(self.random("compared").permutation(self.memory.occupied())).to(self.memory.y.device)
         batches = torch.split(order, self.replay_size)[: self.compared] if len(order) else ()
-        rows = [direction(self.model, self.memory.x[slots], self.memory.y[slots]) for slots in batches]
+        rows = [normalized_gradient(self.model, self.memory.x[slots], self.memory.y[slots]) for slots in batches]
         return torch.stack(rows) if rows else self.memory.x.new_zeros(0, 0)
 
 
-def direction(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def normalized_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the mean loss of a batch, flat and of length 1; batch-norm and dropout as in evaluation."""
     with eval_mode(model):
         grads = gradient(cross_entropy(model(x), y), trainable(model))

@@ -93,7 +93,7 @@ class HAL(Replay, TaskAware):
             drift = self.anchor_weight * ((forward(self.model, parameters, e) - moved) ** 2).sum(1).mean()
             pull = gradient(drift, parameters)
             grads = {name: grads[name] + pull[name] for name in parameters}
-        embeddings = self.updated(embeddings, x, y)
+        embeddings = self.update_embeddings(embeddings, x, y)
         if not all_finite(embeddings.values()):
             raise DivergedError(
                 f"at step {self.steps} the mean embeddings are not finite; the step was not taken. "
@@ -104,7 +104,7 @@ class HAL(Replay, TaskAware):
         self.task, self.anchors, self.embeddings = task, anchors, embeddings
 
     @torch.no_grad()
-    def updated(self, embeddings: dict[int, Tensor], x: Tensor, y: Tensor) -> dict[int, Tensor]:
+    def update_embeddings(self, embeddings: dict[int, Tensor], x: Tensor, y: Tensor) -> dict[int, Tensor]:
         """The running mean embedding of each class, with this batch."""
         embedding = features(self.model, x, {n: p.detach() for n, p in trainable(self.model).items()})
         means = dict(embeddings)

@@ -26,7 +26,7 @@ class ProgNN(TaskModularLearner):
     >>> learner = gmed.learners.ProgNN(gmed.models.MLP(), adam_lr=1e-4)
     >>> for task in range(3):
     ...     learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10), task)
-    >>> learner.parts
+    >>> learner.num_modules
     3
 
     References
@@ -42,23 +42,23 @@ class ProgNN(TaskModularLearner):
         super().__init__(ProgressiveNet(model), model, adam_lr=adam_lr, told=told, seed=seed)
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
-        tasks, optimiser = self.tasks, self.optimiser
+        tasks, optimizer = self.tasks, self.adam
         try:
-            self.begin(task)
-            loss = cross_entropy(self.model(x, self.parts - 1), y)
-            grads = gradient(loss, self.learned())
+            self.start_task(task)
+            loss = cross_entropy(self.model(x, self.num_modules - 1), y)
+            grads = gradient(loss, self.trainable_parameters())
             self.check_finite(loss.detach(), grads)
         except BaseException:
             self.resize(max(1, len(tasks)))
-            self.tasks, self.optimiser = tasks, optimiser
+            self.tasks, self.adam = tasks, optimizer
             raise
-        self.optimiser.step(list(grads.values()))
+        self.adam.step(list(grads.values()))
 
-    def learned(self) -> Parameters:
+    def trainable_parameters(self) -> Parameters:
         return trainable(self.model)
 
     @property
-    def parts(self) -> int:
+    def num_modules(self) -> int:
         return len(self.model.columns)
 
     def num_modules_in(self, state: dict[str, Tensor]) -> int:

@@ -187,12 +187,12 @@ class Replay(Learner):
     def _edit_slots(self, slots: Tensor, ahead: LookAhead, purpose: str) -> Tensor:
         assert self.editing is not None
         m = self.memory
-        needs_history = self._joined_history() if self.editing.needs_history else None
+        history = self._joined_history() if self.editing.needs_history else None
         context = EditContext(
             ahead,
             self.replay_size,
             lambda: self.random(purpose),
-            needs_history,
+            history,
             lambda draw_fn: self.draw(purpose, draw_fn),
         )
         x = m.x[slots]

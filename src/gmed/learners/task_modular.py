@@ -43,18 +43,18 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
         self.told = told
         self.tasks: tuple[int, ...] = ()
         self._plain = num_parameters(base)
-        self.optimiser = self._fresh()
+        self.adam = self._make_optimizer()
 
     @abstractmethod
-    def learned(self) -> Parameters:
+    def trainable_parameters(self) -> Parameters:
         """The parameters that Adam changes in the task under way."""
 
-    def begin(self, task: int) -> None:
+    def start_task(self, task: int) -> None:
         """Have a part for this task."""
         if task not in self.tasks:
             self.tasks = (*self.tasks, task)
             self.resize(len(self.tasks))
-            self.optimiser = self._fresh()
+            self.adam = self._make_optimizer()
         elif task != self.tasks[-1]:
             raise InputError(f"task {task} had ended when task {self.tasks[-1]} began; tasks must come one by one")
 
@@ -69,23 +69,23 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
         """The model's output for each input; that of the latest part for a task that has not come yet."""
         if task is None:
             return super().logits(x)
-        part = self.tasks.index(task) if task in self.tasks else self.parts - 1
+        part = self.tasks.index(task) if task in self.tasks else self.num_modules - 1
         x = self._checked_inputs(x)
         with eval_mode(self.model):
             output: Tensor = self.model(x, part)
         return output
 
-    def _fresh(self) -> Adam:
-        return Adam(self.learned().values(), self.lr)
+    def _make_optimizer(self) -> Adam:
+        return Adam(self.trainable_parameters().values(), self.lr)
 
     # ------------------------------------------------------------------ parts and state
 
-    def resize(self, parts: int) -> None:
+    def resize(self, num_modules: int) -> None:
         self._model_info = None  # the model becomes another one
-        if parts < self.parts:
-            self.model.cut(parts)
-        while self.parts < parts:
-            with seeded_torch(self.seed, "part", self.parts):
+        if num_modules < self.num_modules:
+            self.model.truncate(num_modules)
+        while self.num_modules < num_modules:
+            with seeded_torch(self.seed, "part", self.num_modules):
                 self.model.add()
 
     def extra_parameters(self) -> int:
@@ -93,9 +93,9 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
 
     def get_extra_state(self) -> dict[str, Tensor]:
         state = {"tasks": torch.tensor(self.tasks, dtype=torch.int64)}
-        return state | {f"adam.{name}": t for name, t in self.optimiser.state().items()}
+        return state | {f"adam.{name}": t for name, t in self.adam.state().items()}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self.tasks = tuple(state["tasks"].tolist())
-        self.optimiser = self._fresh()
-        self.optimiser.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})
+        self.adam = self._make_optimizer()
+        self.adam.load({k.removeprefix("adam."): t for k, t in state.items() if k.startswith("adam.")})

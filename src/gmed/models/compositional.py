@@ -47,7 +47,7 @@ class CompositionalNet(nn.Module):
         self.structure.append(self._even(len(self.structure) + 1))
         self._freeze()
 
-    def cut(self, tasks: int) -> None:
+    def truncate(self, tasks: int) -> None:
         """Only the first so many."""
         for layer in self._pools():
             del layer[tasks:]

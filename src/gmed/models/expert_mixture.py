@@ -15,7 +15,7 @@ from gmed.errors import UsageError, check_int
 from gmed.models.introspection import deterministic
 from gmed.models.resnet import Block, ResNet18
 
-LEAST_NOISE = 0.001
+MIN_SQUARED_ERROR = 0.001
 """Added to every squared error of a pixel."""
 
 
@@ -26,7 +26,7 @@ class Stages(nn.Module):
         super().__init__()
         self.stages = nn.ModuleList(stages)
 
-    def levels(self, x: Tensor, earlier: Sequence[Tensor]) -> list[Tensor]:
+    def features(self, x: Tensor, earlier: Sequence[Tensor]) -> list[Tensor]:
         """What every stage gives, beside what the parts before it have there; the next stage reads all of it."""
         h, found = x, list[Tensor]()
         for level, stage in enumerate(self.stages):
@@ -61,7 +61,7 @@ class Generator(Stages):
         decoded = torch.sigmoid(self.decoder(code.flatten(0, 1))).view(*code.shape[:2], -1)
         squared = (decoded - x.flatten(1)[:, None]).square().sum((1, 2)) / code.shape[1]
         pixels = decoded.shape[2]
-        error = 0.5 * (squared + pixels * LEAST_NOISE) + 0.5 * pixels * math.log(2 * math.pi)
+        error = 0.5 * (squared + pixels * MIN_SQUARED_ERROR) + 0.5 * pixels * math.log(2 * math.pi)
         divergence = 0.5 * (log_var.exp() + mean.square() - 1 - log_var).sum(1)
         bound: Tensor = error + divergence
         return bound
@@ -142,7 +142,7 @@ class CropTo(nn.Module):
 CHUNK_SIZE = 100
 """Examples whose earlier levels are computed together."""
 
-MOST_EXPERTS = 1_000
+MAX_EXPERTS = 1_000
 """Experts that a network can be made of. Each reads what all before it give."""
 
 
@@ -151,14 +151,14 @@ class ExpertOutputs(NamedTuple):
 
     Attributes
     ----------
-    x
+    neg_log_px
         -log p(x) under each expert, (batch, 1 + experts).
-    y
+    log_py
         log p(y | x) under each expert, (batch, 1 + experts, classes).
     """
 
-    x: Tensor
-    y: Tensor
+    neg_log_px: Tensor
+    log_py: Tensor
 
 
 class ExpertMixture(nn.Module):
@@ -182,10 +182,10 @@ class ExpertMixture(nn.Module):
 
     Examples
     --------
-    >>> mixture = ExpertMixture.like(nn.Linear(4, 3))
+    >>> mixture = ExpertMixture.for_model(nn.Linear(4, 3))
     >>> mixture.add()
-    >>> densities = mixture(torch.rand(5, 4), every=True)
-    >>> densities.x.shape, densities.y.shape, mixture(torch.rand(5, 4)).shape
+    >>> densities = mixture(torch.rand(5, 4), return_all=True)
+    >>> densities.neg_log_px.shape, densities.log_py.shape, mixture(torch.rand(5, 4)).shape
     (torch.Size([5, 2]), torch.Size([5, 2, 3]), torch.Size([5, 3]))
     """
 
@@ -202,7 +202,7 @@ class ExpertMixture(nn.Module):
         self.register_buffer("noise", torch.randn(samples, codes, generator=fixed), persistent=False)
 
     @classmethod
-    def like(cls, model: nn.Module, samples: int = 16) -> ExpertMixture:
+    def for_model(cls, model: nn.Module, samples: int = 16) -> ExpertMixture:
         """Without experts, for the inputs and classes of a model: convolutions for a ResNet-18, else linear layers."""
         if isinstance(model, ResNet18):
             mixture = cls(partial(conv_expert, model.size, model.classifier.out_features), codes=64, samples=samples)
@@ -219,42 +219,43 @@ class ExpertMixture(nn.Module):
         self.experts.append(self.make(len(self.experts)).to(self.noise))
         self.counts = torch.cat([self.counts, self.counts.new_zeros(1)])
 
-    def cut(self, experts: int) -> None:
+    def truncate(self, experts: int) -> None:
         """Only the first so many."""
         del self.experts[experts:]
         self.counts = self.counts[:experts].clone()
 
-    def earlier_levels(self, part: str, x: Tensor) -> list[Tensor]:
+    def frozen_features(self, part: str, x: Tensor) -> list[Tensor]:
         """What every stage of a ``part`` gives in all experts but the last; none if there is one expert."""
         experts = self._experts()[:-1]
         parts = [expert.generator if part == "generator" else expert.classifier for expert in experts]
-        chunks = [_levels(parts, chunk) for chunk in torch.split(x, CHUNK_SIZE)]
+        chunks = [_stage_features(parts, chunk) for chunk in torch.split(x, CHUNK_SIZE)]
         return [torch.cat(level) for level in zip(*chunks, strict=True)]
 
     def forward(
-        self, x: Tensor, every: bool = False, part: str = "", earlier: Sequence[Tensor] = ()
+        self, x: Tensor, return_all: bool = False, part: str = "", earlier: Sequence[Tensor] = ()
     ) -> Tensor | ExpertOutputs:
         """The logits of each class: log Σ_k P(k) p(x | k) P(y | x, k).
 
-        With ``every``, what each expert says; with a ``part``, what the last one's ``generator`` or ``classifier`` says
-        alone, ``earlier`` being its :meth:`earlier_levels` of these examples.
+        With ``return_all``, return the outputs of every expert. With a ``part``, return that of the last expert's
+        ``generator`` or ``classifier``, given its :meth:`frozen_features` of these examples as ``earlier``.
         """
         generators = [expert.generator for expert in self._experts()]
         classifiers = [expert.classifier for expert in self._experts()]
         if part == "generator":
-            return generators[-1].negative_bound(x, generators[-1].levels(x, earlier)[-1], self._draw(len(x)))
+            return generators[-1].negative_bound(x, generators[-1].features(x, earlier)[-1], self._draw(len(x)))
         if part == "classifier":
-            return classifiers[-1].log_probabilities(classifiers[-1].levels(x, earlier)[-1])
-        if every:
+            return classifiers[-1].log_probabilities(classifiers[-1].features(x, earlier)[-1])
+        if return_all:
             new = self.untrained
             bounds = [*self._bounds([new.generator], x), *self._bounds(generators, x)]
             return ExpertOutputs(
-                torch.stack(bounds, 1), torch.stack([*_said([new.classifier], x), *_said(classifiers, x)], 1)
+                torch.stack(bounds, 1),
+                torch.stack([*_class_log_probs([new.classifier], x), *_class_log_probs(classifiers, x)], 1),
             )
         if not generators:
-            return next(_said([self.untrained.classifier], x))
+            return next(_class_log_probs([self.untrained.classifier], x))
         weight = torch.log(self.counts / self.counts.sum()) - torch.stack(list(self._bounds(generators, x)), 1)
-        return torch.logsumexp(weight[:, :, None] + torch.stack(list(_said(classifiers, x)), 1), 1)
+        return torch.logsumexp(weight[:, :, None] + torch.stack(list(_class_log_probs(classifiers, x)), 1), 1)
 
     def _experts(self) -> list[Expert]:
         return [expert for expert in self.experts if isinstance(expert, Expert)]
@@ -283,23 +284,23 @@ class ExpandedClassifier(nn.Module):
         levels: list[Tensor] = []
         for part in self.parts:
             assert isinstance(part, Stages)
-            levels = part.levels(x, levels)
+            levels = part.features(x, levels)
         logits: Tensor = self.head(levels[-1])
         return logits
 
 
-def expanded(model: nn.Module, tasks: int) -> nn.Module:
+def expanded_classifier(model: nn.Module, tasks: int) -> nn.Module:
     """The network that a mixture for such a model ends with, if it has made an expert of every task.
 
     >>> expanded(nn.Linear(784, 10), tasks=5)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    mixture = ExpertMixture.like(model)
-    made = [mixture.make(number).classifier for number in range(check_int("tasks", tasks, maximum=MOST_EXPERTS))]
+    mixture = ExpertMixture.for_model(model)
+    made = [mixture.make(number).classifier for number in range(check_int("tasks", tasks, maximum=MAX_EXPERTS))]
     return ExpandedClassifier(made).to(next(model.parameters()))
 
 
-def _said(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
+def _class_log_probs(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
     for part, features in zip(parts, _features(parts, x), strict=True):
         yield part.log_probabilities(features)
 
@@ -308,14 +309,14 @@ def _features(parts: Sequence[Stages], x: Tensor) -> Iterator[Tensor]:
     """What the last stage of each part gives beside those before it, to which no gradient goes."""
     levels: list[Tensor] = []
     for part in parts:
-        levels = part.levels(x, [level.detach() for level in levels])
+        levels = part.features(x, [level.detach() for level in levels])
         yield levels[-1]
 
 
 @torch.no_grad()
-def _levels(parts: Sequence[Stages], x: Tensor) -> list[Tensor]:
+def _stage_features(parts: Sequence[Stages], x: Tensor) -> list[Tensor]:
     """What every stage gives in all of the parts."""
     levels: list[Tensor] = []
     for part in parts:
-        levels = part.levels(x, levels)
+        levels = part.features(x, levels)
     return levels

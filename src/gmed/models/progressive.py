@@ -40,7 +40,7 @@ class ProgressiveNet(nn.Module):
         self.gates.append(nn.Parameter(gates))
         self._freeze()
 
-    def cut(self, columns: int) -> None:
+    def truncate(self, columns: int) -> None:
         """Only the first so many, of which the last learns."""
         del self.columns[columns:]
         kept = list(self.gates)[: columns - 1]

@@ -22,7 +22,7 @@ Model = nn.Module | Callable[[int, int], nn.Module]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClassifierConfig:
     """How a classifier learns.
 
     Parameters
@@ -118,7 +118,7 @@ class Settings:
         )
 
     @classmethod
-    def from_json(cls, text: str, model: Model | None = None) -> Settings:
+    def from_json(cls, text: str, model: Model | None = None) -> ClassifierConfig:
         """What :meth:`to_json` wrote, with the model if it was one's own."""
         try:
             written: dict[str, Any] = json.loads(text)

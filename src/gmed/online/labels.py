@@ -14,83 +14,83 @@ _KINDS = {"U": "words", "i": "numbers", "u": "numbers", "f": "numbers", "b": "tr
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelEncoder:
     """The classes met so far, each with an output of the model.
 
     Outputs are given out as classes appear and never change hands; :attr:`classes` are in order all the same.
 
     Attributes
     ----------
-    met
+    classes_by_output
         The class of each output.
 
     Examples
     --------
-    >>> labels = Labels.of(np.array(["pear", "fig", "pear"])).extended(np.array(["apple", "fig"]))
-    >>> labels.classes.tolist(), labels.met.tolist()
+    >>> labels = LabelEncoder.from_labels(np.array(["pear", "fig", "pear"])).extended(np.array(["apple", "fig"]))
+    >>> labels.classes.tolist(), labels.classes_by_output.tolist()
     (['apple', 'fig', 'pear'], ['fig', 'pear', 'apple'])
     >>> labels.outputs(np.array(["apple", "pear"])).tolist()
     [2, 1]
     """
 
-    met: NDArray[Any]
+    classes_by_output: NDArray[Any]
 
     def __post_init__(self) -> None:
-        if self.met.dtype.kind == "U":
+        if self.classes_by_output.dtype.kind == "U":
             try:
-                "".join(self.met.tolist()).encode()
+                "".join(self.classes_by_output.tolist()).encode()
             except UnicodeEncodeError as error:
                 raise InputError(f"labels must be text, and these are not Unicode ({error})") from None
 
     @classmethod
-    def of(cls, y: NDArray[Any]) -> Labels:
+    def from_labels(cls, y: NDArray[Any]) -> LabelEncoder:
         """Those of these examples."""
-        return cls(np.unique(plain(y)))
+        return cls(np.unique(normalize_labels(y)))
 
     @cached_property
-    def places(self) -> NDArray[np.int64]:
+    def sorted_order(self) -> NDArray[np.int64]:
         """The output of each class, the classes being in order."""
-        return np.argsort(self.met, kind="stable")
+        return np.argsort(self.classes_by_output, kind="stable")
 
     @cached_property
     def classes(self) -> NDArray[Any]:
         """All classes, in order."""
-        return self.met[self.places]
+        return self.classes_by_output[self.sorted_order]
 
-    def outputs(self, y: NDArray[Any]) -> NDArray[np.int64]:
+    def encode(self, y: NDArray[Any]) -> NDArray[np.int64]:
         """The output of each example's class; all must have been met."""
-        return self.places[self._found(y)]
+        return self.sorted_order[self._found(y)]
 
     def encode_names(self, names: NDArray[Any]) -> list[int]:
         """The outputs of classes that are named; one never met has none. Names must be of the labels' kind."""
         names = self._alike(names)
-        return np.flatnonzero(np.isin(self.met, names)).tolist()
+        return np.flatnonzero(np.isin(self.classes_by_output, names)).tolist()
 
-    def extended(self, y: NDArray[Any]) -> Labels:
+    def extended(self, y: NDArray[Any]) -> LabelEncoder:
         """These and the classes of more examples; the same object where there is nothing new."""
         y = self._alike(y)
         new = np.unique(y[self.classes[self._found(y)] != y])
-        return Labels(np.concatenate([self.met, new])) if len(new) else self
+        return LabelEncoder(np.concatenate([self.classes_by_output, new])) if len(new) else self
 
     def _alike(self, y: NDArray[Any]) -> NDArray[Any]:
-        y = plain(y)
-        if len(y) and _kind(y) != _kind(self.met):
+        y = normalize_labels(y)
+        if len(y) and _kind(y) != _kind(self.classes_by_output):
             raise InputError(
-                f"labels so far are {_kind(self.met)}, such as {self.met[0].item()!r}; "
+                f"labels so far are {_kind(self.classes_by_output)}, such as {self.classes_by_output[0].item()!r}; "
                 f"these are {_kind(y)}, such as {y[0].item()!r}"
             )
         return y
 
     def _found(self, y: NDArray[Any]) -> NDArray[np.int64]:
-        return np.minimum(np.searchsorted(self.classes, y), len(self.met) - 1)
+        return np.minimum(np.searchsorted(self.classes, y), len(self.classes_by_output) - 1)
 
     def to_json(self) -> str:
         """As text, to be read back exactly."""
-        dtype = "str" if self.met.dtype.kind == "U" else self.met.dtype.name
-        return json.dumps({"type": dtype, "met": self.met.tolist()})
+        dtype = "str" if self.classes_by_output.dtype.kind == "U" else self.classes_by_output.dtype.name
+        return json.dumps({"type": dtype, "met": self.classes_by_output.tolist()})
 
     @classmethod
-    def from_json(cls, text: str) -> Labels:
+    def from_json(cls, text: str) -> LabelEncoder:
         """What :meth:`to_json` wrote."""
         try:
             written = json.loads(text)
@@ -104,10 +104,10 @@ class Labels:
         return cls(met)
 
 
-def plain(y: NDArray[Any]) -> NDArray[Any]:
-    """Labels as an array of words, numbers or truth values.
+def normalize_labels(y: NDArray[Any]) -> NDArray[Any]:
+    """LabelEncoder as an array of words, numbers or truth values.
 
-    >>> plain(np.array(["a", "b"], dtype=object)).dtype.kind
+    >>> normalize_labels(np.array(["a", "b"], dtype=object)).dtype.kind
     'U'
     """
     if y.dtype.kind in "OT":

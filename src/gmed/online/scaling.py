@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 CLIP_STD = 10.0
 """How many deviations from the mean a value may lie; those further out count as lying there."""
 REFRESH_FACTOR = 1.1
-"""Units are renewed when so many times as many rows are known as when they were last."""
+"""Scaler are renewed when so many times as many rows are known as when they were last."""
 EXTREMES = 10
 """How many of the lowest and of the highest values of each feature are kept apart from the statistics."""
 OUTLYING = 30.0
@@ -46,7 +46,7 @@ class RunningScaler:
     rare. Where nothing lies so far out, mean and deviation are those of all rows.
 
     A feature that has not varied yet has the unit 1, and nothing of it lies far out but what is in less than one row
-    of a hundred. Everything is a value: :meth:`after` gives a new one.
+    of a hundred. Everything is a value: :meth:`update` gives a new one.
 
     Attributes
     ----------
@@ -65,9 +65,9 @@ class RunningScaler:
     --------
     >>> rows = np.array([[1.0, 50.0], [3.0, 50.0]])
     >>> known = RunningScaler.of(rows)
-    >>> known.standardised(rows).tolist()
+    >>> known.transform(rows).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
-    >>> later = known.after(np.array([[8.0, 50.0]]))
+    >>> later = known.update(np.array([[8.0, 50.0]]))
     >>> later.moments()[0].tolist(), later.count
     ([4.0, 50.0], 3)
 
@@ -89,9 +89,9 @@ class RunningScaler:
         """That of a stream that begins with these rows."""
         nothing = np.zeros(x.shape[1])
         none = np.zeros((0, x.shape[1]))
-        return cls(0, nothing, nothing, none, 0, nothing, np.ones(x.shape[1])).after(x)
+        return cls(0, nothing, nothing, none, 0, nothing, np.ones(x.shape[1])).update(x)
 
-    def after(self, x: Floats) -> RunningScaler:
+    def update(self, x: Floats) -> RunningScaler:
         """The same stream with more rows."""
         if (too_large := np.abs(x).max(0) > LARGEST).any():
             column = int(np.flatnonzero(too_large)[0])
@@ -102,22 +102,22 @@ class RunningScaler:
             known, start = known._met(x[start : start + size]), start + size
         return known._renewed() if known.count >= REFRESH_FACTOR * self.since or self._is_clipped(x) else known
 
-    def standardised(self, x: Floats) -> NDArray[np.float32]:
+    def transform(self, x: Floats) -> NDArray[np.float32]:
         """Rows in these units."""
         with np.errstate(over="ignore"):
             return _clip((x - self.shift) / self.scale).astype(np.float32)
 
-    def restored(self, z: NDArray[np.float32]) -> Floats:
+    def inverse_transform(self, z: NDArray[np.float32]) -> Floats:
         """Rows in these units as they were given, but for what was out of reach."""
         return z * self.scale + self.shift
 
-    def convert(self, z: Tensor, to: Units) -> None:
+    def rescale_to(self, z: Tensor, to: Scaler) -> None:
         """Express rows that are in these units in later ones of the same stream, in place."""
         assert isinstance(to, RunningScaler)
-        raw = self.restored(z.cpu().numpy())
-        z.copy_(torch.from_numpy(to.standardised(raw)))
+        raw = self.inverse_transform(z.cpu().numpy())
+        z.copy_(torch.from_numpy(to.transform(raw)))
 
-    def same_as(self, other: Units) -> bool:
+    def same_scale(self, other: Scaler) -> bool:
         """Whether rows are expressed alike in both."""
         return isinstance(other, RunningScaler) and self.since == other.since
 
@@ -268,24 +268,24 @@ def _shortest_half(ordered: Floats) -> NDArray[np.bool_]:
 class IdentityScaler:
     """Features as they are given: for inputs that have a unit already, such as pixels."""
 
-    def after(self, x: Floats) -> IdentityScaler:
+    def update(self, x: Floats) -> IdentityScaler:
         return self
 
-    def standardised(self, x: Floats) -> NDArray[np.float32]:
+    def transform(self, x: Floats) -> NDArray[np.float32]:
         return x.astype(np.float32)
 
-    def restored(self, z: NDArray[np.float32]) -> Floats:
+    def inverse_transform(self, z: NDArray[np.float32]) -> Floats:
         return z.astype(np.float64)
 
-    def convert(self, z: Tensor, to: Units) -> None:
+    def rescale_to(self, z: Tensor, to: Scaler) -> None:
         """Nothing to do: there is but one unit."""
 
-    def same_as(self, other: Units) -> bool:
+    def same_scale(self, other: Scaler) -> bool:
         return self == other
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}
 
 
-Units = RunningScaler | IdentityScaler
+Scaler = RunningScaler | IdentityScaler
 """How the rows of a stream are expressed."""

@@ -15,9 +15,9 @@ from gmed.data.dataset import Progress, no_progress
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, UsageError, check_float, check_int
 from gmed.io.files import check_output_path, open_regular
-from gmed.io.state import read_labels
+from gmed.io.state import read_metadata
 from gmed.online.classifier import OnlineClassifier
-from gmed.online.config import Settings
+from gmed.online.config import ClassifierConfig
 
 BLOCK = 1000
 """About how many rows are read at once."""
@@ -32,7 +32,7 @@ class TableFit:
     table
         A .csv or .parquet file, whose rows are learned from in their order.
     label
-        The column that is the label. Labels are words, whatever they look like.
+        The column that is the label. LabelEncoder are words, whatever they look like.
     model
         The file that is written.
     drop
@@ -47,7 +47,7 @@ class TableFit:
     label: str
     model: Path
     drop: tuple[str, ...] = ()
-    settings: Settings = field(default_factory=Settings)
+    settings: ClassifierConfig = field(default_factory=ClassifierConfig)
     seed: int = 0
     start: Path | None = None
 
@@ -63,14 +63,14 @@ class TableFit:
 
 
 @dataclass
-class Learned:
+class FitProgress:
     """How far a fit has come.
 
     Attributes
     ----------
     rows
         How many rows of the table have been learned from.
-    right
+    num_correct
         How many of them were predicted rightly before.
     resumed
         How many had been learned from when it was resumed; 0 if it was not.
@@ -82,7 +82,7 @@ class Learned:
 
     classifier: OnlineClassifier
     rows: int = 0
-    right: int = 0
+    num_correct: int = 0
     resumed: int = 0
     finished: bool = False
     repeated: bool = False
@@ -93,9 +93,9 @@ def fit_table(
     *,
     checkpoint_every: float = 60.0,
     progress: Progress = no_progress,
-    watch: Callable[[Learned], None] = lambda learned: None,
+    watch: Callable[[FitProgress], None] = lambda learned: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Learned:
+) -> FitProgress:
     """Learn from a table, predicting each batch before it is learned from; a fit that was cut goes on where it was.
 
     What comes out does not depend on where it was cut. ``stop`` is asked after every step; when it says so, what is
@@ -114,7 +114,7 @@ def fit_table(
         return done
     stream_index = None if fit.start is None else _digest(fit.start)
     identity = fit.identity(table, stream_index)
-    learned = _begun(fit, features, identity)
+    learned = _resume_or_start(fit, features, identity)
     classifier, size = learned.classifier, learned.classifier.settings.batch_size
     classifier.feature_names = features
     due = time.monotonic() + checkpoint_every
@@ -122,7 +122,7 @@ def fit_table(
     def keep(path: Path, **more: str) -> None:
         if _changes(fit.table) != unchanged:
             raise DataError(f"{fit.table}: it was changed while it was learned from. Begin again when it is complete.")
-        counts = {"rows": learned.rows, "right": learned.right}
+        counts = {"rows": learned.rows, "right": learned.num_correct}
         texts = {"fit": identity, "progress": json.dumps(counts), "feature_names": json.dumps(features)}
         classifier.save(path, **texts, **more)
 
@@ -132,7 +132,7 @@ def fit_table(
             x, y = block.features[start : start + size], labels[start : start + size]
             guesses = classifier.predict(x) if classifier.rows else np.full(len(y), "")
             classifier.learn(x, y)
-            learned.right += int((guesses == y).sum())
+            learned.num_correct += int((guesses == y).sum())
             learned.rows += len(y)
             if stop():
                 keep(fit.checkpoint)
@@ -150,10 +150,10 @@ def fit_table(
     return learned
 
 
-def _finished(fit: TableFit, table: str) -> Learned | None:
+def _finished(fit: TableFit, table: str) -> FitProgress | None:
     """What came out of the same fit, where it has come to its end before."""
     try:
-        texts = read_labels(fit.model)
+        texts = read_metadata(fit.model)
     except UsageError:  # there is none, or something else is there
         return None
     start = None if fit.start is None else texts.get("start")
@@ -163,10 +163,10 @@ def _finished(fit: TableFit, table: str) -> Learned | None:
         return None
     classifier, texts = OnlineClassifier.load(fit.model)
     rows, right = _counts(fit.model, texts)
-    return Learned(classifier, rows, right, finished=True, repeated=True)
+    return FitProgress(classifier, rows, right, finished=True, repeated=True)
 
 
-def _begun(fit: TableFit, features: Sequence[str], identity: str) -> Learned:
+def _resume_or_start(fit: TableFit, features: Sequence[str], identity: str) -> FitProgress:
     """A fit at its beginning, or where a checkpoint says that it was cut."""
     if fit.checkpoint.exists():
         classifier, texts = OnlineClassifier.load(fit.checkpoint)
@@ -176,13 +176,13 @@ def _begun(fit: TableFit, features: Sequence[str], identity: str) -> Learned:
                 "version of gmed. Give those again to go on with it, or remove it to begin anew."
             )
         rows, right = _counts(fit.checkpoint, texts)
-        return Learned(classifier, rows, right, resumed=rows)
+        return FitProgress(classifier, rows, right, resumed=rows)
     if fit.start is None:
-        return Learned(OnlineClassifier(fit.settings, len(features), fit.seed))
+        return FitProgress(OnlineClassifier(fit.settings, len(features), fit.seed))
     classifier, texts = OnlineClassifier.load(fit.start)
     if feature_names(fit.start, texts) != list(features):
         raise UsageError(f"{fit.table}: its columns are not those that {fit.start} has learned from, in their order")
-    return Learned(classifier)
+    return FitProgress(classifier)
 
 
 def feature_names(model: Path, texts: dict[str, str]) -> list[str]:

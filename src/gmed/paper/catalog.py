@@ -10,7 +10,7 @@ from gmed.paper.published import PREVIOUS_BEST, Cell, table
 
 
 @dataclass(frozen=True)
-class Target:
+class PaperTable:
     """A table of the paper.
 
     Attributes
@@ -46,7 +46,7 @@ class Target:
                 cells.append(Cell(cell.row, cell.benchmark, name, cell.published))
         return cells
 
-    def rival(self, benchmark: str, method: str) -> str | None:
+    def baseline(self, benchmark: str, method: str) -> str | None:
         """Return the method that this one is compared with, if any."""
         resolved = resolve(get_benchmark(benchmark), method)
         if resolved.edit is None or (self.against is not None and resolved.edit.name != "gmed"):
@@ -57,15 +57,15 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("main", "final accuracy of every method on six data sets", "Table 1", (0.1, 0.05), best=True),
-        Target(
+        PaperTable("main", "final accuracy of every method on six data sets", "Table 1", (0.1, 0.05), best=True),
+        PaperTable(
             "equal-memory",
             "networks that grow, and replay with as much memory",
             "Table 2",
-            pairs=tuple(("ER+GMED", rival) for rival in ("CN-DPM", "Prog. NN", "CompCL")),
+            pairs=tuple(("ER+GMED", baseline) for baseline in ("CN-DPM", "Prog. NN", "CompCL")),
         ),
-        Target("fuzzy-short", "fuzzy task boundaries, three data sets", "Table 3"),
-        Target(
+        PaperTable("fuzzy-short", "fuzzy task boundaries, three data sets", "Table 3"),
+        PaperTable(
             "ablation",
             "other edits, and more replay",
             "Table 4",
@@ -78,13 +78,13 @@ TARGETS = {
                 ("MIR + GMED", "MIR+Extra 1 batch"),
             ),
         ),
-        Target(
+        PaperTable(
             "steps",
             "several steps of editing",
             "Table 5",
             pairs=(("3-step Edit", "1-step Edit"), ("5-step Edit", "1-step Edit")),
         ),
-        Target(
+        PaperTable(
             "gamma",
             "decay of the stride",
             "Table 7",
@@ -92,35 +92,36 @@ TARGETS = {
                 (f"{base} + GMED_γ=1.0", f"{base} + GMED_γ={gamma}") for base in ("ER", "MIR") for gamma in (0.9, 0.99)
             ),
         ),
-        Target("er-t", "GMED on ER with tricks", "Table 8"),
-        Target("fuzzy", "fuzzy task boundaries, six data sets", "Table 9"),
-        Target("task-aware", "methods that know the task", "Table 10"),
-        Target(
+        PaperTable("er-t", "GMED on ER with tricks", "Table 8"),
+        PaperTable("fuzzy", "fuzzy task boundaries, six data sets", "Table 9"),
+        PaperTable("task-aware", "methods that know the task", "Table 10"),
+        PaperTable(
             "write-back",
             "edits that are not written back",
             "Table 11",
             pairs=(("ER + GMED", "ER + GMED w/o writeback"),),
         ),
-        Target("full-mnist", "Split MNIST with all examples", "Table 12", (0.1, 0.01)),
-        Target("memory", "sizes of memory", "Table 13"),
-        Target("optimal", "edits that see the past", "Table 14", pairs=(("ER+Optimal Editing", "ER+GMED"),)),
-        Target(
+        PaperTable("full-mnist", "Split MNIST with all examples", "Table 12", (0.1, 0.01)),
+        PaperTable("memory", "sizes of memory", "Table 13"),
+        PaperTable("optimal", "edits that see the past", "Table 14", pairs=(("ER+Optimal Editing", "ER+GMED"),)),
+        PaperTable(
             "extra",
             "further examples edited",
             "Table 15",
             pairs=tuple((f"+ {extra} examples", "ER+GMED (10 examples)") for extra in (3, 5, 10, 50)),
         ),
-        Target("gss", "GMED on another memory", "Table 17"),
+        PaperTable("gss", "GMED on another memory", "Table 17"),
     )
 }
 
 
-def get_target(name: str) -> Target:
+def get_target(name: str) -> PaperTable:
     """Return the target of this name.
 
-    >>> get_target("gamma").rival("split-mnist", "mir+gmed(gamma=0.9)"), get_target("gamma").rival("split-mnist", "er")
+    >>> gamma = get_target("gamma")
+    >>> gamma.baseline("split-mnist", "mir+gmed(gamma=0.9)"), gamma.baseline("split-mnist", "er")
     ('mir', None)
-    >>> get_target("ablation").rival("rotated-mnist", "er+gmed")
+    >>> get_target("ablation").baseline("rotated-mnist", "er+gmed")
     'er+adv-edit'
     """
     if name not in TARGETS:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.engine import BENCHMARKS, RunSpec, get_benchmark, resolve
 from gmed.errors import UsageError, unknown
 from gmed.experiment import Experiment
@@ -66,7 +66,7 @@ class Selection(NamedTuple):
         return list(dict.fromkeys(item.benchmark for item in self.planned))
 
 
-def choose(
+def select_runs(
     plan: Iterable[PlannedRuns],
     label: str,
     *,
@@ -76,17 +76,17 @@ def choose(
     data_dir: str | Path | None = None,
     store: str | Path | None = None,
     observed: str = "",
-    whole: bool = False,
+    require_all: bool = False,
 ) -> Selection:
     """Select the requested benchmarks of a plan that can be computed, with the requested number of seeds.
 
     A benchmark can be computed if its data are available. Otherwise the methods of which the store has all runs, or all
-    observations of kind ``observed``, are selected; with ``whole``, either all methods of a benchmark or none.
+    observations of kind ``observed``, are selected; with ``require_all``, either all methods of a benchmark or none.
 
     >>> plan = [PlannedRuns("split-mnist", "er"), PlannedRuns("rotated-mnist", "er", 10)]
-    >>> choose(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
+    >>> select_runs(plan, "Table 0", benchmarks=["rotated-mnist"]).planned
     [PlannedRuns(benchmark='rotated-mnist', method='er', seeds=10)]
-    >>> choose(plan, "Table 0", quick=True).planned
+    >>> select_runs(plan, "Table 0", quick=True).planned
     [PlannedRuns(benchmark='split-mnist', method='er', seeds=3)]
     """
     count = seeds or (QUICK_SEEDS if quick else None)
@@ -99,7 +99,7 @@ def choose(
     requested = [name for name in benchmark_names if name in benchmarks or not benchmarks]
     missing = {name: reason for name in requested if (reason := BENCHMARKS[name].missing_data(data_folder))}
     stored = _select_stored([item for item in plan if item.benchmark in missing], store, observed)
-    if whole:
+    if require_all:
         incomplete = {item.benchmark for item in plan if item.benchmark in missing and item not in stored}
         stored = [item for item in stored if item.benchmark not in incomplete]
     if benchmarks and (absent := missing.keys() - {item.benchmark for item in stored}):
@@ -116,11 +116,11 @@ def choose(
     if quick and not benchmarks:
         available = [next((name for name in QUICK_BENCHMARKS if name in available), available[0])]
         missing = {name: reason for name, reason in missing.items() if name.startswith(f"{available[0]} ")}
-    chosen = [item for item in plan if item.benchmark in available]
-    if quick and any(item.method == SLOW_METHODS for item in chosen):
-        chosen = [item for item in chosen if item.method != SLOW_METHODS]
+    selected = [item for item in plan if item.benchmark in available]
+    if quick and any(item.method == SLOW_METHODS for item in selected):
+        selected = [item for item in selected if item.method != SLOW_METHODS]
         missing[SLOW_METHODS] = "takes minutes a run, and is not in the small version"
-    return Selection(chosen, missing)
+    return Selection(selected, missing)
 
 
 def _select_stored(plan: Sequence[PlannedRuns], store: str | Path | None, observed: str) -> list[PlannedRuns]:
@@ -132,7 +132,7 @@ def _select_stored(plan: Sequence[PlannedRuns], store: str | Path | None, observ
     return [item for item in plan if {spec.key for spec in item.specs()} <= keys]
 
 
-def compute(planned: Iterable[PlannedRuns], watcher: Callable[[], Watcher] = Watcher, **options: Any) -> Results:
+def compute(planned: Iterable[PlannedRuns], callback: Callable[[], Callback] = Callback, **options: Any) -> Results:
     """Return the runs, computing those that the store lacks; ``options`` as in :func:`gmed.run`."""
     groups: dict[tuple[str, int], list[str]] = {}
     for benchmark, method, seeds in planned:
@@ -141,7 +141,7 @@ def compute(planned: Iterable[PlannedRuns], watcher: Callable[[], Watcher] = Wat
             methods.append(method)
     results = Results()
     for (benchmark, seeds), methods in groups.items():
-        computed = Experiment(benchmark, methods, seeds, **options).run(watcher=watcher())
+        computed = Experiment(benchmark, methods, seeds, **options).run(callback=callback())
         results.runs += computed.runs
         results.failures += computed.failures
         results.store = computed.store

@@ -37,7 +37,7 @@ class Cell:
 class Quantity:
     """A number of the paper other than an accuracy: a hyper-parameter, a time or a rate."""
 
-    where: str
+    location: str
     row: str
     benchmark: str
     quantity: str

@@ -29,13 +29,13 @@ from gmed.results.store import Timing
 WARM_UP, STEPS, MAX_SECONDS = 5, 10, 0.5
 """Steps of warm-up and of measurement for a speed, and seconds after which the measurement stops."""
 
-PATIENCE = 40.0
+MAX_MEASURE_SECONDS = 40.0
 """Seconds after which no further speed is measured with images of one size."""
 
 SPEED_NEUTRAL = {"memory", "told", "write_back"}
 """Parameters that do not change how long a step takes."""
 
-Clock = Callable[[str, str], float | None]
+RuntimeEstimate = Callable[[str, str], float | None]
 """Seconds that a run of a method takes on a benchmark, if they are known."""
 
 
@@ -47,7 +47,7 @@ class ArtifactStatus:
     ----------
     stored, needed
         Number of runs that the store has, and that are needed.
-    kept
+    cached
         Whether its runs are stored at all.
     data
         The data sets it needs, and whether each is available.
@@ -61,10 +61,10 @@ class ArtifactStatus:
         The smallest and the largest number of seeds of a method.
     """
 
-    study: Artifact
+    artifact: Artifact
     stored: int
     needed: int
-    kept: bool
+    cached: bool
     data: dict[str, bool]
     seconds: float
     unknown: int
@@ -73,12 +73,15 @@ class ArtifactStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as JSON-compatible data."""
-        study = {"name": self.study.name, "title": self.study.title, "where": self.study.where}
-        return {**study, **{name: value for name, value in vars(self).items() if name != "study"}}
+        names = {"name": self.artifact.name, "title": self.artifact.title, "where": self.artifact.location}
+        return {
+            **names,
+            **{"kept" if k == "cached" else k: value for k, value in vars(self).items() if k != "artifact"},
+        }
 
 
 def artifact_status(
-    studies: Iterable[Artifact],
+    artifacts: Iterable[Artifact],
     *,
     store: str | Path | None = None,
     data_dir: str | Path | None = None,
@@ -95,76 +98,78 @@ def artifact_status(
     """
     path, resolved_device = Path(store or default_store()), resolve_device(device)
     timings, stored = list[Timing](), dict[str, set[str]]()
-    studies = list(studies)
+    artifacts = list(artifacts)
     if path.exists():
         with Store(path) as results_store:
             timings = results_store.timings()
-            stored = {what: results_store.keys(what) for what in {study.observes for study in studies}}
-    clock = recorded(timings, collect_environment(resolved_device)["device"])
+            stored = {what: results_store.keys(what) for what in {artifact.probe_version for artifact in artifacts}}
+    estimate = from_timings(timings, collect_environment(resolved_device)["device"])
     if measure is not None:
-        clock = lru_cache(maxsize=None)(_with_measurements(clock, device, data_dir, measure))
+        estimate = lru_cache(maxsize=None)(_with_measurements(estimate, device, data_dir, measure))
     parallel = 1 if resolved_device.type == "cuda" else os.cpu_count() or 1
     has_data = lru_cache(maxsize=None)(
         lambda name: get_benchmark(name).missing_data(Path(data_dir) if data_dir else None) is None
     )
 
-    def status_of(study: Artifact) -> ArtifactStatus:
+    def status_of(artifact: Artifact) -> ArtifactStatus:
         needed, num_stored, seconds, unknown, elsewhere = set[str](), 0, 0.0, 0, 0
         data_sets: dict[str, bool] = {}
-        for planned in study.plan():
+        for planned in artifact.plan():
             data_sets.setdefault(get_benchmark(planned.benchmark).data, has_data(planned.benchmark))
             keys = {spec.key for spec in planned.specs()} - needed
-            missing = keys - stored.get(study.observes, set()) if study.stored else keys
+            missing = keys - stored.get(artifact.probe_version, set()) if artifact.cached else keys
             needed |= keys
             num_stored += len(keys) - len(missing)
             if missing and has_data(planned.benchmark):
-                seconds_per_run = clock(planned.benchmark, study.cost_proxy or planned.method)
+                seconds_per_run = estimate(planned.benchmark, artifact.cost_proxy or planned.method)
                 seconds += (seconds_per_run or 0.0) * len(missing) / parallel
                 unknown += 0 if seconds_per_run else len(missing)
             elif missing:
                 elsewhere += len(missing)
-        seeds = [planned.seeds for planned in study.plan()]
+        seeds = [planned.seeds for planned in artifact.plan()]
         seed_range = min(seeds), max(seeds)
         return ArtifactStatus(
-            study, num_stored, len(needed), study.stored, data_sets, seconds, unknown, elsewhere, seed_range
+            artifact, num_stored, len(needed), artifact.cached, data_sets, seconds, unknown, elsewhere, seed_range
         )
 
-    return [status_of(study) for study in studies]
+    return [status_of(artifact) for artifact in artifacts]
 
 
-def recorded(timings: Iterable[Timing], device: str) -> Clock:
-    """Return a clock of the recorded times on this device: of the method, or of others with the same parts.
+def from_timings(timings: Iterable[Timing], device: str) -> RuntimeEstimate:
+    """Return a estimate of the recorded times on this device: of the method, or of others with the same parts.
 
-    >>> clock = recorded([Timing("k", "split-mnist", "er+gmed(alpha=1.0)", "cpu", 4.0)], "cpu")
-    >>> clock("split-mnist", "er+gmed"), clock("split-mnist", "er")
+    >>> estimate = from_timings([Timing("k", "split-mnist", "er+gmed(alpha=1.0)", "cpu", 4.0)], "cpu")
+    >>> estimate("split-mnist", "er+gmed"), estimate("split-mnist", "er")
     (4.0, None)
     """
     recorded_seconds: dict[tuple[str, str], list[float]] = {}
     for timing in timings:
         if timing.device == device:
-            for name in {timing.method, family(timing.method)}:
+            for name in {timing.method, strip_parameters(timing.method)}:
                 recorded_seconds.setdefault((timing.benchmark, name), []).append(timing.seconds)
 
-    def clock(benchmark: str, method: str) -> float | None:
-        seconds = recorded_seconds.get((benchmark, method)) or recorded_seconds.get((benchmark, family(method)))
+    def estimate(benchmark: str, method: str) -> float | None:
+        seconds = recorded_seconds.get((benchmark, method)) or recorded_seconds.get(
+            (benchmark, strip_parameters(method))
+        )
         return mean(seconds) if seconds else None
 
-    return clock
+    return estimate
 
 
-def family(method: str) -> str:
+def strip_parameters(method: str) -> str:
     """Return a method's name without its parameters.
 
-    >>> family("er(memory=100)+gmed(alpha=1.0)")
+    >>> strip_parameters("er(memory=100)+gmed(alpha=1.0)")
     'er+gmed'
     """
     return "+".join(part.name for part in parse(method))
 
 
 def _with_measurements(
-    known: Clock, device: str, data_dir: str | Path | None, on_measure: Callable[[str, str], None]
-) -> Clock:
-    """Return a clock that times some steps and predictions where the given one has no time, within a budget.
+    known: RuntimeEstimate, device: str, data_dir: str | Path | None, on_measure: Callable[[str, str], None]
+) -> RuntimeEstimate:
+    """Return a estimate that times some steps and predictions where the given one has no time, within a budget.
 
     Images of the same size and methods of the same shape are assumed to take the same time per step.
     """
@@ -172,7 +177,7 @@ def _with_measurements(
     spent: dict[Any, float] = {}
     folder, sizes = Path(data_dir) if data_dir else None, dict[str, tuple[float, int]]()
 
-    def clock(benchmark: str, method: str) -> float | None:
+    def estimate(benchmark: str, method: str) -> float | None:
         if (seconds := known(benchmark, method)) is not None:
             return seconds
         spec = RunSpec.make(benchmark, method, seed=0)
@@ -181,7 +186,7 @@ def _with_measurements(
         size = SHAPES.get(spec.benchmark.data, spec.benchmark.data)
         shape = size, _step_cost_key(spec)
         if shape not in timed:
-            if spent.get(size, 0.0) > PATIENCE:
+            if spent.get(size, 0.0) > MAX_MEASURE_SECONDS:
                 return None
             on_measure(benchmark, method)
             start = time.monotonic()
@@ -194,22 +199,22 @@ def _with_measurements(
         (step, prediction), (steps, predictions) = timed[shape], sizes[benchmark]
         return step * steps * int(spec.method.base.parameters.get("passes", 1)) + prediction * predictions
 
-    return clock
+    return estimate
 
 
 def _step_cost_key(spec: RunSpec) -> str:
     """Return a key that methods share if their steps cost the same, whatever their memory holds."""
-    parts = json.loads(spec.method.shape).items()
+    parts = json.loads(spec.method.graph_signature).items()
     return json.dumps({kind: {k: v for k, v in part.items() if k not in SPEED_NEUTRAL} for kind, part in parts})
 
 
 def _seconds_per_item(spec: RunSpec, device: str) -> tuple[float, float]:
     """Return the seconds of a step and of a prediction, computed as runs are: single-threaded, or batched on a GPU."""
     names = spec.benchmark.name, spec.method.name
-    together = resolve_device(device).type == "cuda" and spec.is_capturable()
+    batched = resolve_device(device).type == "cuda" and spec.is_capturable()
     overrides: dict[str, Any] = (
         {"replicas": (MAX_GROUP_SIZE,), "warm_up": 100, "steps": 200}
-        if together
+        if batched
         else {"replicas": (), "max_seconds": MAX_SECONDS}
     )
     threads = torch.get_num_threads()

@@ -9,18 +9,18 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.experiment import default_store
 from gmed.paper import Cell, quantities
-from gmed.paper.catalog import Target, get_target
-from gmed.paper.plan import DEFAULT_SEEDS, PlannedRuns, choose, compute
+from gmed.paper.catalog import PaperTable, get_target
+from gmed.paper.plan import DEFAULT_SEEDS, PlannedRuns, compute, select_runs
 from gmed.paper.published import PREVIOUS_BEST, table
 from gmed.results import Difference, Failure, Results, difference
 from gmed.results.comparisons import Comparison, compare
-from gmed.results.results import finite
+from gmed.results.results import nan_to_none
 
 Pair = tuple[str, str, str]
-"""A benchmark, a method and its rival."""
+"""A benchmark, a method and its baseline."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Reproduction:
         the two are selected by the measured means, the selection biases the difference upwards.
     """
 
-    target: Target
+    target: PaperTable
     rows: list[TableRow]
     comparisons: list[Comparison]
     results: Results
@@ -69,7 +69,7 @@ class Reproduction:
             "target": asdict(self.target),
             "quick": self.quick,
             "missing": self.missing,
-            "rows": [finite(asdict(row)) for row in self.rows],
+            "rows": [nan_to_none(asdict(row)) for row in self.rows],
             "comparisons": [comparison.to_dict() for comparison in self.comparisons],
             "best": [comparison.to_dict() for comparison in self.best],
             "failures": [asdict(failure) for failure in self.failures],
@@ -82,7 +82,7 @@ def reproduce(
     benchmarks: Sequence[str] = (),
     seeds: int | None = None,
     quick: bool = False,
-    watcher: Callable[[], Watcher] = Watcher,
+    callback: Callable[[], Callback] = Callback,
     **options: Any,
 ) -> Reproduction:
     """Compute the runs that a table of the paper needs and the store lacks, and compare with the published numbers.
@@ -97,7 +97,7 @@ def reproduce(
         The number of seeds; by default that of the paper.
     quick
         The quick version: three seeds, one column. It shows that everything runs, and says nothing about the paper.
-    watcher
+    callback
         Factory of the callback that receives the progress on each benchmark.
     options
         ``store``, ``device``, ``workers``, ``data_dir`` and so on, as in :func:`gmed.run`.
@@ -109,7 +109,7 @@ def reproduce(
     [('er-t', 1), ('er-t+gmed', 1)]
     """
     resolved = get_target(target)
-    selection = choose(
+    selection = select_runs(
         planned(resolved),
         resolved.table,
         benchmarks=benchmarks,
@@ -118,12 +118,12 @@ def reproduce(
         data_dir=options.get("data_dir"),
         store=options.get("store", default_store()),
     )
-    results = compute(selection.planned, watcher, **options)
+    results = compute(selection.planned, callback, **options)
     columns = {name: [cell for cell in resolved.cells() if cell.benchmark == name] for name in selection.benchmarks}
-    return assemble(resolved, columns, results, selection.missing, quick)
+    return build_table(resolved, columns, results, selection.missing, quick)
 
 
-def planned(target: Target) -> list[PlannedRuns]:
+def planned(target: PaperTable) -> list[PlannedRuns]:
     """Return the runs that a table needs.
 
     >>> planned(get_target("gss"))[0]
@@ -132,8 +132,8 @@ def planned(target: Target) -> list[PlannedRuns]:
     return [PlannedRuns(cell.benchmark, cell.method, cell.published.n or DEFAULT_SEEDS) for cell in target.cells()]
 
 
-def assemble(
-    target: Target,
+def build_table(
+    target: PaperTable,
     columns: dict[str, list[Cell]],
     results: Results,
     missing: dict[str, str] | None = None,
@@ -143,36 +143,40 @@ def assemble(
     levels = () if quick else target.levels
     rows: list[TableRow] = []
     pairs: dict[Pair, str | None] = {}
-    chosen: dict[Pair, dict[str, Any]] = {}
+    best_pairs: dict[Pair, dict[str, Any]] = {}
     for benchmark, cells in columns.items():
         for cell in cells:
             percent = _percent(results, benchmark, cell.method)
             if percent:
                 rows.append(_measured_row(cell, list(percent.values())))
-                if rival := target.rival(benchmark, cell.method):
-                    pairs[benchmark, cell.method, rival] = cell.published.marks
+                if baseline := target.baseline(benchmark, cell.method):
+                    pairs[benchmark, cell.method, baseline] = cell.published.marks
         if target.best:
-            chosen |= _best_pairs(target, benchmark, cells, results)
-        for method, rival in _extra_pairs(
+            best_pairs |= _best_pairs(target, benchmark, cells, results)
+        for method, baseline in _extra_pairs(
             target, [cell for cell in cells if _percent(results, benchmark, cell.method)]
         ):
-            pairs.setdefault((benchmark, method, rival), None)
+            pairs.setdefault((benchmark, method, baseline), None)
     comparisons = [
-        replace(c, published_marks=pairs[c.benchmark, c.method, c.rival], **_published_comparison(target, c))
+        replace(c, published_marks=pairs[c.benchmark, c.method, c.baseline], **_published_comparison(target, c))
         for c in compare(results, pairs, levels)
     ]
     best = [
-        replace(c, marks=c.marks and "†", **_published_comparison(target, c) | chosen[c.benchmark, c.method, c.rival])
-        for c in compare(results, chosen, levels)
+        replace(
+            c, marks=c.marks and "†", **_published_comparison(target, c) | best_pairs[c.benchmark, c.method, c.baseline]
+        )
+        for c in compare(results, best_pairs, levels)
     ]
     return Reproduction(target, rows, comparisons, results, missing or {}, quick, best)
 
 
-def _published_comparison(target: Target, c: Comparison) -> dict[str, Any]:
+def _published_comparison(target: PaperTable, c: Comparison) -> dict[str, Any]:
     """Return what the paper's table prints of a comparison: the difference of the means, and the p-value."""
     means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == c.benchmark}
-    gap = round(means[c.method] - means[c.rival], 2) if c.method in means and c.rival in means else None
-    printed = (q.value for q in quantities() if (q.where, q.row, q.benchmark) == (target.table, "p-value", c.benchmark))
+    gap = round(means[c.method] - means[c.baseline], 2) if c.method in means and c.baseline in means else None
+    printed = (
+        q.value for q in quantities() if (q.location, q.row, q.benchmark) == (target.table, "p-value", c.benchmark)
+    )
     return {"published_gain": gap, "published_p": next(printed, None)}
 
 
@@ -186,16 +190,18 @@ def _measured_row(cell: Cell, percent: list[float]) -> TableRow:
     return TableRow(cell, len(percent), mean, std, difference(percent, p.mean, p.std, p.n))
 
 
-def _extra_pairs(target: Target, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+def _extra_pairs(target: PaperTable, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
     """Yield the methods of the rows that a table compares additionally; a row may have several methods."""
     methods: dict[str, list[str]] = {}
     for cell in cells:
         methods.setdefault(cell.row, []).append(cell.method)
-    for row, rival in target.pairs:
-        yield from product(methods.get(row, ()), methods.get(rival, ()))
+    for row, baseline in target.pairs:
+        yield from product(methods.get(row, ()), methods.get(baseline, ()))
 
 
-def _best_pairs(target: Target, benchmark: str, cells: Sequence[Cell], results: Results) -> dict[Pair, dict[str, Any]]:
+def _best_pairs(
+    target: PaperTable, benchmark: str, cells: Sequence[Cell], results: Results
+) -> dict[Pair, dict[str, Any]]:
     """Return the pairs of the best edited method and the best online method without edits.
 
     There are up to three selections of the two methods: by a row of the paper, by the means in the paper (which select
@@ -208,21 +214,23 @@ def _best_pairs(target: Target, benchmark: str, cells: Sequence[Cell], results: 
     previous = next(c.published for c in table(target.table) if (c.benchmark, c.method) == (benchmark, PREVIOUS_BEST))
     best = max(filter(_edited, reported), key=lambda method: reported[method])
     # the method closest to the row "previous best", as one of its values matches no row exactly
-    rival = min(filter(_plain, reported), key=lambda method: abs(reported[method] - previous.mean))
+    baseline = min(filter(_plain, reported), key=lambda method: abs(reported[method] - previous.mean))
     pairs: dict[str, tuple[str, ...]] = {
-        "the paper's row": (best, rival),
+        "the paper's row": (best, baseline),
         "its means": (best, max(filter(_plain, reported), key=lambda method: reported[method])),
     }
     if any(map(_edited, measured)) and any(map(_plain, measured)):
         pairs["ours"] = tuple(
             max(filter(kind, measured), key=lambda method: measured[method]) for kind in (_edited, _plain)
         )
-    chosen: dict[Pair, dict[str, Any]] = {}
+    best_pairs: dict[Pair, dict[str, Any]] = {}
     for pair in dict.fromkeys(pairs.values()):
-        chosen[benchmark, pair[0], pair[1]] = {"chosen": ", ".join(name for name in pairs if pairs[name] == pair)}
+        best_pairs[benchmark, pair[0], pair[1]] = {
+            "selected_by": ", ".join(name for name in pairs if pairs[name] == pair)
+        }
     gap = round(reported[best] - previous.mean, 2)
-    chosen[benchmark, best, rival] |= {"published_gain": gap, "published_marks": previous.marks}
-    return chosen
+    best_pairs[benchmark, best, baseline] |= {"published_gain": gap, "published_marks": previous.marks}
+    return best_pairs
 
 
 def _edited(method: str) -> bool:

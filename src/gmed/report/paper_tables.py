@@ -10,7 +10,7 @@ from typing import Any
 from gmed.report.comparisons import LEVELS, best_methods, comparisons, describe_correction
 from gmed.results import Results, Row, markdown
 from gmed.results.comparisons import Comparison
-from gmed.results.formatting import p_value
+from gmed.results.formatting import format_p
 from gmed.results.tables import METHOD, MISSING, Cell, Table, accuracy_cell, as_csv, as_latex, numbers, texts
 from gmed.results.tables import escape_markdown as plain
 
@@ -40,12 +40,17 @@ def csv_table(results: Results) -> str:
             values |= {"difference": row.difference.mean, "difference_error": row.difference.error}
         if comparison:
             gain = comparison.gain
-            values |= {"gain_over": comparison.rival, "gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+            values |= {
+                "gain_over": comparison.baseline,
+                "gain": gain.mean,
+                "gain_low": gain.low,
+                "gain_high": gain.high,
+            }
             values |= {
                 "gain_n": gain.n,
                 "effect_size": gain.effect_size,
                 "p": gain.p,
-                "p_corrected": comparison.corrected,
+                "p_corrected": comparison.corrected_p,
             }
             values["marks"] = comparison.marks
         cells = (values.get(name) for name in COLUMNS)
@@ -58,9 +63,9 @@ def markdown_tables(results: Results) -> str:
     rows = results.rows()
     compared = comparisons(results, rows)
     corrected = [
-        f"- {plain(c.benchmark)}: {plain(c.method)} over {plain(c.rival)}: p {p_value(c.corrected)}"
+        f"- {plain(c.benchmark)}: {plain(c.method)} over {plain(c.baseline)}: p {format_p(c.corrected_p)}"
         for c in compared
-        if not math.isnan(c.corrected)
+        if not math.isnan(c.corrected_p)
     ]
     note = f"\nThe same p-values after Holm's correction for {len(corrected)} comparisons:\n\n" + "\n".join(corrected)
     return markdown(results) + (note + "\n" if corrected else "")

@@ -22,7 +22,7 @@ def find_probe(store: Store, spec: RunSpec) -> dict[str, Any] | None:
     ...     find_probe(store, RunSpec.make("split-mnist", "er+gmed", 0)) is None
     True
     """
-    observed = store.observed(spec, WHAT)
+    observed = store.get_probe(spec, WHAT)
     if observed is None:
         return None
     try:

@@ -11,7 +11,7 @@ from gmed.engine import RunResult
 from gmed.report.grouping import by_method
 from gmed.results import Row
 from gmed.results.comparisons import Comparison
-from gmed.results.formatting import p_value, spread
+from gmed.results.formatting import format_mean_std, format_p
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
@@ -49,10 +49,10 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
 def _gain_cells(comparison: Comparison) -> list[Cell]:
     """Return a gain with its interval and marks, its p-value and the corrected p-value."""
     gain = comparison.gain
-    note = f"over {comparison.rival}, {gain.n} pairs, d = {gain.effect_size:.2f}"
+    note = f"over {comparison.baseline}, {gain.n} pairs, d = {gain.effect_size:.2f}"
     if gain.mixed:
         note += f"; {gain.mixed} pairs on different devices or versions of torch"
-    p_values = gain.p, comparison.corrected
+    p_values = gain.p, comparison.corrected_p
     return [
         Cell(
             f"{gain.mean:+.2f} {interval(gain.low, gain.high)}",
@@ -61,7 +61,7 @@ def _gain_cells(comparison: Comparison) -> list[Cell]:
             comparison.marks,
             note,
         ),
-        *(MISSING if math.isnan(p) else Cell(p_value(p).removeprefix("= "), p) for p in p_values),
+        *(MISSING if math.isnan(p) else Cell(format_p(p).removeprefix("= "), p) for p in p_values),
     ]
 
 
@@ -90,7 +90,7 @@ def metric_table(runs: Sequence[RunResult], anchor: str) -> Table:
             values = [scale * value for run_metrics in metrics if not math.isnan(value := getattr(run_metrics, name))]
             if len(values) == len(metrics):
                 mean = fmean(values)
-                text = spread(mean, stdev(values) if len(values) > 1 else None)
+                text = format_mean_std(mean, stdev(values) if len(values) > 1 else None)
                 cells.append(Cell(text.replace("± ", "±\N{NO-BREAK SPACE}"), mean))
             else:
                 cells.append(MISSING)

@@ -26,7 +26,7 @@ PROGRESS_SECONDS = 1.0
 STALE_SECONDS = 60.0
 """Seconds without a heartbeat after which a sweep on another machine counts as dead."""
 
-LONGEST_NUMBER = 19
+MAX_PID_DIGITS = 19
 """The most digits a process id can have."""
 
 
@@ -51,7 +51,7 @@ class SweepClaims:
         self._progress: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> SweepClaims:
-        with self.store.explained("could not be changed"), self.store.transaction():
+        with self.store.wrap_errors("could not be changed"), self.store.transaction():
             self._register()
         if self.store.path != ":memory:":
             Thread(target=self._send_heartbeats, daemon=True).start()
@@ -65,12 +65,12 @@ class SweepClaims:
     def claim(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """Claim the runs that no other sweep is computing, and return them."""
         db = self.store.database
-        with self.store.explained("could not be changed"), self.store.transaction():
+        with self.store.wrap_errors("could not be changed"), self.store.transaction():
             sweeps = [tuple(row) for row in db.execute("SELECT id, host, process, seen FROM sweeps")]
             if (self.number, self.process) not in {(number, process) for number, _, process, _ in sweeps}:
                 self._register()  # another sweep took this one for dead
             for number, host, process, seen in sweeps:
-                if process != self.process and not alive(host, process, seen):
+                if process != self.process and not is_alive(host, process, seen):
                     db.execute("DELETE FROM sweeps WHERE id = ? AND process = ?", (number, process))
             rows = [(spec.key, self.number) for spec in specs]
             db.executemany("INSERT OR IGNORE INTO claims (key, sweep) VALUES (?, ?)", rows)
@@ -82,7 +82,7 @@ class SweepClaims:
             db.executemany(query, names)
         return claimed
 
-    def tell(self, spec: RunSpec, seen: int, total: int) -> None:
+    def report_progress(self, spec: RunSpec, seen: int, total: int) -> None:
         """Record the progress of a run for whoever watches the store; a thread writes it periodically."""
         self._progress[spec.key] = seen, total
 
@@ -118,10 +118,10 @@ def this_host() -> str:
 
 def this_process() -> str:
     """Return the id of this process with its start time, which no other process shares."""
-    return f"{os.getpid()} {started(os.getpid())}"
+    return f"{os.getpid()} {process_start_time(os.getpid())}"
 
 
-def alive(host: str, process: str, seen: float) -> bool:
+def is_alive(host: str, process: str, seen: float) -> bool:
     """Return whether a process that was last seen at that time is still running, as far as this one can tell.
 
     A process of another machine counts as dead when its last heartbeat is more than a minute from now, in the past or
@@ -129,14 +129,14 @@ def alive(host: str, process: str, seen: float) -> bool:
     """
     number, _, rest = process.partition(" ")
     since, _, _ = rest.partition(" ")
-    if not number.isdecimal() or len(number) > LONGEST_NUMBER:
+    if not number.isdecimal() or len(number) > MAX_PID_DIGITS:
         return False
     if host == this_host() and since:
-        return started(int(number)) == since
+        return process_start_time(int(number)) == since
     return abs(time.time() - seen) < STALE_SECONDS
 
 
-def started(process: int) -> str:
+def process_start_time(process: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if that is unknown or the process has ended."""
     if not sys.platform.startswith("linux"):
         return ""

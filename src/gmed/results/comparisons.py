@@ -7,14 +7,24 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from gmed.results.results import Results, finite
-from gmed.results.stats import Gain, holm, permutation_p
+from gmed.results.results import Results, nan_to_none
+from gmed.results.stats import Gain, holm
+from gmed.results.stats import permutation_p as permutation_p_value
 
-DOCUMENT_FIELDS = (
-    *("benchmark", "method", "rival", "gain", "permutation", "corrected", "marks"),
-    *("published_gain", "published_marks", "published_p", "chosen"),
-)
-"""The fields of a comparison that a JSON document holds."""
+DOCUMENT_FIELDS = {
+    "benchmark": "benchmark",
+    "method": "method",
+    "rival": "baseline",
+    "gain": "gain",
+    "permutation": "permutation_p",
+    "corrected": "corrected_p",
+    "marks": "marks",
+    "published_gain": "published_gain",
+    "published_marks": "published_marks",
+    "published_p": "published_p",
+    "chosen": "selected_by",
+}
+"""The attributes of a comparison by their names in a JSON document."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class Comparison:
         By seed, in percentage points.
     gain
         Their mean with its interval and the paired t-test.
-    corrected
+    corrected_p
         The p-value of that test, corrected for all comparisons of the family (Holm).
     marks
         An asterisk for every level of significance that its p-value, corrected or not, is below.
@@ -36,35 +46,38 @@ class Comparison:
         paper makes no such comparison.
     published_p
         Its p-value, where the table prints it.
-    chosen
+    selected_by
         In a comparison of the best edited method with the best unedited one: by whose means they are the best.
     """
 
     benchmark: str
     method: str
-    rival: str
+    baseline: str
     differences: dict[int, float]
     gain: Gain
-    corrected: float
+    corrected_p: float
     marks: str = ""
     published_gain: float | None = None
     published_marks: str | None = None
     published_p: float | None = None
-    chosen: str = ""
+    selected_by: str = ""
 
     @property
     def name(self) -> str:
         """The two methods, as a difference."""
-        return f"{self.method} − {self.rival}"
+        return f"{self.method} − {self.baseline}"
 
     @cached_property
-    def permutation(self) -> float:
+    def permutation_p(self) -> float:
         """The p-value of the permutation test of the same hypothesis, computed on first use."""
-        return permutation_p(list(self.differences.values()), [0.0] * len(self.differences))
+        return permutation_p_value(list(self.differences.values()), [0.0] * len(self.differences))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON-compatible data, without the differences by seed."""
-        return {name: finite(asdict(self.gain) if name == "gain" else getattr(self, name)) for name in DOCUMENT_FIELDS}
+        return {
+            name: nan_to_none(asdict(self.gain) if name == "gain" else getattr(self, attribute))
+            for name, attribute in DOCUMENT_FIELDS.items()
+        }
 
 
 def compare(
@@ -75,7 +88,7 @@ def compare(
     Parameters
     ----------
     pairs
-        Triples of a benchmark, a method and its rival.
+        Triples of a benchmark, a method and its baseline.
     levels
         P-values below which a gain is marked, an asterisk for each.
     mark_corrected
@@ -83,10 +96,10 @@ def compare(
     """
     available = {(run.benchmark, run.method) for run in results.runs}
     compared = [
-        (benchmark, method, rival, results.differences(benchmark, method, rival), gain)
-        for benchmark, method, rival in pairs
-        if {(benchmark, method), (benchmark, rival)} <= available
-        and (gain := results.gain(benchmark, method, rival)) is not None
+        (benchmark, method, baseline, results.differences(benchmark, method, baseline), gain)
+        for benchmark, method, baseline in pairs
+        if {(benchmark, method), (benchmark, baseline)} <= available
+        and (gain := results.gain(benchmark, method, baseline)) is not None
     ]
     corrected = holm([gain.p for *_, gain in compared])
     return [

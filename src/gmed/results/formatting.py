@@ -10,22 +10,22 @@ from gmed.engine import BenchmarkId
 from gmed.results.stats import Difference, Gain
 
 
-def spread(mean: float, std: float | None) -> str:
+def format_mean_std(mean: float, std: float | None) -> str:
     """Return a mean and its standard deviation, if there is one.
 
-    >>> spread(81.068, 2.5), spread(81.068, None)
+    >>> format_mean_std(81.068, 2.5), format_mean_std(81.068, None)
     ('81.07 ± 2.5', '81.07')
     """
     return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.1f}"
 
 
-def beside(mean: float, std: float | None) -> str:
+def format_number(mean: float, std: float | None) -> str:
     """Return a number of any magnitude and its standard deviation, each if there is one.
 
-    >>> beside(0.42607, 0.0183), beside(5.0, None), beside(81.938, 4.01), beside(math.nan, None)
-    ('0.4261 ± 0.018', '5', '81.94 ± 4.0', '-')
-    >>> beside(21_288.7, 362.0)
-    '21289 ± 362'
+    >>> format_number(0.42607, 0.0183), format_number(81.938, 4.01), format_number(21_288.7, 362.0)
+    ('0.4261 ± 0.018', '81.94 ± 4.0', '21289 ± 362')
+    >>> format_number(5.0, None), format_number(math.nan, None)
+    ('5', '-')
     """
     if math.isnan(mean):
         return "-"
@@ -35,10 +35,10 @@ def beside(mean: float, std: float | None) -> str:
     return f"{center} ± " + (f"{std:#.2g}".rstrip(".") if std < 100 else f"{std:.0f}")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return an approximate duration in a suitable unit.
 
-    >>> duration(3.4), duration(200), duration(9000), duration(400_000)
+    >>> format_duration(3.4), format_duration(200), format_duration(9000), format_duration(400_000)
     ('3 s', '3 min', '2.5 h', '4.6 days')
     """
     for unit, length, limit in (("s", 1, 100), ("min", 60, 6000), ("h", 3600, 172_800)):
@@ -47,21 +47,24 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86_400:.1f} days"
 
 
-def apart(difference: Difference | None) -> str:
+def format_difference(difference: Difference | None) -> str:
     """Return the measured mean minus the published one, and its standard error.
 
-    >>> apart(Difference(-1.7, 1.31, -4.3, 0.9)), apart(Difference(-1.7, math.nan, math.nan, math.nan)), apart(None)
-    ('-1.70 ± 1.31', '-1.70', '-')
+    >>> nan = math.nan
+    >>> format_difference(Difference(-1.7, 1.31, -4.3, 0.9)), format_difference(Difference(-1.7, nan, nan, nan))
+    ('-1.70 ± 1.31', '-1.70')
+    >>> format_difference(None)
+    '-'
     """
     if difference is None:
         return "-"
     return f"{difference.mean:+.2f}" + ("" if math.isnan(difference.error) else f" ± {difference.error:.2f}")
 
 
-def p_value(p: float) -> str:
+def format_p(p: float) -> str:
     """Return a p-value with its relation.
 
-    >>> p_value(0.03), p_value(1e-6)
+    >>> format_p(0.03), format_p(1e-6)
     ('= 0.0300', '< 0.0001')
     """
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
@@ -111,5 +114,5 @@ def format_gain(gain: Gain, marks: str = "") -> str:
     platforms = f"\n  (at {gain.mixed} of them on different devices or versions of torch)" if gain.mixed else ""
     return (
         f"{gain.mean:+.2f}{marks} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
-        f"p {p_value(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{platforms}"
+        f"p {format_p(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{platforms}"
     )

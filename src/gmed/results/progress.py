@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gmed.results.claims import alive
+from gmed.results.claims import is_alive
 from gmed.results.store import Store, Timing
 
 
@@ -73,11 +73,11 @@ def active_sweeps(store: Store) -> list[SweepStatus]:
         LEFT JOIN runs ON runs.key = planned.key
         WHERE planned.sweep = ? ORDER BY planned.rowid
     """
-    with store.explained("cannot be read"):
+    with store.wrap_errors("cannot be read"):
         sweeps = store.database.execute("SELECT * FROM sweeps ORDER BY began").fetchall()
         active = []
         for sweep in sweeps:
-            if alive(sweep["host"], sweep["process"], sweep["seen"]):
+            if is_alive(sweep["host"], sweep["process"], sweep["seen"]):
                 runs = [_run_status(row) for row in store.database.execute(query, (sweep["id"],))]
                 active.append(SweepStatus(sweep["host"].split(" ")[0], sweep["began"], runs))
     return active

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
+from gmed.deprecated import old_attributes, old_parameters
 from gmed.engine import RunResult, RunSpec, get_benchmark, resolve
 from gmed.errors import unknown
 from gmed.io.records import GREATEST, Count, Measure, Range, encode, schema
-from gmed.results.formatting import spread
+from gmed.results.formatting import format_mean_std
 from gmed.results.metrics import Metrics
 from gmed.results.stats import Difference, Gain, difference, paired_gain
 
@@ -81,7 +82,7 @@ class Row:
     gain: Gain | None
 
     @property
-    def missed(self) -> bool:
+    def is_outside_2se(self) -> bool:
         """Whether the mean of at least five seeds is more than two standard errors from the published one."""
         return self.n >= 5 and self.difference is not None and self.difference.within is False
 
@@ -126,13 +127,14 @@ def document_schema() -> dict[str, Any]:
     return {"title": SCHEMA, **schema(ResultsDocument)}
 
 
+@old_attributes(over="baseline")
 @dataclass(repr=False)
 class Results:
     """Finished and failed runs, as data.
 
     Attributes
     ----------
-    over
+    baseline
         The baseline of every row's gain. By default each method is compared with itself without its last part
         (``er+gmed`` with ``er``) or, where that was not run, without any.
 
@@ -150,10 +152,10 @@ class Results:
     failures: list[Failure] = field(default_factory=list)
     store: str | None = None
     published: Callable[[str, str], Published | None] = field(default=lambda benchmark, method: None, repr=False)
-    over: str | None = None
+    baseline: str | None = None
 
     def __repr__(self) -> str:
-        rows = (f"{r.benchmark} {r.method} {spread(r.mean, r.std)} (n = {r.n})" for r in self.rows())
+        rows = (f"{r.benchmark} {r.method} {format_mean_std(r.mean, r.std)} (n = {r.n})" for r in self.rows())
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"<Results: {len(self.runs)} runs{failed}; {'; '.join(rows)}>"
 
@@ -161,14 +163,16 @@ class Results:
         """Return the final accuracy by seed, in 0 .. 1."""
         return _accuracies(r for r in self.runs if (r.benchmark, r.method) == (benchmark, method))
 
-    def gain(self, benchmark: str, method: str, over: str) -> Gain | None:
+    @old_parameters(over="baseline")
+    def gain(self, benchmark: str, method: str, baseline: str) -> Gain | None:
         """Return the paired gain of one method over another at the seeds both have, in percentage points."""
-        runs, base = self._runs_of(benchmark, method, over)
+        runs, base = self._runs_of(benchmark, method, baseline)
         return _gain(runs, base)
 
-    def differences(self, benchmark: str, method: str, over: str) -> dict[int, float]:
+    @old_parameters(over="baseline")
+    def differences(self, benchmark: str, method: str, baseline: str) -> dict[int, float]:
         """Return the differences of two methods by seed, at the seeds both have, in percentage points."""
-        runs, base = self._runs_of(benchmark, method, over)
+        runs, base = self._runs_of(benchmark, method, baseline)
         return _differences(runs, base)
 
     def _runs_of(self, benchmark: str, *methods: str) -> list[list[RunResult]]:
@@ -212,8 +216,8 @@ class Results:
 
     def _baseline_of(self, groups: Container[tuple[str, str]], benchmark: str, method: str) -> str | None:
         """Return the method that a row's gain is over, if it has results."""
-        if self.over is not None:
-            candidates = [resolve(get_benchmark(benchmark), self.over).name]
+        if self.baseline is not None:
+            candidates = [resolve(get_benchmark(benchmark), self.baseline).name]
         else:
             candidates = [RunSpec.parse(benchmark, method, 0).method.baseline_name or method, method.partition("+")[0]]
         return next((name for name in candidates if name != method and (benchmark, name) in groups), None)
@@ -226,6 +230,9 @@ class Results:
         runs = [ReportedRun(**vars(run), metrics=Metrics.of(run)) for run in self.runs]
         keys = [RunSpec.parse(run.benchmark, run.method, run.seed).key for run in self.runs]
         return encode(ResultsDocument(SCHEMA, self.store, runs, self.failures, self.rows(), keys))
+
+
+Results.__init__ = old_parameters(over="baseline")(Results.__init__)  # type: ignore[method-assign]
 
 
 def _accuracies(runs: Iterable[RunResult]) -> dict[int, float]:
@@ -257,14 +264,14 @@ def _platforms(runs: Iterable[RunResult]) -> dict[int, tuple[str | None, str]]:
     return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in runs}
 
 
-def finite(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
     """Return a value for JSON, in which NaN and infinity become ``None``."""
     if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
+        return {k: nan_to_none(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def in_order(runs: Iterable[RunResult], methods: list[str]) -> list[RunResult]:
+def sort_runs(runs: Iterable[RunResult], methods: list[str]) -> list[RunResult]:
     """Return runs in the order of the given methods, then by seed."""
     rank = {method: i for i, method in enumerate(methods)}
     return sorted(runs, key=lambda r: (rank.get(r.method, len(rank)), r.seed))

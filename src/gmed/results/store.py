@@ -176,7 +176,7 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         self._connection: StoreConnection | None = None
-        with self.explained("cannot be used as a results store"):
+        with self.wrap_errors("cannot be used as a results store"):
             self._connection = StoreConnection(self.path)
             self.database = self._connection.database
             try:
@@ -225,7 +225,7 @@ class Store:
         return int(version)
 
     @contextmanager
-    def explained(self, what: str) -> Iterator[None]:
+    def wrap_errors(self, what: str) -> Iterator[None]:
         """Re-raise errors of the block as :class:`StoreError` that names the file and what to do."""
         try:
             yield
@@ -267,13 +267,13 @@ class Store:
 
         A damaged row does not count: the run is computed again, and replaces it.
         """
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             stored = self._lookup(spec)
             return None if stored is None or isinstance(stored[0], Failure) else stored[0]
 
     def outcome(self, spec: RunSpec, since: float) -> RunResult | str | None:
         """Return the finished run of this specification, or the error of one that failed after that time."""
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             stored = self._lookup(spec)
             if stored is None:
                 return None
@@ -326,7 +326,7 @@ class Store:
         """Store several outcomes in one transaction and release the claims on their runs."""
         if not outcomes:
             return
-        with self.explained("a result could not be written"), self.transaction():
+        with self.wrap_errors("a result could not be written"), self.transaction():
             for spec, outcome in outcomes:
                 row = _row(spec, outcome)
                 if row["status"] == "finished":
@@ -360,39 +360,39 @@ class Store:
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Return every finished run whose parts still have the versions that computed it, oldest first."""
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             return [run for run in self._current_outcomes("finished", benchmark) if isinstance(run, RunResult)]
 
-    def benchmarks_named(self, name: str) -> list[str]:
+    def matching_benchmarks(self, name: str) -> list[str]:
         """Return the benchmark of this name, or all that are built from the file of this name.
 
         >>> with Store(":memory:") as store:
-        ...     store.benchmarks_named("split-mnist")
+        ...     store.matching_benchmarks("split-mnist")
         ['split-mnist']
         """
         if name in BENCHMARKS:
             return [name]
         query = "SELECT DISTINCT benchmark FROM runs WHERE substr(benchmark, 1, ?) = ? ORDER BY benchmark"
         start = f"{Path(name).name}["
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             names = [str(row["benchmark"]) for row in self.database.execute(query, (len(start), start))]
         return names or [get_benchmark(name).name]
 
     def timings(self) -> list[Timing]:
         """Return the time that every finished run took, whatever the versions that computed it."""
         query = "SELECT key, benchmark, method, timings, environment FROM runs WHERE status = 'finished' ORDER BY rowid"
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             return [timing for row in self.database.execute(query) if (timing := _timing(row)) is not None]
 
-    def outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
+    def count_outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
         """Return how many finished runs, of all methods or of these, other versions of their parts computed."""
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             current, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
             return sum(not current.computes(row) for row in rows if not methods or row["method"] in methods)
 
     def missing_extensions(self) -> list[str]:
         """Return the files that define the methods of finished runs and are not loaded."""
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             current, rows = _CurrentSpecs(), self._rows("finished", None)
             unknown = [row for row in rows if current.spec(row) is None and row_problem(row) is None]
             return sorted(
@@ -406,21 +406,21 @@ class Store:
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
         """Return every failed run whose parts still have the versions that computed it, oldest first."""
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             return [run for run in self._current_outcomes("failed", benchmark) if isinstance(run, Failure)]
 
-    def observed(self, spec: RunSpec, what: str) -> Any | None:
+    def get_probe(self, spec: RunSpec, what: str) -> Any | None:
         """Return what was observed of a run, if it was watched.
 
         >>> with Store(":memory:") as store:
         ...     spec = RunSpec.make("split-mnist", "er+gmed", seed=0)
         ...     store.put_probe(spec, "edits", {"changed": 3})
-        ...     store.observed(spec, "edits")
+        ...     store.get_probe(spec, "edits")
         {'changed': 3}
         """
         if self._schema_version() < PROBE_SCHEMA:  # a read-only store without the table
             return None
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             query = "SELECT content FROM observed WHERE key = ? AND what = ?"
             row = self.database.execute(query, (spec.key, what)).fetchone()
             if row is not None and (problem := _observed_problem(row)) is not None:
@@ -430,7 +430,7 @@ class Store:
 
     def put_probe(self, spec: RunSpec, what: str, content: Any) -> None:
         """Store what was observed of a run, whether its result is stored or not."""
-        with self.explained("could not be written"), self.transaction():
+        with self.wrap_errors("could not be written"), self.transaction():
             row = (spec.key, what, json.dumps(content), _now(), spec.benchmark.name, spec.method.name)
             self.database.execute(f"INSERT OR REPLACE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)", row)
 
@@ -444,7 +444,7 @@ class Store:
         """
         if observed and self._schema_version() < PROBE_SCHEMA:  # a read-only store without the table
             return set()
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             if observed:
                 rows = self.database.execute("SELECT key, content FROM observed WHERE what = ?", (observed,))
                 return {str(row["key"]) for row in rows if _observed_problem(row) is None}
@@ -457,7 +457,7 @@ class Store:
         """
         names = tuple(methods)
         condition = "WHERE benchmark = ?" + (f" AND method IN ({', '.join('?' * len(names))})" if names else "")
-        with self.explained("could not be changed"), self.transaction():
+        with self.wrap_errors("could not be changed"), self.transaction():
             if failed:
                 condition += " AND status = 'failed'"
             else:
@@ -469,7 +469,7 @@ class Store:
 
         Rows that are not valid are skipped.
         """
-        with other.explained("cannot be read"):
+        with other.wrap_errors("cannot be read"):
             rows = other.database.execute(EVERY_RUN).fetchall()
             observed = other._all_observed()
         valid, damaged = list[dict[str, Any]](), list[str]()
@@ -484,7 +484,7 @@ class Store:
             if (problem := _observed_problem(row)) is not None
         ]
         added, known, conflicts = 0, 0, []
-        with self.explained("could not be changed"), self.transaction():
+        with self.wrap_errors("could not be changed"), self.transaction():
             columns = [column["name"] for column in self.database.execute("PRAGMA table_info(runs)")]
             for row in valid:
                 existing = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
@@ -519,7 +519,7 @@ class Store:
 
     def _rows(self, status: str, benchmark: str | None, columns: str = "*") -> list[sqlite3.Row]:
         query = f"SELECT {columns} FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
-        with self.explained("cannot be read"):
+        with self.wrap_errors("cannot be read"):
             return self.database.execute(query, (status, benchmark)).fetchall()
 
     def close(self) -> None:

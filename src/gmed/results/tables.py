@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gmed.io.files import write_csv
-from gmed.results.formatting import apart, p_value, spread
+from gmed.results.formatting import format_difference, format_mean_std, format_p
 from gmed.results.results import Results, Row
 
 
@@ -115,21 +115,25 @@ METHOD = Column("method", code=True)
 
 def accuracy_cell(row: Row) -> Cell:
     """Return the mean of a method and its standard deviation."""
-    return Cell(spread(row.mean, row.std), row.mean)
+    return Cell(format_mean_std(row.mean, row.std), row.mean)
 
 
 def published_cell(row: Row) -> Cell:
     """Return the published mean and standard deviation, with the name of their table."""
     published = row.published
-    return Cell(spread(published.mean, published.std), published.mean, note=published.table) if published else MISSING
+    return (
+        Cell(format_mean_std(published.mean, published.std), published.mean, note=published.table)
+        if published
+        else MISSING
+    )
 
 
 def difference_cell(row: Row) -> Cell:
     """Return the difference from the published mean, with its standard error; a miss begins with ``!``."""
     if row.difference is None:
         return MISSING
-    mark, note = ("! ", "more than two standard errors from the published mean") if row.missed else ("", "")
-    return Cell(mark + apart(row.difference), row.difference.mean, note=note)
+    mark, note = ("! ", "more than two standard errors from the published mean") if row.is_outside_2se else ("", "")
+    return Cell(mark + format_difference(row.difference), row.difference.mean, note=note)
 
 
 def as_markdown(table: Table) -> str:
@@ -238,7 +242,7 @@ def markdown(results: Results) -> str:
     accuracies = Table([*texts("benchmark", "method"), *measurements, *texts("")])
     for row in rows:
         verdict = VERDICTS[row.difference.within if row.difference else None]
-        difference = Cell(apart(row.difference))
+        difference = Cell(format_difference(row.difference))
         accuracies.add(row.benchmark, row.method, row.n, accuracy_cell(row), published_cell(row), difference, verdict)
     gains = Table(
         [
@@ -251,6 +255,6 @@ def markdown(results: Results) -> str:
     for row in rows:
         if row.gain is not None and not math.isnan(row.gain.p):
             g = row.gain
-            formatted = f"{g.mean:+.2f}", f"{g.low:+.2f} to {g.high:+.2f}", p_value(g.p), f"{g.effect_size:.2f}"
+            formatted = f"{g.mean:+.2f}", f"{g.low:+.2f} to {g.high:+.2f}", format_p(g.p), f"{g.effect_size:.2f}"
             gains.add(row.benchmark, row.method, row.gain_over or "", *formatted, g.n)
     return as_markdown(accuracies) + "\n" + as_markdown(gains)

@@ -15,7 +15,7 @@ from gmed.errors import DivergedError, UsageError
 from gmed.results.formatting import to_cli_args
 from gmed.results.store import Store
 
-TUNED = "(tuned)"
+TUNED_SUFFIX = "(tuned)"
 """Suffix of a method that is to run with the chosen hyper-parameters."""
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -29,7 +29,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 }
 """The grid of each edit; GMED's is the paper's, the others are not from the paper."""
 
-SHARED = {"mir": "er", "gem": "er"}
+INHERITS_FROM = {"mir": "er", "gem": "er"}
 """Methods that use the choice for another one unless they were tuned themselves, as in the paper."""
 
 
@@ -84,7 +84,7 @@ def scores(store: Store, benchmark: str, method: str) -> Scores:
     for failure in store.failures(tuning_name(benchmark)):
         if failure.method in accuracies and failure.error.startswith(DivergedError.__name__):
             accuracies[failure.method].setdefault(failure.seed, 0.0)
-    seeds = set.intersection(*(set(tuning_scores) for tuning_scores in accuracies.values()))
+    seeds = set.intersection(*(set(by_seed) for by_seed in accuracies.values()))
     if not seeds:
         command = shlex.join(["gmed", "tune", *to_cli_args(benchmark, method)])
         raise UsageError(f"{method} has not been tuned on {benchmark}: {command}")
@@ -103,7 +103,7 @@ def _mean(percent: list[float]) -> float:
     return round(float(np.mean(percent)), 9)
 
 
-def chosen(store: Store, benchmark: str, method: str) -> str:
+def best_candidate(store: Store, benchmark: str, method: str) -> str:
     """Return the best candidate of a method, or of the method it shares hyper-parameters with if it was not tuned.
 
     Raises
@@ -116,9 +116,9 @@ def chosen(store: Store, benchmark: str, method: str) -> str:
         means = scores(store, benchmark, method).means
     except UsageError:
         base, *_ = parse(method)
-        if str(base) not in SHARED:
+        if str(base) not in INHERITS_FROM:
             raise
-        other = method.replace(str(base), SHARED[str(base)], 1)
+        other = method.replace(str(base), INHERITS_FROM[str(base)], 1)
         try:
             means = scores(store, benchmark, other).means
         except UsageError as error:

@@ -50,8 +50,8 @@ MAX_RETRIES = 3
 _run_lock = Lock()
 
 
-class Cluster:
-    """Computes runs on the workers of a Dask cluster: ``gmed.run(..., executor=Cluster("tcp://10.0.0.1:8786"))``.
+class DaskExecutor:
+    """Computes runs on the workers of a Dask cluster: ``gmed.run(..., executor=DaskExecutor("tcp://10.0.0.1:8786"))``.
 
     Workers need this package, one thread each, and where they have a GPU the resource ``GPU=1``: then runs of one
     method advance together there. Data sets travel from here, once to each worker.
@@ -67,16 +67,16 @@ class Cluster:
     def __init__(self, where: str | Client, *, patience: float = 30.0) -> None:
         self.where, self.patience = where, patience
 
-    def __call__(self, specs: Sequence[RunSpec], terms: ExecutionConfig) -> Events:
+    def __call__(self, specs: Sequence[RunSpec], config: ExecutionConfig) -> Events:
         if not specs:
             return
         if tied := why_not_portable(specs):
             raise UsageError(tied)
         with self._client() as client:
-            crew = _Crew(client, self.patience)
-            crew.wait()
-            device = self._device(client, terms.device, crew)
-            yield from _CheckpointChains(client, specs, terms, device, crew).events()
+            pool = _WorkerPool(client, self.patience)
+            pool.wait()
+            device = self._device(client, config.device, pool)
+            yield from _CheckpointChains(client, specs, config, device, pool).events()
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
@@ -94,9 +94,9 @@ class Cluster:
         with client:
             yield client
 
-    def _device(self, client: Client, wanted: str, crew: _Crew) -> str:
+    def _device(self, client: Client, wanted: str, pool: _WorkerPool) -> str:
         workers = client.scheduler_info(n_workers=-1)["workers"]
-        gpus = any("GPU" in worker["resources"] for name, worker in workers.items() if name in crew.right)
+        gpus = any("GPU" in worker["resources"] for name, worker in workers.items() if name in pool.compatible)
         if wanted == "cuda" and not gpus:
             raise UsageError(
                 "device cuda: no worker of the cluster has a GPU; start those that do with --resources GPU=1"
@@ -104,32 +104,32 @@ class Cluster:
         return "cuda" if gpus and wanted != "cpu" else "cpu"
 
 
-class _Crew:
+class _WorkerPool:
     """The workers of a cluster: those that have the gmed that is here, and those that have another and get no run.
 
-    Workers come and go; :meth:`look` finds out how things stand.
+    Workers come and go; :meth:`refresh` finds out how things stand.
 
     Attributes
     ----------
-    right
+    compatible
         The addresses of those that have the same gmed.
-    wrong
+    incompatible
         What the others have, by their addresses.
     """
 
     def __init__(self, client: Client, patience: float) -> None:
         self.client, self.patience = client, patience
-        self.right: set[str] = set()
-        self.wrong: dict[str, str] = {}
+        self.compatible: set[str] = set()
+        self.incompatible: dict[str, str] = {}
 
-    def look(self, *, anew: bool = False) -> None:
+    def refresh(self, *, ask_all: bool = False) -> None:
         """Ask workers that are new, or all, what they have; forget those that are gone."""
-        if anew:
-            self.right, self.wrong = set(), {}
+        if ask_all:
+            self.compatible, self.incompatible = set(), {}
         there = set(self.client.scheduler_info(n_workers=-1)["workers"])
-        self.right &= there
-        self.wrong = {worker: what for worker, what in self.wrong.items() if worker in there}
-        new = there - self.right - self.wrong.keys()
+        self.compatible &= there
+        self.incompatible = {worker: what for worker, what in self.incompatible.items() if worker in there}
+        new = there - self.compatible - self.incompatible.keys()
         if not new:
             return
         found = self.client.run(versions, workers=sorted(new), on_error="return")
@@ -137,30 +137,30 @@ class _Crew:
             if isinstance(theirs, OSError):
                 continue  # it is gone again, or does not answer now
             if other := version_problem(theirs):
-                self.wrong[worker] = other
+                self.incompatible[worker] = other
                 warnings.warn(
                     f"the worker {worker} {other}; it gets no runs. Install the same gmed there, and start it again.",
                     stacklevel=2,
                 )
             else:
-                self.right.add(worker)
+                self.compatible.add(worker)
                 warn_of_differences(worker, theirs)
 
     def wait(self) -> None:
         """Wait for a worker with the same gmed, as long as there is patience."""
         deadline = time.monotonic() + self.patience
-        self.look()
-        while not self.right:
+        self.refresh()
+        while not self.compatible:
             if time.monotonic() > deadline:
-                raise UsageError(self._none())
+                raise UsageError(self._no_worker_message())
             time.sleep(min(0.1, self.patience))
-            self.look()
+            self.refresh()
 
-    def _none(self) -> str:
+    def _no_worker_message(self) -> str:
         kept = "What is finished is kept; start workers{}, and the same command goes on from there."
-        if not self.wrong:
+        if not self.incompatible:
             return f"the cluster has had no worker for {self.patience:g} s. " + kept.format("")
-        worker, what = next(iter(self.wrong.items()))
+        worker, what = next(iter(self.incompatible.items()))
         return (
             f"no worker of the cluster has the gmed that is here ({__version__}, source {source_digest()}): "
             f"{worker} {what}. " + kept.format(" with the same gmed")
@@ -168,7 +168,7 @@ class _Crew:
 
     def allowed(self) -> list[str] | None:
         """Who may compute: anybody, also those still to come, or where some have another gmed the others."""
-        return sorted(self.right) if self.wrong else None
+        return sorted(self.compatible) if self.incompatible else None
 
 
 class _CheckpointChains:
@@ -178,11 +178,11 @@ class _CheckpointChains:
         self,
         client: Client,
         specs: Sequence[RunSpec],
-        terms: ExecutionConfig,
+        config: ExecutionConfig,
         device: str,
-        crew: _Crew,
+        pool: _WorkerPool,
     ) -> None:
-        self.client, self.terms, self.device, self.crew = client, terms, device, crew
+        self.client, self.config, self.device, self.pool = client, config, device, pool
         self.groups = group_runs(specs) if device == "cuda" else [(spec,) for spec in specs]
         self.data: dict[str, Future] = {}
         self.retries: dict[Group, int] = {}
@@ -191,27 +191,27 @@ class _CheckpointChains:
     def events(self) -> Events:
         from distributed import as_completed
 
-        under_way = {self._send(group, self._kept(group)): group for group in self.groups}
-        finished = as_completed(under_way, loop=self.client.loop)
-        while under_way:
+        pending = {self._send(group, self._read_checkpoints(group)): group for group in self.groups}
+        finished = as_completed(pending, loop=self.client.loop)
+        while pending:
             self._wait_for_one(finished)
             future = next(finished)
-            group, allowed = under_way.pop(future), self.sent_to.pop(future)
+            group, allowed = pending.pop(future), self.sent_to.pop(future)
             try:
                 found = future.result()
             except Exception as error:  # of the cluster, not of a run: those are part of what was found
                 if (again := self._resend(group, allowed, error)) is not None:
-                    under_way[again] = group
+                    pending[again] = group
                     finished.add(again)
                 else:
                     yield [Failed(spec, f"the cluster lost it: {format_error(error)}") for spec in group]
                 continue
             future.release()
             self.retries.pop(group, None)
-            yield list(self._news(group, found))
+            yield list(self._to_events(group, found))
             if rest := tuple(spec for spec in group if spec.key not in found["ended"]):
                 following = self._send(rest, found["checkpoints"])
-                under_way[following] = rest
+                pending[following] = rest
                 finished.add(following)
 
     def _wait_for_one(self, finished: as_completed) -> None:
@@ -220,16 +220,16 @@ class _CheckpointChains:
         while not finished.has_ready():
             time.sleep(0.01)
             if time.monotonic() > look:
-                self.crew.look()
+                self.pool.refresh()
                 for future, allowed in self.sent_to.items():
-                    if allowed is not None and not self.crew.right.intersection(allowed):
+                    if allowed is not None and not self.pool.compatible.intersection(allowed):
                         future.cancel()
                 look = time.monotonic() + POLL_SECONDS
 
     def _send(self, group: Group, kept: Mapping[str, bytes]) -> Future:
-        checkpoints = self.terms.checkpoints
+        checkpoints = self.config.checkpoints
         job = {
-            **encode(Job.of(group, replace(self.terms, device=self.device, data_dir=None, checkpoints=None))),
+            **encode(Job.of(group, replace(self.config, device=self.device, data_dir=None, checkpoints=None))),
             "gmed": __version__,
             "source": source_digest(),
             "seconds": checkpoints.every if checkpoints else SLICE_SECONDS,
@@ -237,7 +237,7 @@ class _CheckpointChains:
         resources = {"GPU": 1} if self.device == "cuda" else None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")  # a checkpoint is
-            allowed = self.crew.allowed()
+            allowed = self.pool.allowed()
             data = self._data(group[0], allowed)
             future = self.client.submit(run_slice, job, data, kept, pure=False, resources=resources, workers=allowed)
         self.sent_to[future] = allowed
@@ -249,31 +249,31 @@ class _CheckpointChains:
         What may have come to a worker with another gmed is moved to others, and does not count.
         """
         other = isinstance(error, VersionMismatchError)
-        self.crew.look(anew=other)
-        if not other and (allowed is not None or not self.crew.wrong):
+        self.pool.refresh(ask_all=other)
+        if not other and (allowed is not None or not self.pool.incompatible):
             self.retries[group] = self.retries.get(group, 0) + 1
             if self.retries[group] > MAX_RETRIES or isinstance(error, UsageError):
                 return None
-        self.crew.wait()
+        self.pool.wait()
         self.data.pop(group[0].benchmark.data, None)
-        return self._send(group, self._kept(group))
+        return self._send(group, self._read_checkpoints(group))
 
     def _data(self, spec: RunSpec, allowed: list[str] | None) -> Future:
         """The data set on the cluster, by its content: there once, however often it is asked for."""
         name = spec.benchmark.data
         if name not in self.data:
-            dataset = spec.benchmark.dataset(self.terms.data_dir)
+            dataset = spec.benchmark.dataset(self.config.data_dir)
             self.data[name] = self.client.scatter(dataset, workers=allowed, broadcast=True, hash=True)
         return self.data[name]
 
-    def _kept(self, group: Group) -> dict[str, bytes]:
-        if self.terms.checkpoints is None:
+    def _read_checkpoints(self, group: Group) -> dict[str, bytes]:
+        if self.config.checkpoints is None:
             return {}
-        files = {spec.key: self.terms.checkpoints.read_file(spec) for spec in group}
+        files = {spec.key: self.config.checkpoints.read_file(spec) for spec in group}
         return {key: content for key, content in files.items() if content is not None}
 
-    def _news(self, group: Group, found: Mapping[str, Any]) -> Iterator[Event]:
-        kept = self.terms.checkpoints
+    def _to_events(self, group: Group, found: Mapping[str, Any]) -> Iterator[Event]:
+        kept = self.config.checkpoints
         for spec in group:
             if outcome := found["ended"].get(spec.key):
                 if "result" in outcome:
@@ -308,8 +308,8 @@ def run_slice(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes
         checkpoints = CheckpointsInMemory(kept)
         asked = decode(_Task, job)
         specs = asked.specs()
-        _have(specs[0].benchmark.data, dataset)
-        terms = replace(asked.terms, checkpoints=checkpoints)
+        _install_dataset(specs[0].benchmark.data, dataset)
+        config = replace(asked.config, checkpoints=checkpoints)
         enough = time.monotonic() + asked.seconds
         reached = [0, 0]
 
@@ -317,7 +317,7 @@ def run_slice(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes
             reached[:] = seen, total
 
         try:
-            outcomes = run_group(specs, terms, on_progress, lambda: time.monotonic() > enough)
+            outcomes = run_group(specs, config, on_progress, lambda: time.monotonic() > enough)
             ended = {spec.key: outcome for spec, outcome in zip(specs, outcomes, strict=True)}
         except Interrupted as stopped:
             ended = stopped.outcomes_so_far
@@ -333,7 +333,7 @@ def run_slice(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes
     }
 
 
-def _have(name: str, dataset: Dataset) -> None:
+def _install_dataset(name: str, dataset: Dataset) -> None:
     if PRELOADED.get(name) is not dataset:
         PRELOADED.clear()  # a worker may live long
         PRELOADED[name] = dataset

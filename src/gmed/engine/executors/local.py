@@ -75,7 +75,7 @@ Events = Generator[list[Event], None, None]
 Executor = Callable[[Sequence[RunSpec], ExecutionConfig], Events]
 """Who computes runs, and tells what happens."""
 
-PATIENCE = 60.0
+SHUTDOWN_SECONDS = 60.0
 """Seconds that workers have for their checkpoints when they are told to stop, unless they are told twice."""
 
 
@@ -85,7 +85,9 @@ def default_workers(on_gpu: bool) -> int:
     return min(cores, 8) if on_gpu else cores
 
 
-def execute(specs: Sequence[RunSpec], terms: ExecutionConfig = DEFAULT_CONFIG, *, workers: int | None = None) -> Events:
+def execute(
+    specs: Sequence[RunSpec], config: ExecutionConfig = DEFAULT_CONFIG, *, workers: int | None = None
+) -> Events:
     """Compute runs, in any order, and tell what happens as it happens.
 
     Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given a moment to
@@ -96,44 +98,44 @@ def execute(specs: Sequence[RunSpec], terms: ExecutionConfig = DEFAULT_CONFIG, *
     workers
         Worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
     """
-    on_gpu = resolve_device(terms.device).type == "cuda"
+    on_gpu = resolve_device(config.device).type == "cuda"
     groups = group_runs(specs) if on_gpu else [(spec,) for spec in specs]
     tied = why_not_portable(specs)
     if tied and workers:
         raise UsageError(f"{tied}; or compute with workers=0")
     workers = 0 if tied else default_workers(on_gpu) if workers is None else workers
     if workers == 0:
-        yield from _run_inline(groups, terms)
+        yield from _run_inline(groups, config)
         return
     waiting: SimpleQueue[Group] = SimpleQueue()
     for group in groups:
         waiting.put(group)
     events: SimpleQueue[Event | protocol.Warned] = SimpleQueue()
-    said: set[str] = set()
-    crew = [_Worker(waiting, events, terms) for _ in range(min(workers, len(groups)))]
+    warned: set[str] = set()
+    pool = [_Worker(waiting, events, config) for _ in range(min(workers, len(groups)))]
     try:
         left = len(specs)
         while left:
-            news = _arrived([events.get(), *_waiting(events)], said)
+            news = _split_warnings([events.get(), *_drain(events)], warned)
             left -= sum(not isinstance(event, Progress) for event in news)
             if news:
                 yield news
     finally:
-        for worker in crew:
+        for worker in pool:
             worker.stop()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
         try:
-            for worker in crew:
+            for worker in pool:
                 worker.join_until(deadline)
         finally:  # told to stop again while waiting
-            for worker in crew:
+            for worker in pool:
                 worker.join_until(0.0)
-            for worker in crew:
-                worker.join(1.0)  # it passes on what its process said at the end
-            _arrived(_waiting(events), said)
+            for worker in pool:
+                worker.join(1.0)  # it passes on what its process warned at the end
+            _split_warnings(_drain(events), warned)
 
 
-def _waiting(events: SimpleQueue[Event | protocol.Warned]) -> list[Event | protocol.Warned]:
+def _drain(events: SimpleQueue[Event | protocol.Warned]) -> list[Event | protocol.Warned]:
     """What has come in since the last look."""
     found = []
     while not events.empty():
@@ -141,11 +143,11 @@ def _waiting(events: SimpleQueue[Event | protocol.Warned]) -> list[Event | proto
     return found
 
 
-def _arrived(news: Sequence[Event | protocol.Warned], said: set[str]) -> list[Event]:
+def _split_warnings(news: Sequence[Event | protocol.Warned], warned: set[str]) -> list[Event]:
     """The events among the news; warnings are given here, each once however many workers have it."""
     for text in dict.fromkeys(new.text for new in news if isinstance(new, protocol.Warned)):
-        if text not in said:
-            said.add(text)
+        if text not in warned:
+            warned.add(text)
             warnings.warn(text, GmedWarning, stacklevel=3)
     return [new for new in news if not isinstance(new, protocol.Warned)]
 
@@ -167,14 +169,14 @@ def why_not_portable(specs: Sequence[RunSpec]) -> str | None:
     return None
 
 
-def _run_inline(groups: Sequence[Group], terms: ExecutionConfig) -> Events:
+def _run_inline(groups: Sequence[Group], config: ExecutionConfig) -> Events:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
     try:
         for group in groups:
             evaluated: list[Event] = []
             outcomes: Sequence[Outcome] = run_group(
-                group, terms, on_evaluated=lambda *found, told=evaluated: told.append(Evaluated(*found))
+                group, config, on_evaluated=lambda *found, told=evaluated: told.append(Evaluated(*found))
             )
             yield [
                 *evaluated,
@@ -191,10 +193,10 @@ class _Worker(Thread):
     """A thread that keeps one worker process busy."""
 
     def __init__(
-        self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | protocol.Warned], terms: ExecutionConfig
+        self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | protocol.Warned], config: ExecutionConfig
     ) -> None:
         super().__init__(daemon=True)
-        self.waiting, self.events, self.terms = waiting, events, terms
+        self.waiting, self.events, self.config = waiting, events, config
         self.process: subprocess.Popen[str] | None = None
         self.lock = Lock()  # a process is launched and stopped under it
         self.stopped = False
@@ -251,7 +253,7 @@ class _Worker(Thread):
             if self.process is None or self.process.poll() is not None:
                 self.process = self._launch()
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(encode(Job.of(group, self.terms))) + "\n")
+        self.process.stdin.write(json.dumps(encode(Job.of(group, self.config))) + "\n")
         self.process.stdin.flush()
         while group:
             line = self.process.stdout.readline()

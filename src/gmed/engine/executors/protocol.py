@@ -13,7 +13,7 @@ from gmed.engine.extensions import ensure_all_loaded
 from gmed.engine.result import RunResult
 from gmed.engine.spec import RunSpec
 from gmed.io.records import AnyText, Count, Share, decode, encode
-from gmed.io.user_code import Source
+from gmed.io.user_code import UserModule
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Job:
 
     benchmark: str
     runs: list[MethodAndSeed]
-    sources: list[Source]
+    sources: list[UserModule]
     model: SentModel | None
-    terms: ExecutionConfig
+    config: ExecutionConfig
 
     @classmethod
-    def of(cls, group: Sequence[RunSpec], terms: ExecutionConfig) -> Job:
+    def of(cls, group: Sequence[RunSpec], config: ExecutionConfig) -> Job:
         """Return the job of computing these runs."""
         model = group[0].benchmark.model
         return cls(
@@ -48,7 +48,7 @@ class Job:
             runs=[MethodAndSeed(spec.method.name, spec.seed) for spec in group],
             sources=list(group[0].sources()),
             model=SentModel(model.reference, model.source()) if isinstance(model, ModelRef) else None,
-            terms=terms,
+            config=config,
         )
 
     def specs(self) -> list[RunSpec]:

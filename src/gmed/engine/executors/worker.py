@@ -55,9 +55,9 @@ def main() -> None:
 
         try:
             specs = job.specs()
-            if job.terms.checkpoints is not None:
-                job.terms.checkpoints.warn = lambda text: report(Warned(text))
-            outcomes = run_group(specs, job.terms, on_progress, told_to_stop.is_set, on_evaluated)
+            if job.config.checkpoints is not None:
+                job.config.checkpoints.warn = lambda text: report(Warned(text))
+            outcomes = run_group(specs, job.config, on_progress, told_to_stop.is_set, on_evaluated)
         except Interrupted:
             return
         except UsageError as error:  # what was to be computed could not be understood here

@@ -2,7 +2,7 @@
 
 from gmed.errors import unknown
 from gmed.paper.artifacts.accuracy_tables import AccuracyTable, EqualMemory
-from gmed.paper.artifacts.base import Artifact, ArtifactResult, Number, Request
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Measurement, Request
 from gmed.paper.artifacts.edit_measures import Cosine, PredictionChange
 from gmed.paper.artifacts.edited_examples import Gallery
 from gmed.paper.artifacts.memory_sizes import MemoryFigure
@@ -23,7 +23,7 @@ ARTIFACTS = {artifact.name: artifact for artifact in (*_TABLES, *_FIGURES)}
 def get_artifact(name: str) -> Artifact:
     """Return the table or figure of this name, in this package or in the paper.
 
-    >>> get_artifact("cosine").where, get_artifact("gamma").where
+    >>> get_artifact("cosine").location, get_artifact("gamma").location
     ('Figure 3', 'Table 7')
     >>> get_artifact("Table 1").name, get_artifact("figure-3").name
     ('main', 'cosine')
@@ -31,16 +31,18 @@ def get_artifact(name: str) -> Artifact:
     if name in ARTIFACTS:
         return ARTIFACTS[name]
     labeled = {
-        artifact.where: artifact for artifact in ARTIFACTS.values() if artifact.where.startswith(("Table", "Figure"))
+        artifact.location: artifact
+        for artifact in ARTIFACTS.values()
+        if artifact.location.startswith(("Table", "Figure"))
     }
-    for where, artifact in labeled.items():
-        if _normalize(where) == _normalize(name):
+    for location, artifact in labeled.items():
+        if _normalize(location) == _normalize(name):
             return artifact
-    raise unknown("target", name, [*ARTIFACTS, *(where.lower().replace(" ", "-") for where in labeled)])
+    raise unknown("target", name, [*ARTIFACTS, *(location.lower().replace(" ", "-") for location in labeled)])
 
 
 def _normalize(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
-__all__ = ["ARTIFACTS", "Artifact", "ArtifactResult", "Number", "Request", "get_artifact"]
+__all__ = ["ARTIFACTS", "Artifact", "ArtifactResult", "Measurement", "Request", "get_artifact"]

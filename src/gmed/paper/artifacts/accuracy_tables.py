@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gmed.paper.artifacts.base import Artifact, ArtifactResult, Number, Request
-from gmed.paper.catalog import Target
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Measurement, Request
+from gmed.paper.catalog import PaperTable
 from gmed.paper.plan import PlannedRuns
 from gmed.paper.tables import Reproduction, planned, reproduce
 from gmed.results.metrics import Metrics
@@ -13,13 +13,13 @@ class AccuracyTable(Artifact):
     """A table of accuracies.
 
     >>> from gmed.paper.catalog import get_target
-    >>> AccuracyTable(get_target("gss")).where
+    >>> AccuracyTable(get_target("gss")).location
     'Table 17'
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: PaperTable) -> None:
         self.target = target
-        self.name, self.title, self.where = target.name, target.title, target.table
+        self.name, self.title, self.location = target.name, target.title, target.table
 
     def plan(self) -> list[PlannedRuns]:
         return planned(self.target)
@@ -30,8 +30,8 @@ class AccuracyTable(Artifact):
             benchmarks=request.benchmarks,
             seeds=request.seeds,
             quick=request.quick,
-            watcher=request.watcher,
-            **request.how,
+            callback=request.callback,
+            **request.options,
         )
 
 
@@ -54,8 +54,8 @@ class EqualMemory(AccuracyTable):
             )
             overhead = [m.overhead for m in metrics]
             result.numbers += [
-                Number.of(cell.benchmark, f"memory of {cell.method}, in examples", overhead, published),
-                Number.of(cell.benchmark, f"memory of {cell.method}, in MB", [m.overhead_mb for m in metrics]),
+                Measurement.of(cell.benchmark, f"memory of {cell.method}, in examples", overhead, published),
+                Measurement.of(cell.benchmark, f"memory of {cell.method}, in MB", [m.overhead_mb for m in metrics]),
             ]
         result.notes.append("In examples: as the paper counts, a pixel being one byte. In MB: what it takes here.")
         return result

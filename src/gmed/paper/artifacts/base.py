@@ -10,15 +10,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
 
-from gmed.callbacks import Watcher
+from gmed.callbacks import Callback
 from gmed.experiment import default_store
 from gmed.paper import quantities
 from gmed.paper.artifacts.charts import Record, apply_theme, require_folder, require_libraries, write
-from gmed.paper.plan import QUICK_WARNING, PlannedRuns, Selection, choose
+from gmed.paper.plan import QUICK_WARNING, PlannedRuns, Selection, select_runs
 from gmed.paper.tables import Reproduction
 from gmed.results import Difference, Failure, difference
 from gmed.results.comparisons import Comparison
-from gmed.results.results import finite
+from gmed.results.results import nan_to_none
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Request:
         The quick version: three seeds on one benchmark. It shows that all runs, and says nothing about the paper.
     folder
         The folder for figures.
-    watcher
+    callback
         Factory of the callback that receives the progress on each benchmark.
-    how
+    options
         Further options: ``store``, ``device``, ``workers``, ``data_dir`` and so on, as in :func:`gmed.run`.
     """
 
@@ -45,12 +45,12 @@ class Request:
     seeds: int | None = None
     quick: bool = False
     folder: Path = Path("figures")
-    watcher: Callable[[], Watcher] = Watcher
-    how: Mapping[str, Any] = field(default_factory=dict)
+    callback: Callable[[], Callback] = Callback
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Number:
+class Measurement:
     """A measured number and, where there is one, the published number.
 
     Attributes
@@ -79,10 +79,10 @@ class Number:
         published: float | None = None,
         published_std: float | None = None,
         published_n: int | None = None,
-    ) -> Number:
+    ) -> Measurement:
         """Create a number from the values of the runs.
 
-        >>> number = Number.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
+        >>> number = Measurement.of("split-mnist", "rate", [1.0, 2.0, 3.0], published=2.5)
         >>> number.n, number.mean, number.std, number.difference.mean, round(number.difference.high, 2)
         (3, 2.0, 1.0, -0.5, 1.98)
         """
@@ -111,9 +111,9 @@ class ArtifactResult:
         Benchmarks, or methods, that were left out, and why.
     """
 
-    study: Artifact
+    artifact: Artifact
     quick: bool = False
-    numbers: list[Number] = field(default_factory=list)
+    numbers: list[Measurement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     table: Reproduction | None = None
@@ -123,13 +123,13 @@ class ArtifactResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible data: the form of a table, with numbers and files."""
-        artifact = self.study
+        artifact = self.artifact
         return {
             **(self.table.to_dict() if self.table else {"schema": "gmed-reproduction/1"}),
-            "target": {"name": artifact.name, "title": artifact.title, "where": artifact.where},
+            "target": {"name": artifact.name, "title": artifact.title, "where": artifact.location},
             "quick": self.quick,
             "missing": self.missing,
-            "numbers": [finite(asdict(number)) for number in self.numbers],
+            "numbers": [nan_to_none(asdict(number)) for number in self.numbers],
             "comparisons": [c.to_dict() for c in (*(self.table.comparisons if self.table else ()), *self.comparisons)],
             "notes": self.notes,
             "files": [str(path) for path in self.files],
@@ -144,13 +144,13 @@ class Artifact(ABC):
     ----------
     name, title
         Its name in this package, and its content.
-    where
+    location
         Its name in the paper.
-    stored
+    cached
         Whether its runs, or the observations of them, are stored; otherwise they are computed every time.
-    observes
+    probe_version
         Name and version of the observation that is stored instead of the results of its runs.
-    whole
+    require_all
         Whether a benchmark is only meaningful with all its methods.
     cost_proxy
         The method from which the time of its runs is estimated, if that is not the planned method.
@@ -158,10 +158,10 @@ class Artifact(ABC):
 
     name: str
     title: str
-    where: str
-    stored: ClassVar[bool] = True
-    observes: ClassVar[str] = ""
-    whole: ClassVar[bool] = False
+    location: str
+    cached: ClassVar[bool] = True
+    probe_version: ClassVar[str] = ""
+    require_all: ClassVar[bool] = False
     cost_proxy: ClassVar[str | None] = None
 
     @abstractmethod
@@ -172,18 +172,18 @@ class Artifact(ABC):
     def run(self, request: Request) -> ArtifactResult | Reproduction:
         """Compute missing runs, and compare the results with the published numbers."""
 
-    def chosen(self, request: Request) -> Selection:
+    def select_runs(self, request: Request) -> Selection:
         """Return the part of its plan that is requested and can be computed."""
-        return choose(
+        return select_runs(
             self.plan(),
-            self.where,
+            self.location,
             benchmarks=request.benchmarks,
             seeds=request.seeds,
             quick=request.quick,
-            data_dir=request.how.get("data_dir"),
-            store=request.how.get("store", default_store()) if self.stored else None,
-            observed=self.observes,
-            whole=self.whole,
+            data_dir=request.options.get("data_dir"),
+            store=request.options.get("store", default_store()) if self.cached else None,
+            observed=self.probe_version,
+            require_all=self.require_all,
         )
 
     def published(
@@ -193,7 +193,7 @@ class Artifact(ABC):
         (reported,) = (
             (number.value, number.std, number.n)
             for number in quantities()
-            if (number.where, number.benchmark, number.quantity) == (self.where, benchmark, quantity)
+            if (number.location, number.benchmark, number.quantity) == (self.location, benchmark, quantity)
             and row in (None, number.row)
         )
         return reported
@@ -210,7 +210,7 @@ class Figure(Artifact):
             return result
         name = f"{self.name}-quick" if request.quick else self.name
         warnings = [QUICK_WARNING] if request.quick else []
-        chart = apply_theme(self.draw(records), f"{self.where}: {self.title}", [*warnings, *self.legend(records)])
+        chart = apply_theme(self.draw(records), f"{self.location}: {self.title}", [*warnings, *self.legend(records)])
         result.files = write(chart, records, request.folder, name)
         return result
 

@@ -57,8 +57,8 @@ def gain_columns(comparison: Comparison | None) -> Record:
         "gain_low": gain.low if gain else None,
         "gain_high": gain.high if gain else None,
         "gain_p": gain.p if gain else None,
-        "gain_p_permutation": comparison.permutation if comparison else None,
-        "gain_p_corrected": comparison.corrected if comparison else None,
+        "gain_p_permutation": comparison.permutation_p if comparison else None,
+        "gain_p_corrected": comparison.corrected_p if comparison else None,
     }
 
 

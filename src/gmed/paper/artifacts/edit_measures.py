@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gmed.paper.artifacts.base import Artifact, ArtifactResult, Figure, Number, Request
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Figure, Measurement, Request
 from gmed.paper.artifacts.charts import CATEGORIES, GRAY, Record, data
-from gmed.paper.artifacts.probe_runs import watched
+from gmed.paper.artifacts.probe_runs import run_probe
 from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import prediction_change, similarity_to_optimal_edit
 
 BENCHMARKS = ("split-mnist", "rotated-mnist")
 SIMILARITY = "cosine similarity to the optimal edit"
 NUM_BINS = 50
-"""Number of equal segments of training; the smoothed curve shows the mean over each."""
+"""Measurement of equal segments of training; the smoothed curve shows the mean over each."""
 
 
 class Cosine(Figure):
@@ -23,21 +23,21 @@ class Cosine(Figure):
 
     name = "cosine"
     title = "similarity of edits to the optimal edit"
-    where = "Figure 3"
-    observes: ClassVar[str] = "similarity-1"
+    location = "Figure 3"
+    probe_version: ClassVar[str] = "similarity-1"
     cost_proxy: ClassVar[str | None] = "er+optimal-edit"
 
     def plan(self) -> list[PlannedRuns]:
         return [PlannedRuns(benchmark, "er+gmed", 10) for benchmark in BENCHMARKS]
 
     def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
-        selection = self.chosen(request)
+        selection = self.select_runs(request)
         result, records = ArtifactResult(self, request.quick, missing=selection.missing), []
         for item in selection.planned:
-            curves = watched(similarity_to_optimal_edit, item, request, cache_as=self.observes)
+            curves = run_probe(similarity_to_optimal_edit, item, request, cache_as=self.probe_version)
             means = [float(np.mean(curve)) for curve in curves]
             published = self.published(item.benchmark, SIMILARITY)
-            result.numbers.append(Number.of(item.benchmark, SIMILARITY, means, *published))
+            result.numbers.append(Measurement.of(item.benchmark, SIMILARITY, means, *published))
             records += smoothed(item.benchmark, curves, published[0])
         result.notes.append("Means over training of each run; a random edit has similarity 0 on average.")
         return result, records
@@ -102,17 +102,17 @@ class PredictionChange(Artifact):
 
     name = "prediction-change"
     title = "predictions that the edits change"
-    where = "Table 16"
-    observes: ClassVar[str] = "prediction-change-1"
+    location = "Table 16"
+    probe_version: ClassVar[str] = "prediction-change-1"
 
     def plan(self) -> list[PlannedRuns]:
         return [PlannedRuns(benchmark, "er+gmed") for benchmark in PREDICTION_BENCHMARKS]
 
     def run(self, request: Request) -> ArtifactResult:
-        selection = self.chosen(request)
+        selection = self.select_runs(request)
         result = ArtifactResult(self, request.quick, missing=selection.missing)
         for item in selection.planned:
-            rates = [100 * share for share in watched(prediction_change, item, request, cache_as=self.observes)]
-            result.numbers.append(Number.of(item.benchmark, RATE, rates, *self.published(item.benchmark, RATE)))
+            rates = [100 * share for share in run_probe(prediction_change, item, request, cache_as=self.probe_version)]
+            result.numbers.append(Measurement.of(item.benchmark, RATE, rates, *self.published(item.benchmark, RATE)))
         result.notes.append("Of all examples in memory after training; the paper does not say over how many runs.")
         return result

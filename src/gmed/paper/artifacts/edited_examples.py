@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from gmed.errors import UsageError
-from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request
 from gmed.paper.artifacts.charts import Record, data
-from gmed.paper.artifacts.probe_runs import watched
+from gmed.paper.artifacts.probe_runs import run_probe
 from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import EditedMemory, edited_memory
 from gmed.rng import make_rng
@@ -27,19 +27,19 @@ LABELS = (0, 1, 2, 3)
 class EditedMemoryFigure(Figure):
     """A figure of the memory of ER+GMED after one run, first two tasks only; there is no quick version."""
 
-    stored: ClassVar[bool] = False
+    cached: ClassVar[bool] = False
 
     def plan(self) -> list[PlannedRuns]:
         return [PlannedRuns("split-mnist", "er+gmed", seeds=1)]
 
     def run(self, request: Request) -> ArtifactResult:
         if request.seeds not in (None, 1):
-            raise UsageError(f"{self.where} shows the memory of one run; leave out --seeds")
+            raise UsageError(f"{self.location} shows the memory of one run; leave out --seeds")
         return super().run(replace(request, seeds=1, quick=False))
 
     def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
-        (item,) = self.chosen(request).planned
-        (memory,) = watched(edited_memory, item, request)
+        (item,) = self.select_runs(request).planned
+        (memory,) = run_probe(edited_memory, item, request)
         return self.analyze(edited_examples(memory, LABELS))
 
     @abstractmethod
@@ -60,7 +60,7 @@ def edited_examples(memory: EditedMemory, labels: tuple[int, ...]) -> EditedMemo
 
 
 PER_CLASS = 3
-"""Number of examples of each digit."""
+"""Measurement of examples of each digit."""
 
 ROWS = ("before", "after", "difference")
 NEGATIVE, POSITIVE = (33, 102, 172), (178, 24, 43)
@@ -72,7 +72,7 @@ class Gallery(EditedMemoryFigure):
 
     name = "gallery"
     title = "edited examples in memory"
-    where = "Figure 4"
+    location = "Figure 4"
 
     def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
         result = ArtifactResult(self)
@@ -82,7 +82,7 @@ class Gallery(EditedMemoryFigure):
             ("largest change of a pixel", change.abs().amax(dim=1)),
             ("edits of an example", memory.edit_count.double()),
         ):
-            result.numbers.append(Number.of("split-mnist", quantity, values.tolist()))
+            result.numbers.append(Measurement.of("split-mnist", quantity, values.tolist()))
         result.notes.append("Over the edited examples of the first two tasks in one memory; the paper gives no number.")
         return result, records_of(drawn(memory))
 

@@ -10,10 +10,10 @@ from typing import Any
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
 from gmed.experiment import default_store
-from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request
 from gmed.paper.artifacts.charts import COLORS, INK, SHAPES, Record, data, gain_columns, panel_title
 from gmed.paper.catalog import get_target
-from gmed.paper.plan import QUICK_SEEDS, PlannedRuns, Selection, choose, compute
+from gmed.paper.plan import QUICK_SEEDS, PlannedRuns, Selection, compute, select_runs
 from gmed.paper.tables import planned, reproduce
 from gmed.results import Published
 from gmed.results.comparisons import Comparison, compare
@@ -28,7 +28,7 @@ class MemoryFigure(Figure):
 
     name = "memory-figure"
     title = "accuracy against size of memory"
-    where = "Figure 2"
+    location = "Figure 2"
 
     def plan(self) -> list[PlannedRuns]:
         return [*planned(get_target("memory")), *extra_size()]
@@ -39,23 +39,25 @@ class MemoryFigure(Figure):
             benchmarks=request.benchmarks,
             seeds=request.seeds,
             quick=request.quick,
-            watcher=request.watcher,
-            **request.how,
+            callback=request.callback,
+            **request.options,
         )
         benchmarks = {row.cell.benchmark for row in table.rows}
         selection = self._select_extra_size(benchmarks, request)
-        extra = compute(selection.planned, request.watcher, **request.how)
+        extra = compute(selection.planned, request.callback, **request.options)
         table.missing |= selection.missing
         failures = [*table.failures, *extra.failures]
         result = ArtifactResult(self, request.quick, table=table, missing=table.missing, failures=failures)
         levels = () if request.quick else table.target.levels
         result.comparisons = compare(extra, extra_pairs(), levels)
         result.numbers = [
-            Number.of(item.benchmark, item.method, percent)
+            Measurement.of(item.benchmark, item.method, percent)
             for item in extra_size()
             if (percent := [100 * accuracy for accuracy in extra.accuracies(item.benchmark, item.method).values()])
         ]
-        result.notes.append(f"{self.where} has {EXTRA_SIZE:,} examples besides; the paper gives no numbers for them.")
+        result.notes.append(
+            f"{self.location} has {EXTRA_SIZE:,} examples besides; the paper gives no numbers for them."
+        )
         comparisons = {(c.benchmark, c.method): c for c in (*table.comparisons, *result.comparisons)}
         return result, [
             *(
@@ -72,9 +74,9 @@ class MemoryFigure(Figure):
         """Return the runs of the extra size on these benchmarks that can be computed or are stored."""
         plan = [item for item in extra_size() if item.benchmark in benchmarks]
         seeds = request.seeds or (QUICK_SEEDS if request.quick else None)
-        options = {"data_dir": request.how.get("data_dir"), "store": request.how.get("store", default_store())}
+        options = {"data_dir": request.options.get("data_dir"), "store": request.options.get("store", default_store())}
         with suppress(UsageError):  # the data are not available
-            return choose(plan, self.where, seeds=seeds, **options)
+            return select_runs(plan, self.location, seeds=seeds, **options)
         return Selection([], {})
 
     def draw(self, records: list[Record]) -> Any:

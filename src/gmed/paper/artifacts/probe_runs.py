@@ -35,7 +35,7 @@ class Analysis(Protocol[T_co]):
     def __call__(self, spec: RunSpec, device: str, data_dir: Path | None) -> T_co: ...
 
 
-def watched(analysis: Analysis[T], planned: PlannedRuns, request: Request, cache_as: str = "") -> list[T]:
+def run_probe(analysis: Analysis[T], planned: PlannedRuns, request: Request, cache_as: str = "") -> list[T]:
     """Return the analysis of the run at every seed; one run, or ``workers=0``, is computed in this process.
 
     Parameters
@@ -45,31 +45,32 @@ def watched(analysis: Analysis[T], planned: PlannedRuns, request: Request, cache
         nothing is cached.
 
     >>> from gmed.paper.probes import prediction_change
-    >>> watched(prediction_change, PlannedRuns("split-mnist", "er+gmed(alpha=0.0)", 1), Request(how={"workers": 0}))
+    >>> planned = PlannedRuns("split-mnist", "er+gmed(alpha=0.0)", 1)
+    >>> run_probe(prediction_change, planned, Request(options={"workers": 0}))
     [0.0]
     """
-    workers = request.how.get("workers")
+    workers = request.options.get("workers")
     if workers is not None:
         check_int("workers", workers, minimum=0)
-    specs, watcher = planned.specs(), request.watcher()
-    data_dir = request.how.get("data_dir")
-    device_and_data = resolve_device(request.how.get("device", "auto")).type, Path(data_dir) if data_dir else None
+    specs, callback = planned.specs(), request.callback()
+    data_dir = request.options.get("data_dir")
+    device_and_data = resolve_device(request.options.get("device", "auto")).type, Path(data_dir) if data_dir else None
     analyze = partial(_analyze, analysis, *device_and_data)
     workers = default_workers(device_and_data[0] == "cuda") if workers is None else workers
     with ExitStack() as stack:
-        store = request.how.get("store", default_store()) if cache_as else None
+        store = request.options.get("store", default_store()) if cache_as else None
         results_store = stack.enter_context(Store(store)) if store else None
         results = {
             spec: cached
             for spec in specs
-            if results_store and (cached := results_store.observed(spec, cache_as)) is not None
+            if results_store and (cached := results_store.get_probe(spec, cache_as)) is not None
         }
         remaining = [spec for spec in specs if spec not in results]
         if remaining and results_store:
             results_store.require_writable()
-        watcher.start(remaining, len(results))
+        callback.on_start(remaining, len(results))
         for spec, result in zip(remaining, _map_parallel(analyze, remaining, workers), strict=True):
-            watcher.watched(spec)
+            callback.on_probe(spec)
             results[spec] = result
             if results_store:
                 results_store.put_probe(spec, cache_as, result)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gmed.engine import get_benchmark, resolve
-from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request
 from gmed.paper.artifacts.charts import COLORS, GRAY, INK, Record, data, gain_columns, panel_title
 from gmed.paper.plan import PlannedRuns, compute
 from gmed.paper.published import published
@@ -25,7 +25,7 @@ class Sensitivity(Figure):
 
     name = "sensitivity"
     title = "accuracy against alpha and against beta"
-    where = "Figure 5"
+    location = "Figure 5"
 
     def plan(self) -> list[PlannedRuns]:
         return [
@@ -35,14 +35,14 @@ class Sensitivity(Figure):
         ]
 
     def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
-        selection = self.chosen(request)
-        results = compute(selection.planned, request.watcher, **request.how)
+        selection = self.select_runs(request)
+        results = compute(selection.planned, request.callback, **request.options)
         result = ArtifactResult(self, request.quick, missing=selection.missing, failures=results.failures)
         for benchmark, method, _ in selection.planned:
             if percent := _percent(results, benchmark, method):
                 reported = published(benchmark, method)
                 reported_values = (reported.mean, reported.std, reported.n) if reported else ()
-                result.numbers.append(Number.of(benchmark, method, percent, *reported_values))
+                result.numbers.append(Measurement.of(benchmark, method, percent, *reported_values))
         pairs = [(benchmark, method, "er") for benchmark, method, _ in selection.planned if method != "er"]
         result.comparisons = compare(results, pairs, levels=())
         result.notes.append("Final accuracy in %. The paper gives no numbers for its figure; beside ours is Table 1.")

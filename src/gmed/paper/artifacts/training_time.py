@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gmed.engine import RunResult
 from gmed.paper import quantities
-from gmed.paper.artifacts.base import Artifact, ArtifactResult, Number, Request
+from gmed.paper.artifacts.base import Artifact, ArtifactResult, Measurement, Request
 from gmed.paper.plan import PAPER_BENCHMARKS, PlannedRuns, compute
 
 ROWS = {"er": "ER", "er+gmed": "ER+GMED"}
@@ -18,15 +18,15 @@ class TrainingTime(Artifact):
 
     name = "training-time"
     title = "seconds of training, with and without GMED"
-    where = "Appendix, training time"
-    whole: ClassVar[bool] = True
+    location = "Appendix, training time"
+    require_all: ClassVar[bool] = True
 
     def plan(self) -> list[PlannedRuns]:
         return [PlannedRuns(benchmark, method) for benchmark in PAPER_BENCHMARKS for method in ROWS]
 
     def run(self, request: Request) -> ArtifactResult:
-        selection = self.chosen(request)
-        results = compute(selection.planned, request.watcher, **request.how)
+        selection = self.select_runs(request)
+        results = compute(selection.planned, request.callback, **request.options)
         result = ArtifactResult(self, request.quick, missing=selection.missing, failures=results.failures)
         (overall,) = (number.value for number in quantities() if number.quantity == "run time ratio")
         for benchmark in selection.benchmarks:
@@ -41,7 +41,7 @@ class TrainingTime(Artifact):
             result.notes.append("Seeds that advanced together on a GPU have each their share of the time.")
         return result
 
-    def numbers(self, runs: list[RunResult]) -> list[Number]:
+    def numbers(self, runs: list[RunResult]) -> list[Measurement]:
         """Return the seconds and the ratio on one benchmark, from all runs of both methods there."""
         seconds: dict[str, dict[tuple[int, str], float]] = {method: {} for method in ROWS}
         for run in runs:
@@ -52,11 +52,12 @@ class TrainingTime(Artifact):
         published = {method: self.published(benchmark, "seconds", row)[0] for method, row in ROWS.items()}
         numbers = [
             replace(
-                Number.of(benchmark, f"seconds of {method}", list(by_run.values()), published[method]), difference=None
+                Measurement.of(benchmark, f"seconds of {method}", list(by_run.values()), published[method]),
+                difference=None,
             )
             for method, by_run in seconds.items()
         ]
         er, edited = seconds.values()
         if ratios := [edited[key] / er[key] for key in er.keys() & edited.keys()]:
-            numbers.append(Number.of(benchmark, "ratio", ratios, published["er+gmed"] / published["er"]))
+            numbers.append(Measurement.of(benchmark, "ratio", ratios, published["er+gmed"] / published["er"]))
         return numbers

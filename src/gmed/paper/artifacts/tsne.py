@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gmed.paper.artifacts.base import ArtifactResult, Number
+from gmed.paper.artifacts.base import ArtifactResult, Measurement
 from gmed.paper.artifacts.charts import CATEGORIES, SHAPES, Record, data
 from gmed.paper.artifacts.edited_examples import EditedMemoryFigure
 from gmed.paper.probes import EditedMemory
@@ -20,14 +20,14 @@ class TSNE(EditedMemoryFigure):
 
     name = "tsne"
     title = "t-SNE of the edits of stored examples"
-    where = "Figure 6"
+    location = "Figure 6"
 
     def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
         vectors, labels = edit_vectors(memory), memory.label.numpy()
         result = ArtifactResult(self)
         same, chance = 100 * neighbor_agreement(vectors, labels), 100 * chance_agreement(labels)
-        result.numbers.append(Number.of("split-mnist", "nearest edits with the same label, %", [same]))
-        result.numbers.append(Number.of("split-mnist", "the same if labels were shuffled, %", [chance]))
+        result.numbers.append(Measurement.of("split-mnist", "nearest edits with the same label, %", [same]))
+        result.numbers.append(Measurement.of("split-mnist", "the same if labels were shuffled, %", [chance]))
         result.notes.append("The nearest edit of each example is by distance before t-SNE; the paper gives no number.")
         return result, records_of(memory, embedded(vectors))
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from gmed.engine.benchmark_id import BenchmarkId, tuning_name
 from gmed.errors import UsageError, unknown
 from gmed.experiment import default_store
-from gmed.paper.artifacts.base import ArtifactResult, Figure, Number, Request
+from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request
 from gmed.paper.artifacts.charts import Record, data, heat_map, panel_title
 from gmed.paper.plan import PAPER_BENCHMARKS, PlannedRuns, compute
 from gmed.results import Store
@@ -33,8 +33,8 @@ class Tuned(Figure):
 
     name = "tuned"
     title = "alpha and beta that gmed tune chooses"
-    where = "Table 6"
-    whole: ClassVar[bool] = True
+    location = "Table 6"
+    require_all: ClassVar[bool] = True
 
     def plan(self) -> list[PlannedRuns]:
         return [
@@ -47,15 +47,15 @@ class Tuned(Figure):
     def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
         for name in request.benchmarks:
             if name not in PAPER_BENCHMARKS:
-                raise unknown(f"column of {self.where}:", name, PAPER_BENCHMARKS)
-        if request.how.get("store", "") is None:
+                raise unknown(f"column of {self.location}:", name, PAPER_BENCHMARKS)
+        if request.options.get("store", "") is None:
             raise UsageError(f"{self.name} keeps what it tries in a store; give one")
-        selection = self.chosen(replace(request, benchmarks=[tuning_name(name) for name in request.benchmarks]))
-        results = compute(selection.planned, request.watcher, **request.how)
+        selection = self.select_runs(replace(request, benchmarks=[tuning_name(name) for name in request.benchmarks]))
+        results = compute(selection.planned, request.callback, **request.options)
         missing = {_tuned_benchmark(name): reason for name, reason in selection.missing.items()}
         result = ArtifactResult(self, request.quick, missing=missing, failures=results.failures)
         records: list[Record] = []
-        with Store(request.how.get("store") or default_store()) as store:
+        with Store(request.options.get("store") or default_store()) as store:
             for benchmark in map(_tuned_benchmark, selection.benchmarks):
                 for method, row in ROWS.items():
                     try:
@@ -69,7 +69,7 @@ class Tuned(Figure):
                         records.append({"benchmark": benchmark, **record, "n": grid.seeds, "published": published})
                         if record["best"]:
                             result.numbers += [
-                                Number(benchmark, f"{name} of {method}", grid.seeds, record[name], math.nan, value)
+                                Measurement(benchmark, f"{name} of {method}", grid.seeds, record[name], math.nan, value)
                                 for name, value in reported.items()
                             ]
         result.notes.append("The best of the paper's grid on held-out examples of the first three tasks; n: seeds.")

@@ -81,7 +81,7 @@ def records_of(compared: Sequence[Comparison], names: Sequence[str]) -> list[Rec
                     "mean": gain.mean if is_first else None,
                     "low": gain.low if is_first else None,
                     "high": gain.high if is_first else None,
-                    "p": f"{gain.p:.4f} ({comparison.corrected:.4f} corrected)" if is_first else "",
+                    "p": f"{gain.p:.4f} ({comparison.corrected_p:.4f} corrected)" if is_first else "",
                     "n": gain.n if is_first else None,
                     "edge": max(gain.high, *comparison.differences.values()) if is_first and comparison.marks else None,
                 }

@@ -44,7 +44,9 @@ def task_matrices(runs: Sequence[RunResult], anchor: str) -> Chart | None:
 def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], anchor: str) -> Chart | None:
     """Return the chart of the change by each method's last part, by task."""
     means = mean_matrices(runs)
-    differences = {c.name: means[c.method] - means[c.rival] for c in compared if c.method in means and c.rival in means}
+    differences = {
+        c.name: means[c.method] - means[c.baseline] for c in compared if c.method in means and c.baseline in means
+    }
     if not differences:
         return None
     import altair as alt
