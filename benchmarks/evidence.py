@@ -127,7 +127,7 @@ OTHER_READINGS = [
     *(
         ("er(memory={size})+gmed", f"{baseline}{told}")
         for baseline in ("prog-nn", "comp-cl")
-        for told in ("", "(told=true)")
+        for told in ("", "(task_at_test=true)")
     ),
 ]
 """Comparisons of Table 2 that are not counted: it has one number where these have two."""
@@ -344,7 +344,7 @@ def other_readings(results: Results) -> Iterator[str]:
     yield from section(
         "Other readings of the comparison with networks that grow",
         "Not counted above. By its text, ER learns with Adam on the network that CN-DPM ends with (`er-expanded`).",
-        "Prog. NN and CompCL are told the task in a prediction (`told=true`) or not, which the paper does not say: its",
+        "Prog. NN and CompCL predict with the task id (`task_at_test=true`) or without; the paper leaves it open. Its",
         "89.46 and 91.27 on Split MNIST, 49.68 and 45.62 on CIFAR-10 lie far above the one and far below the other.",
         columns="| | | paper | here [95 %] | n |",
         sides="|---|---|---:|---|---:|",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kept import main
 
-TASKS_APART = ["prog-nn", "prog-nn(told=true)", "comp-cl", "comp-cl(told=true)"]
+TASKS_APART = ["prog-nn", "prog-nn(task_at_test=true)", "comp-cl", "comp-cl(task_at_test=true)"]
 MNIST = ("split-mnist-full", "split-mnist")
 
 

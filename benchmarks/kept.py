@@ -10,10 +10,11 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gmed
-from gmed.engine import BENCHMARKS, RunResult
+from gmed.engine import BENCHMARKS, RunResult, RunSpec
 from gmed.experiment import stored_results
 from gmed.results import Results, Store, markdown
 from gmed.results.results_json import Document
@@ -66,8 +67,9 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
 
 
 def runs_in(file: Path) -> list[RunResult]:
-    """The runs that a file of results holds, if there is one."""
-    return Document.read(file).runs if file.exists() else []
+    """Return the runs of a file of results, if there is one, by the current names of their methods."""
+    runs = Document.read(file).runs if file.exists() else []
+    return [replace(run, method=RunSpec.parse(run.benchmark, run.method, run.seed).method.name) for run in runs]
 
 
 def take_in(store: Path, file: Path) -> None:

@@ -41,7 +41,7 @@ FAMILIES = {
     "er+gmed(steps=5)": [f"er+gmed(steps=5,alpha={a})" for a in ALPHAS],
     "er+gmed(write_back=false)": [f"er+gmed(write_back=false,alpha={a},beta={b})" for a, b in product(ALPHAS, BETAS)],
     "comp-cl": [
-        f"comp-cl(told=true,structure_steps={n},structure_lr={lr},keep_old={keep})"
+        f"comp-cl(task_at_test=true,structure_steps={n},structure_lr={lr},freeze_old={keep})"
         for n, lr, keep in product((5, 20, 50), (0.001, 0.01, 0.1, 1.0), ("true", "false"))
     ],
     "er-t+gmed": [f"er-t+gmed(alpha={a},beta={b})" for a, b in CHOICES],

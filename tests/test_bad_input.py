@@ -60,13 +60,13 @@ def fuzzed(examples):
 
 LEARNERS = [
     "er(memory=20)",
-    "mir(memory=20,candidates=15)",
+    "mir(memory=20,subsample=15)",
     "er(memory=20)+gmed",
     "mir(memory=20,candidates=15)+gmed(gamma=0.9,extra=3)",
     "finetune",
-    "agem(memory=20,references=10)",
+    "agem(memory=20,ref_batch_size=10)",
     "gem(memory=20)+gmed",
-    "gss(memory=20,compared=2)",
+    "gss(memory=20,n_compare=2)",
     "hal(memory=20,memory_epochs=1,anchor_steps=2)",
     "bgd(samples=2)",
     "er-aug(memory=20,rotation=10.0,crop=1)",

@@ -10,13 +10,13 @@ from gmed.testing import CAPACITY, CHECKS, learn, make, stream
 SMALL = {  # parameters that make the slow ones quick
     "hal": "anchor_steps=3,memory_epochs=1",
     "bgd": "samples=2,initial_std=0.1",
-    "gss": "compared=3",
-    "agem": "references=20",
-    "mir": "candidates=15,extra_batches=1",
+    "gss": "n_compare=3",
+    "agem": "ref_batch_size=20",
+    "mir": "subsample=15,extra_batches=1",
     "er-aug": "rotation=15.0,scaling=0.1,crop=1,flip=true",
     "er-t": "rotation=15.0,crop=1",
     "er": "updates_per_batch=2",
-    "cn-dpm": "short_term=25,generator_steps=3,classifier_steps=3,sleep_batch=5",
+    "cn-dpm": "stm_capacity=25,generator_steps=3,classifier_steps=3,sleep_batch=5",
     "comp-cl": "structure_steps=2",
 }
 STRIDE = {

@@ -133,8 +133,8 @@ def test_densities_by_hand():
     made, (x, _) = mixture(), images()
     found = made(x.double(), return_all=True)
     bounds, classes = by_hand(made, x)
-    torch.testing.assert_close(found.x, bounds)
-    torch.testing.assert_close(found.y, classes)
+    torch.testing.assert_close(found.neg_log_px, bounds)
+    torch.testing.assert_close(found.log_py, classes)
 
 
 def test_predictions_are_those_of_the_mixture():
@@ -160,7 +160,7 @@ def test_assignment_is_the_formula():
 def test_an_update_by_hand():
     """Each expert descends the losses of a batch weighted by what belongs to it, and nothing flows to earlier ones."""
     torch.manual_seed(0)
-    learner = CNDPM(small().double(), log_alpha=-1e6, temperature=1.0, adam_lr=0.01, generator_lr=0.02, least_usage=0.0)
+    learner = CNDPM(small().double(), log_alpha=-1e6, temperature=1.0, adam_lr=0.01, generator_lr=0.02, min_usage=0.0)
     learner.resize(2)
     learner.model.eval()  # the same noise for both
     learner.model.counts.copy_(torch.tensor([1.0, 1.0]))
@@ -201,7 +201,7 @@ def test_an_expert_for_every_cluster_and_no_more(count):
     """What x alone tells apart. LabelEncoder are of no use, and classifiers are not trained."""
     torch.manual_seed(0)
     learner = CNDPM(
-        nn.Linear(400, 2), log_alpha=-8.0, short_term=30, generator_steps=80, classifier_steps=0,
+        nn.Linear(400, 2), log_alpha=-8.0, stm_capacity=30, generator_steps=80, classifier_steps=0,
         generator_lr=0.01, temperature=1.0, seed=0,
     )  # fmt: skip
     data = list(clusters(count))
@@ -221,7 +221,7 @@ def test_an_expert_for_every_cluster_and_no_more(count):
 def test_classes_that_an_expert_does_not_know_call_for_another():
     """The same inputs with other labels."""
     learner = CNDPM(
-        nn.Linear(20, 4), log_alpha=-50.0, short_term=30, generator_steps=5, classifier_steps=200, adam_lr=0.01
+        nn.Linear(20, 4), log_alpha=-50.0, stm_capacity=30, generator_steps=5, classifier_steps=200, adam_lr=0.01
     )
     x = torch.rand(30, 20, generator=torch.Generator().manual_seed(0))
     first = (x[:, 0] > 0.5).long()
@@ -232,7 +232,7 @@ def test_classes_that_an_expert_does_not_know_call_for_another():
 
 
 def test_sleep_trains_the_new_expert_alone():
-    learner = CNDPM(small(), short_term=8, generator_steps=4, classifier_steps=4, log_alpha=1e9)
+    learner = CNDPM(small(), stm_capacity=8, generator_steps=4, classifier_steps=4, log_alpha=1e9)
     learner.observe(*images(8, seed=0))
     before = learner.state_dict()
     learner.observe(*images(8, seed=1))
@@ -246,7 +246,7 @@ def test_sleep_trains_the_new_expert_alone():
 def test_convolutional_experts(size):
     """Images whose sides are not multiples of four are generated all the same; a state goes on exactly."""
     make = lambda: CNDPM(  # noqa: E731
-        ResNet18(classes=3, size=size), short_term=4, generator_steps=1, classifier_steps=1, log_alpha=1e9
+        ResNet18(classes=3, size=size), stm_capacity=4, generator_steps=1, classifier_steps=1, log_alpha=1e9
     )
     learner, other = make(), make()
     for seed in range(2):
@@ -272,14 +272,15 @@ def test_levels_of_earlier_experts_may_be_known_before(model, shape, part):
     made.add()
     earlier = [level[rows] for level in made.frozen_features(part, x)]
     assert earlier and not any(level.requires_grad for level in earlier)
-    said = made(x[rows], return_all=True)
+    outputs = made(x[rows], return_all=True)
     torch.testing.assert_close(
-        made(x[rows], part=part, earlier=earlier), said.x[:, -1] if part == "generator" else said.y[:, -1]
+        made(x[rows], part=part, earlier=earlier),
+        outputs.neg_log_px[:, -1] if part == "generator" else outputs.log_py[:, -1],
     )
 
 
 def test_a_sleep_that_fails_leaves_no_trace(monkeypatch):
-    learner = CNDPM(small(), short_term=8, generator_steps=4, classifier_steps=4, log_alpha=-1e9)
+    learner = CNDPM(small(), stm_capacity=8, generator_steps=4, classifier_steps=4, log_alpha=-1e9)
     learner.observe(*images(8, seed=0))
     learner.observe(*images(8, seed=1))
     learner.log_alpha = 1e9
@@ -367,10 +368,10 @@ def test_compositions_by_hand():
     torch.testing.assert_close(made(x, 0), small()(x))
 
 
-@pytest.mark.parametrize("keep_old", [True, False])
+@pytest.mark.parametrize("freeze_old", [True, False])
 @pytest.mark.parametrize("model", [small, lambda: ResNet18(classes=4, width=2)], ids=["layers", "blocks"])
-def test_structure_first_then_parameters(model, keep_old):
-    learner = CompCL(model(), adam_lr=0.01, structure_steps=2, keep_old=keep_old)
+def test_structure_first_then_parameters(model, freeze_old):
+    learner = CompCL(model(), adam_lr=0.01, structure_steps=2, freeze_old=freeze_old)
     shape = (3, 32, 32) if isinstance(model(), ResNet18) else (1, 4, 4)
     learner.observe(*images(seed=0, shape=shape), 0)
     for task in (1, 2):
@@ -385,14 +386,14 @@ def test_structure_first_then_parameters(model, keep_old):
             else:
                 numbers = {int(n.split(".")[3]) for n in moved}
                 assert {n.split(".")[1] for n in moved} == {"layers"}
-                assert numbers == ({task} if keep_old else set(range(task + 1)))
+                assert numbers == ({task} if freeze_old else set(range(task + 1)))
 
 
 # ---------------------------------------------------------------------- what all of them owe
 
 
 GROWING = {
-    "cn-dpm": lambda: CNDPM(small(), short_term=8, generator_steps=2, classifier_steps=2, log_alpha=1e9),
+    "cn-dpm": lambda: CNDPM(small(), stm_capacity=8, generator_steps=2, classifier_steps=2, log_alpha=1e9),
     "prog-nn": lambda: ProgNN(small()),
     "comp-cl": lambda: CompCL(small(), structure_steps=1),
 }
@@ -451,7 +452,7 @@ def test_a_task_that_is_told_chooses_the_part(name):
     for task in range(3):
         assert torch.equal(learner.predict(x, task), learner.model.eval()(x, task).argmax(1))
     assert torch.equal(learner.predict(x, 77), learner.predict(x, 2))  # one that has not come yet
-    learner.told = True
+    learner.task_at_test = True
     tests = [Examples((255 * x).byte(), y)] * 3
     right = [(learner.predict((255 * x).byte().float() / 255, task) == y).float().mean().item() for task in range(3)]
     assert evaluate_tasks(learner, tests) == pytest.approx(right)
@@ -468,7 +469,7 @@ def test_memory_as_the_paper_counts_it():
         assert MemoryFootprint.of(learner, 784).examples == 4 * added / 785
         assert MemoryFootprint.of(learner, 784).examples == pytest.approx(published[row, "split-mnist"], rel=0.0005)
     for benchmark, parts, to_float, waiting in (("split-mnist", 5, 784, 500), ("split-cifar10", 5, 3072, 1000)):
-        learner = CNDPM(get_benchmark(benchmark).make_model(), short_term=waiting)
+        learner = CNDPM(get_benchmark(benchmark).make_model(), stm_capacity=waiting)
         learner.resize(parts)
         assert round(4 * learner.extra_parameters() / to_float + waiting) == published["CN-DPM", benchmark]
         assert MemoryFootprint.of(learner, to_float).examples == pytest.approx(
@@ -502,7 +503,7 @@ def test_every_run_tells_its_memory():
 
 def test_examples_that_wait_for_an_expert_are_forgotten_on_request():
     torch.manual_seed(0)
-    learner = CNDPM(nn.Linear(4, 3), short_term=50)
+    learner = CNDPM(nn.Linear(4, 3), stm_capacity=50)
     assert learner.remove_examples(label=1) == 0
     x, y = torch.rand(9, 4), torch.arange(9) % 3
     learner.observe(x, y)
@@ -526,7 +527,7 @@ def test_the_table_of_equal_memory(tmp_path):
                 spec = RunSpec.make(benchmark, method, 0)
                 run = RunResult(benchmark, spec.method.name, 0, [[0.5]], 0.5, 0.5, 1, {}, {}, overhead=taken)
                 store.add(spec, run)
-    found = study.run(Request(["split-mnist-full"], seeds=1, how={"store": tmp_path / "r.db"}))
+    found = study.run(Request(["split-mnist-full"], seeds=1, options={"store": tmp_path / "r.db"}))
     assert [row.cell.row for row in found.table.rows] == [
         "CN-DPM", "Prog. NN", "Prog. NN", "CompCL", "CompCL", "ER", "ER+GMED", "ER", "ER+GMED",
     ]  # fmt: skip

@@ -211,7 +211,7 @@ def observed(learner, flow, start=0, stop=None):
 MAKERS = {
     "er": lambda: ER(model(), lr=0.1, memory=Reservoir(30)),
     "er+gmed": lambda: ER(model(), lr=0.1, memory=Reservoir(30), editing=GMED(alpha=1.0, beta=0.1)),
-    "mir": lambda: MIR(model(), lr=0.1, memory=Reservoir(30), candidates=15),
+    "mir": lambda: MIR(model(), lr=0.1, memory=Reservoir(30), subsample=15),
 }
 
 

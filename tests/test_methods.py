@@ -37,7 +37,7 @@ def test_published_hyper_parameters_are_the_defaults(benchmark, ending, lr, memo
         edit = method.edit.parameters
         assert (edit["alpha"], edit["beta"], edit["gamma"], edit["steps"]) == (alpha, beta, 1.0, 1)
         assert (method.base.parameters["lr"], method.base.parameters["memory"]) == (lr, memory)
-    candidates = resolve(get_benchmark(benchmark), "mir").base.parameters["candidates"]
+    candidates = resolve(get_benchmark(benchmark), "mir").base.parameters["subsample"]
     assert candidates == (25 if benchmark == "split-mini-imagenet" else 50)
 
 

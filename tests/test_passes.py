@@ -56,10 +56,10 @@ BY_HAND = {
     ),
     # 15 candidates at θ and θ' without gradients; with 10 stored there is nothing to choose
     "mir": (
-        lambda: MIR(plain(), lr=0.1, memory=Reservoir(50), candidates=15),
+        lambda: MIR(plain(), lr=0.1, memory=Reservoir(50), subsample=15),
         [(10, 10), (20, 20), (10 + 2 * 15 + 10, 20)],
     ),
-    "agem": (lambda: AGEM(plain(), lr=0.1, memory=Reservoir(50), references=15), [(10, 10), (20, 20), (25, 25)]),
+    "agem": (lambda: AGEM(plain(), lr=0.1, memory=Reservoir(50), ref_batch_size=15), [(10, 10), (20, 20), (25, 25)]),
     "bgd": (lambda: BGD(plain(), samples=3), [(30, 30), (30, 30)]),
     # the second task has the first's 20 examples as its constraint
     "gem": (
@@ -68,11 +68,11 @@ BY_HAND = {
     ),
     # 3 + 2 updates on batches of 5 where it sleeps; examples are assigned once there is an expert, and all wait
     "cn-dpm": (
-        lambda: CNDPM(plain(), short_term=10, generator_steps=3, classifier_steps=2, sleep_batch=5, log_alpha=1e9),
+        lambda: CNDPM(plain(), stm_capacity=10, generator_steps=3, classifier_steps=2, sleep_batch=5, log_alpha=1e9),
         [(25, 25), (10 + 25, 25)],
     ),
     "cn-dpm, nothing new": (
-        lambda: CNDPM(plain(), short_term=10, generator_steps=3, classifier_steps=2, sleep_batch=5, log_alpha=-1e9),
+        lambda: CNDPM(plain(), stm_capacity=10, generator_steps=3, classifier_steps=2, sleep_batch=5, log_alpha=-1e9),
         [(25, 25), (10, 10)],
     ),
     "prog-nn": (lambda: ProgNN(plain()), [(10, 10), (10, 10), (10, 10)]),
@@ -93,7 +93,7 @@ def test_by_hand(name):
 
 def test_gss_by_hand():
     """A step of ER; directions of stored batches, of each example, and of the batch where memory is full."""
-    learner = GSS(plain(), lr=0.1, memory=GSSGreedy(20), updates_per_batch=1, compared=3)
+    learner = GSS(plain(), lr=0.1, memory=GSSGreedy(20), updates_per_batch=1, n_compare=3)
     first, second, third = counted(learner, 3)
     assert first == (10, 10)  # nothing stored to compare with
     assert second == (20 + 10 + 10, 20 + 10 + 10)

@@ -22,7 +22,7 @@ PHOTOGRAPHS = {  # tasks, classes of each, size of an image
 }
 CHEAP = {
     "hal": "hal(memory_epochs=1,anchor_steps=2)",
-    "cn-dpm": "cn-dpm(short_term=10,generator_steps=2,classifier_steps=2)",
+    "cn-dpm": "cn-dpm(stm_capacity=10,generator_steps=2,classifier_steps=2)",
     "comp-cl": "comp-cl(structure_steps=0)",
     "iid-offline": "iid-offline(passes=2)",
 }

@@ -68,7 +68,7 @@ def test_mir_shares_one_look_ahead(monkeypatch):
     made = []
     original = LookAhead.stream_gradient.func
     monkeypatch.setattr(LookAhead.stream_gradient, "func", lambda self: made.append(1) or original(self))
-    learner = MIR(mlp(), lr=0.1, memory=Reservoir(100), candidates=20, extra_batches=2)
+    learner = MIR(mlp(), lr=0.1, memory=Reservoir(100), subsample=20, extra_batches=2)
     for t in range(5):
         learner.observe(*batch(10, t))
     made.clear()
@@ -116,7 +116,7 @@ def test_task_ring_keeps_the_latest_of_every_task():
     x = torch.arange(40.0).unsqueeze(1)
     ring.allocate(x, x[:, 0].long())
     for task, start in ((0, 0), (1, 14), (2, 30)):
-        ring.begin(task)
+        ring.set_task(task)
         for at in range(start, {0: 14, 1: 30, 2: 33}[task], 3):
             ring.insert(x[at : at + 3], x[at : at + 3, 0].long(), make_rng(0, "reservoir", at))
     assert sorted(ring.stream_index[ring.task_slots(0)].tolist()) == [11, 12, 13, 14]
@@ -127,7 +127,7 @@ def test_task_ring_keeps_the_latest_of_every_task():
 
 def test_agem_by_its_formula():
     model, lr = mlp(), 0.1
-    learner = AGEM(copy.deepcopy(model), lr=lr, memory=Reservoir(30), references=256)
+    learner = AGEM(copy.deepcopy(model), lr=lr, memory=Reservoir(30), ref_batch_size=256)
     x = batch(10, 1)[0]
     first, second = (x, torch.zeros(10).long()), (x, torch.ones(10).long())  # a conflict: other labels
     learner.observe(*first)
@@ -149,7 +149,7 @@ def test_agem_by_its_formula():
 
 def test_gss_scores_by_brute_force():
     """Compared with every stored example, one at a time: the largest of all cosines."""
-    learner = GSS(mlp(), lr=0.05, memory=GSSGreedy(6), replay_size=1, compared=6)
+    learner = GSS(mlp(), lr=0.05, memory=GSSGreedy(6), replay_size=1, n_compare=6)
     learner.observe(*batch(4, 2))
     x, y = batch(3, 3)
     g, stored = (
@@ -189,7 +189,7 @@ def test_gss_replacement_probabilities_by_enumeration():
 
 
 def test_gss_passes_over_batches_that_agree():
-    learner = GSS(mlp(), lr=0.05, memory=GSSGreedy(10), compared=4)
+    learner = GSS(mlp(), lr=0.05, memory=GSSGreedy(10), n_compare=4)
     same = batch(10, 5)
     for _ in range(6):
         learner.observe(*same)  # its own gradient is in memory: nothing new

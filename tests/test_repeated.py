@@ -40,7 +40,7 @@ def test_an_expert_made_by_a_graph_is_the_one_made_step_by_step(model, monkeypat
 
     def made(warm_up):
         monkeypatch.setattr(cuda_graphs, "WARM_UP", warm_up)
-        learner = gmed.learners.CNDPM(model().cuda(), short_term=20, generator_steps=12, classifier_steps=12)
+        learner = gmed.learners.CNDPM(model().cuda(), stm_capacity=20, generator_steps=12, classifier_steps=12)
         learner.passes = PassCounter()
         for at in range(0, 40, 10):
             learner.observe(x[at : at + 10], y[at : at + 10])

@@ -18,9 +18,9 @@ from gmed.engine.grammar import Component
 from gmed.engine.runner import Interrupted, _deterministic_cudnn, _GroupRunner, run_group
 from gmed.engine.stream_cache import clear_stream_cache
 
-CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(compared=3)", "bgd": "bgd(samples=2)"}
+CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(n_compare=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {
-    "cn-dpm": "cn-dpm(short_term=30,generator_steps=2,classifier_steps=2)",
+    "cn-dpm": "cn-dpm(stm_capacity=30,generator_steps=2,classifier_steps=2)",
     "comp-cl": "comp-cl(structure_steps=2)",
 }
 EDITED = [

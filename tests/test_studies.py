@@ -24,7 +24,7 @@ from gmed.paper.artifacts.edited_examples import edited_examples
 from gmed.paper.artifacts.probe_runs import run_probe
 from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import edited_memory, prediction_change
-from gmed.paper.status import artifact_status, recorded
+from gmed.paper.status import artifact_status, from_timings
 from gmed.results import Store
 from gmed.results.store import Timing
 from gmed.results.tuning import candidates
@@ -504,8 +504,8 @@ def test_speeds_of_another_device_do_not_count():
         Timing("a", "split-mnist", "er", "NVIDIA H200", 1.0),
         Timing("b", "split-mnist", "er(memory=9)", "cpu", 3.0),
     ]
-    assert recorded(timings, "cpu")("split-mnist", "er") == 3.0
-    assert recorded(timings, "NVIDIA H200")("split-mnist", "er+gmed") is None
+    assert from_timings(timings, "cpu")("split-mnist", "er") == 3.0
+    assert from_timings(timings, "NVIDIA H200")("split-mnist", "er+gmed") is None
 
 
 def test_every_study_is_whole():

@@ -36,18 +36,18 @@ FORESEEN = {
     "er+gmed": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), editing=GMED(alpha=2.0, beta=0.1, gamma=0.9), seed=s),
     "er, two updates": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), updates_per_batch=2, seed=s),
     "mir+gmed": lambda m, s: MIR(
-        m, lr=0.1, memory=Reservoir(25), candidates=12, replay_size=4, editing=GMED(alpha=2.0, beta=0.1), seed=s
+        m, lr=0.1, memory=Reservoir(25), subsample=12, replay_size=4, editing=GMED(alpha=2.0, beta=0.1), seed=s
     ),
     "er+random-edit": lambda m, s: ER(m, lr=0.1, memory=Reservoir(25), editing=RandomEdit(stride=0.3), seed=s),
     "er, extra edits": lambda m, s: ER(
         m, lr=0.1, memory=Reservoir(25), editing=GMED(alpha=2.0, beta=0, extra=4), seed=s
     ),
     "mir, extra edits": lambda m, s: MIR(
-        m, lr=0.1, memory=Reservoir(25), candidates=12, replay_size=4, editing=GMED(alpha=2.0, beta=0, extra=20), seed=s
+        m, lr=0.1, memory=Reservoir(25), subsample=12, replay_size=4, editing=GMED(alpha=2.0, beta=0, extra=20), seed=s
     ),
     "er-aug": lambda m, s: ERAug(m, lr=0.1, memory=Reservoir(25), rotation=20.0, crop=1, flip=True, seed=s),
     "er by adam": lambda m, s: ERAdam(m, lr=0.1, adam_lr=0.01, memory=Reservoir(25), seed=s),
-    "agem": lambda m, s: AGEM(m, lr=0.1, memory=Reservoir(25), references=9, seed=s),
+    "agem": lambda m, s: AGEM(m, lr=0.1, memory=Reservoir(25), ref_batch_size=9, seed=s),
     "prog-nn": lambda m, s: ProgNN(m, adam_lr=0.01, seed=s),
     "comp-cl": lambda m, s: CompCL(m, adam_lr=0.01, structure_steps=3, seed=s),
 }

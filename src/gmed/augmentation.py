@@ -12,6 +12,8 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from gmed.errors import InputError, UsageError, check_float, check_int
 
+__path__: list[str] = []  # it was a package, whose module is found by its old name
+
 
 @dataclass(frozen=True)
 class Augmentation:

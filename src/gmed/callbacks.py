@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gmed.deprecated import old_attributes
+from gmed.deprecated import old_attributes, old_names
 from gmed.engine import Event, RunSpec
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 
 @old_attributes(

@@ -102,6 +102,7 @@ MOVED: dict[str, str] = {
     "gmed.streams.iid": "gmed.streams.variants",
     "gmed.streams.tasked": "gmed.streams.split",
     "gmed.streams.validation": "gmed.streams.variants",
+    "gmed.studies": "gmed.paper.artifacts",
     "gmed.tensorboard": "gmed.integrations.tensorboard",
     "gmed.tune": "gmed.tuning",
     "gmed.version": "gmed._version",
@@ -115,7 +116,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "gmed.models": {
         "Columns": "ProgressiveNet",
         "Compositions": "CompositionalNet",
-        "Expanded": "ExpandedClassifier",
         "Mixture": "ExpertMixture",
         "Passes": "PassCounter",
         "evaluating": "eval_mode",
@@ -124,10 +124,30 @@ RENAMED: dict[str, dict[str, str]] = {
         "leaves_nothing_to_chance": "is_deterministic",
         "treats_examples_independently": "is_batch_independent",
     },
+    "gmed.memory": {"keep_finite": "where_finite"},
     "gmed.memory.base": {"keep_finite": "where_finite"},
     "gmed.editing": {"Moment": "EditContext"},
+    "gmed.editing.base": {"Moment": "EditContext"},
     "gmed.streams": {"held_out": "validation_stream", "pixels": "to_float", "tasked": "by_task"},
+    "gmed.streams.split": {"tasked": "by_task"},
     "gmed.engine": {"Terms": "ExecutionConfig"},
+    "gmed.engine.executors.dask": {"Cluster": "DaskExecutor"},
+    "gmed.online": {
+        "AsTheyAre": "IdentityScaler",
+        "Labels": "LabelEncoder",
+        "Settings": "ClassifierConfig",
+        "Standardiser": "RunningScaler",
+    },
+    "gmed.results": {"Sweep": "SweepClaims"},
+    "gmed.report": {"Contents": "ReportData", "find_contents": "collect"},
+    "gmed.paper.artifacts": {
+        "Asked": "Request",
+        "Finding": "ArtifactResult",
+        "Number": "Measurement",
+        "STUDIES": "ARTIFACTS",
+        "Study": "Artifact",
+        "get_study": "get_artifact",
+    },
     "gmed.data.custom": {"OwnData": "CustomDataRef", "OwnDataset": "TaskDataset", "read_own": "load_custom"},
     "gmed.online.scaling": {"AsTheyAre": "IdentityScaler", "Standardiser": "RunningScaler"},
     "gmed.tuning": {"Tuned": "TuningResult"},
@@ -135,6 +155,12 @@ RENAMED: dict[str, dict[str, str]] = {
     "gmed.integrations.tensorboard": {"TensorBoardCurves": "TensorBoardCallback"},
 }
 """New names of functions and classes by their old ones, by the module they are public in."""
+
+ATTRIBUTES: dict[str, dict[str, str]] = {}
+"""New names of attributes and methods by their old ones, by the class."""
+
+PARAMETERS: dict[str, dict[str, str]] = {}
+"""New names of parameters by their old ones, by the function."""
 
 
 def warn(old: str, new: str, stacklevel: int = 3) -> None:
@@ -197,6 +223,7 @@ def old_attributes(**names: str) -> Callable[[C], C]:
     """
 
     def decorate(part: C) -> C:
+        ATTRIBUTES[part.__qualname__] = names
         for old, new in names.items():
             setattr(part, old, _alias(part, old, new))
         inherited: Any = part.__init_subclass__
@@ -210,6 +237,26 @@ def old_attributes(**names: str) -> Callable[[C], C]:
 
         part.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment,arg-type]
         return part
+
+    return decorate
+
+
+def old_hyperparameters(**names: str) -> Callable[[C], C]:
+    """Let a class take parameters by their old names too, and have them as attributes.
+
+    >>> @old_hyperparameters(told="task_at_test")
+    ... class Learner:
+    ...     def __init__(self, *, task_at_test=False): self.task_at_test = task_at_test
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     Learner(told=True).task_at_test, Learner().told
+    (True, False)
+    """
+
+    def decorate(part: C) -> C:
+        constructor: Any = part
+        constructor.__init__ = old_parameters(**names)(constructor.__init__)
+        return old_attributes(**names)(part)
 
     return decorate
 
@@ -240,6 +287,8 @@ def old_parameters(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        PARAMETERS[function.__qualname__.removesuffix(".__init__")] = names
+
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for old in names.keys() & kwargs.keys():

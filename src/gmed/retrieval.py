@@ -15,6 +15,8 @@ from gmed.deprecated import old_attributes
 from gmed.memory import Memory
 from gmed.models import LookAhead
 
+__path__: list[str] = []  # it was a package, whose modules are found by their old names
+
 
 @old_attributes(foreseeable="capturable")
 class Retrieval(ABC):

@@ -5,15 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gmed.deprecated import old_attributes
+from gmed.deprecated import old_attributes, old_names
 from gmed.models import LookAhead
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 
 class History(NamedTuple):

@@ -378,8 +378,8 @@ def _user_frame(error: Exception) -> str:
 
 def evaluate_tasks(learner: Learner, tests: Sequence[Examples]) -> list[float]:
     """The share of each test set that the learner classifies rightly."""
-    told = [(task,) if learner.told else () for task in range(len(tests))]
-    found = [_count_correct(learner, *pair) for pair in zip(tests, told, strict=True)]
+    task_ids = [(task,) if learner.task_at_test else () for task in range(len(tests))]
+    found = [_count_correct(learner, *pair) for pair in zip(tests, task_ids, strict=True)]
     right = torch.stack(found).tolist()  # a GPU is waited for once
     return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.deprecated import old_hyperparameters
 from gmed.errors import UsageError, check_int
 from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
@@ -14,6 +17,7 @@ from gmed.registry import register
 
 
 @register("agem", memory=Reservoir, summary="stream gradient, never against the memory's")
+@old_hyperparameters(references="ref_batch_size")
 class AGEM(Learner):
     """Averaged gradient episodic memory: learn from the stream alone, but never against the memory.
 
@@ -24,7 +28,7 @@ class AGEM(Learner):
     ----------
     model, lr, memory, criterion, optimizer, seed
         As in :class:`~gmed.learners.Learner`.
-    references
+    ref_batch_size
         How many stored examples g_ref is computed on.
 
     References
@@ -33,6 +37,7 @@ class AGEM(Learner):
     """
 
     id = "AGEM"
+    parameter_ids: ClassVar = {"ref_batch_size": "references"}
     capturable = True
 
     memory: Memory
@@ -43,7 +48,7 @@ class AGEM(Learner):
         *,
         lr: float,
         memory: Memory,
-        references: int = 256,
+        ref_batch_size: int = 256,
         criterion: Loss = cross_entropy,
         optimizer: MakeOptimizer | None = None,
         seed: int = 0,
@@ -51,13 +56,13 @@ class AGEM(Learner):
         if memory is None:
             raise UsageError("A-GEM needs a memory, such as gmed.memory.Reservoir(500)")
         super().__init__(model, lr=lr, memory=memory, criterion=criterion, optimizer=optimizer, seed=seed)
-        self.references = check_int("references", references)
+        self.ref_batch_size = check_int("ref_batch_size", ref_batch_size)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         parameters = trainable(self.model)
         loss = self.loss(Batch(x, y, self.model(x)), None)
         grads = gradient(loss, parameters)
-        drawn = self.sample_memory(self.references, "references")
+        drawn = self.sample_memory(self.ref_batch_size, "references")
         if len(drawn):
             ahead = self.look_ahead(self.memory.x[drawn], self.memory.y[drawn])
             grads = project(grads, dict(ahead.stream_gradient))

@@ -67,6 +67,7 @@ from gmed.rng import seeded_torch
     can_be_decided_ahead="is_capturable",
     steady="has_static_graph",
     foreseeable="capturable",
+    told="task_at_test",
 )
 class Learner(RandomDraws, ABC):
     """A model that learns from a stream, one batch at a time, and can predict at any moment.
@@ -104,7 +105,7 @@ class Learner(RandomDraws, ABC):
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
     restores_parameters
         Whether a step that fails puts parameters back: to be declared where something can fail after its first update.
-    told
+    task_at_test
         Whether ``predict`` is to be told the task of a test, where a method has a use for it.
     capturable
         Whether :meth:`step` asks the host for nothing but what is :meth:`draw`. It is not inherited: a subclass
@@ -117,7 +118,7 @@ class Learner(RandomDraws, ABC):
     task_aware: ClassVar[bool] = False
     capturable: ClassVar[bool] = False
     restores_parameters: bool = False
-    told: bool = False
+    task_at_test: bool = False
 
     def __init__(
         self,

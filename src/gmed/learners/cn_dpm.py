@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from gmed.deprecated import old_hyperparameters
 from gmed.errors import DivergedError, check_float, check_int
 from gmed.kernels.cuda_graphs import replay_steps
 from gmed.learners._rollback import Snapshot
@@ -20,16 +22,17 @@ from gmed.models.expert_mixture import Expert, ExpertOutputs
 from gmed.registry import register
 from gmed.rng import seeded_torch
 
-_MANY_CLASSES = {"generator_lr": 1e-4, "awake": 0.2, "log_alpha": -300.0}
+_MANY_CLASSES = {"generator_lr": 1e-4, "wake_lr_scale": 0.2, "log_alpha": -300.0}
 _PUBLISHED: dict[str, dict[str, float]] = {
-    "images": {"short_term": 1000, "classifier_steps": 1000, "generator_steps": 4000, "least_usage": 0.0},
-    "split-cifar10": {**ADAM_LR["split-cifar10"], "generator_lr": 2e-4, "awake": 0.1, "log_alpha": -450.0},
+    "images": {"stm_capacity": 1000, "classifier_steps": 1000, "generator_steps": 4000, "min_usage": 0.0},
+    "split-cifar10": {**ADAM_LR["split-cifar10"], "generator_lr": 2e-4, "wake_lr_scale": 0.1, "log_alpha": -450.0},
     "split-cifar100": {**ADAM_LR["split-cifar100"], **_MANY_CLASSES},
     "split-mini-imagenet": {**ADAM_LR["split-mini-imagenet"], **_MANY_CLASSES},
 }
 
 
 @register("cn-dpm", summary="a new expert when the data call for one", on_benchmarks={**ADAM_LR, **_PUBLISHED})
+@old_hyperparameters(short_term="stm_capacity", awake="wake_lr_scale", least_usage="min_usage")
 class CNDPM(ExpandableLearner):
     """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new one
     whenever the data call for it. No task ids.
@@ -48,17 +51,17 @@ class CNDPM(ExpandableLearner):
         :class:`~gmed.models.ResNet18` convolutions. What learns is :attr:`model`, a mixture of them.
     log_alpha
         log α, the concentration: the lower, the fewer experts.
-    short_term
+    stm_capacity
         Examples that wait before a new expert is made of them.
     adam_lr, generator_lr
         Learning rates of classifiers and generative models.
-    awake
+    wake_lr_scale
         Both are multiplied by it once an expert has been made.
     classifier_steps, generator_steps
         Updates of a new expert's parts while the learner sleeps, on batches of ``sleep_batch``.
     temperature
         P(y | x) is taken to the power 1 / temperature where examples are assigned.
-    least_usage
+    min_usage
         An expert that a batch belongs to by less than this is not updated.
     weight_decay
         Weight of the squared parameters in a new expert's loss.
@@ -70,7 +73,7 @@ class CNDPM(ExpandableLearner):
     Examples
     --------
     >>> import torch, gmed
-    >>> learner = gmed.learners.CNDPM(gmed.models.MLP(), short_term=20, generator_steps=5, classifier_steps=5)
+    >>> learner = gmed.learners.CNDPM(gmed.models.MLP(), stm_capacity=20, generator_steps=5, classifier_steps=5)
     >>> for _ in range(2):
     ...     learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10) % 2)
     >>> learner.num_modules, learner.predict(torch.rand(3, 1, 28, 28)).shape
@@ -82,6 +85,7 @@ class CNDPM(ExpandableLearner):
     """
 
     id = "CNDPM"
+    parameter_ids: ClassVar = {"stm_capacity": "short_term", "wake_lr_scale": "awake", "min_usage": "least_usage"}
     model: ExpertMixture
 
     def __init__(
@@ -89,15 +93,15 @@ class CNDPM(ExpandableLearner):
         model: nn.Module,
         *,
         log_alpha: float = -400.0,
-        short_term: int = 500,
+        stm_capacity: int = 500,
         adam_lr: float = 1e-4,
         generator_lr: float = 4e-4,
-        awake: float = 1.0,
+        wake_lr_scale: float = 1.0,
         classifier_steps: int = 2000,
         generator_steps: int = 8000,
         sleep_batch: int = 50,
         temperature: float = 0.01,
-        least_usage: float = 0.1,
+        min_usage: float = 0.1,
         weight_decay: float = 1e-5,
         clip: float = 0.5,
         seed: int = 0,
@@ -106,14 +110,14 @@ class CNDPM(ExpandableLearner):
             mixture = ExpertMixture.for_model(model)
         super().__init__(mixture, lr=adam_lr, seed=seed)
         self.log_alpha = check_float("log_alpha", log_alpha)
-        self.short_term = check_int("short_term", short_term)
+        self.stm_capacity = check_int("stm_capacity", stm_capacity)
         self.generator_lr = check_float("generator_lr", generator_lr, greater_than=0)
-        self.awake = check_float("awake", awake, greater_than=0)
+        self.wake_lr_scale = check_float("wake_lr_scale", wake_lr_scale, greater_than=0)
         self.classifier_steps = check_int("classifier_steps", classifier_steps, minimum=0)
         self.generator_steps = check_int("generator_steps", generator_steps, minimum=0)
         self.sleep_batch = check_int("sleep_batch", sleep_batch)
         self.temperature = check_float("temperature", temperature, greater_than=0)
-        self.least_usage = check_float("least_usage", least_usage)
+        self.min_usage = check_float("min_usage", min_usage)
         self.weight_decay = check_float("weight_decay", weight_decay)
         self.clip = check_float("clip", clip, greater_than=0)
         self.short_term_memory: tuple[Tensor, Tensor] | None = None
@@ -128,7 +132,7 @@ class CNDPM(ExpandableLearner):
                 waits = self.assign_and_learn(x, y)
             if waits.any():
                 self.short_term_memory = self._append(x[waits], y[waits])
-            if self.short_term_memory is not None and len(self.short_term_memory[1]) >= self.short_term:
+            if self.short_term_memory is not None and len(self.short_term_memory[1]) >= self.stm_capacity:
                 self.sleep(*self.short_term_memory)
                 self.short_term_memory = None
         except BaseException:
@@ -153,14 +157,14 @@ class CNDPM(ExpandableLearner):
         share = torch.softmax(joint[:, 1:], 1) * ~waits[:, None]
         usage = share.sum(0)
         loss = (share * (densities.neg_log_px[:, 1:] - _of_label(densities.log_py, y)[:, 1:])).sum()
-        used = [k for k, examples in enumerate(usage.tolist()) if examples > self.least_usage]
+        used = [k for k, examples in enumerate(usage.tolist()) if examples > self.min_usage]
         parameters = {k: [list(part.parameters()) for part in self._generator_and_classifier(k)] for k in used}
         flat = [p for halves in parameters.values() for half in halves for p in half]
         grads = torch.autograd.grad(loss, flat) if flat else ()
         self.check_finite(loss.detach() + joint.sum(), {str(i): g for i, g in enumerate(grads)})
         for k, halves in parameters.items():
             for optimizer, half in zip(self.optimizers[k], halves, strict=True):
-                optimizer.step(self.clipped(grads[: len(half)]), self.awake)
+                optimizer.step(self.clipped(grads[: len(half)]), self.wake_lr_scale)
                 grads = grads[len(half) :]
         self.model.counts.add_(usage)
         return waits
@@ -245,7 +249,7 @@ class CNDPM(ExpandableLearner):
         return len(state["model.counts"])
 
     def memory_size(self) -> int:
-        return self.short_term
+        return self.stm_capacity
 
     def extra_parameters(self) -> int:
         """Those of the generative models: the classifiers together are the network it is compared with."""
@@ -265,7 +269,7 @@ class CNDPM(ExpandableLearner):
         return torch.cat([self.short_term_memory[0], x]), torch.cat([self.short_term_memory[1], y])
 
     def _nearly_full(self, more: int) -> bool:
-        return (0 if self.short_term_memory is None else len(self.short_term_memory[1])) + more >= self.short_term
+        return (0 if self.short_term_memory is None else len(self.short_term_memory[1])) + more >= self.stm_capacity
 
     def _mutable(self) -> list[Tensor]:
         kept = [t for pair in self.optimizers for half in pair for t in half.state().values()]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.deprecated import old_hyperparameters
 from gmed.errors import check_float, check_int
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.task_modular import TaskModularLearner
@@ -15,6 +17,7 @@ from gmed.registry import register
 
 
 @register("comp-cl", summary="task-aware: components in every layer, weighted by task", on_benchmarks=ADAM_LR)
+@old_hyperparameters(told="task_at_test", keep_old="freeze_old")
 class CompCL(TaskModularLearner):
     """Lifelong learning of compositional structures (task-aware): every layer has components that tasks share, and one
     more for every task.
@@ -24,14 +27,14 @@ class CompCL(TaskModularLearner):
 
     Parameters
     ----------
-    model, adam_lr, told, seed
+    model, adam_lr, task_at_test, seed
         As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
     structure_steps
         Batches of a new task from which its structure is learned.
     structure_lr
         Learning rate of Adam there.
-    keep_old
-        Whether the components of earlier tasks stay as they are, and the new ones alone learn.
+    freeze_old
+        Whether the components of earlier tasks are frozen, and only the new ones learn.
 
     Examples
     --------
@@ -48,6 +51,7 @@ class CompCL(TaskModularLearner):
     """
 
     id = "CompCL"
+    parameter_ids: ClassVar = {"task_at_test": "told", "freeze_old": "keep_old"}
     capturable = True
     model: CompositionalNet
 
@@ -58,14 +62,16 @@ class CompCL(TaskModularLearner):
         adam_lr: float = 1e-4,
         structure_steps: int = 5,
         structure_lr: float = 1.0,
-        keep_old: bool = True,
-        told: bool = False,
+        freeze_old: bool = True,
+        task_at_test: bool = False,
         seed: int = 0,
     ) -> None:
         self.structure_steps = check_int("structure_steps", structure_steps, minimum=0)
         self.structure_lr = check_float("structure_lr", structure_lr, greater_than=0)
         self.task_start_step = 0  # the step at which the task under way began
-        super().__init__(CompositionalNet(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
+        super().__init__(
+            CompositionalNet(model, freeze_old), model, adam_lr=adam_lr, task_at_test=task_at_test, seed=seed
+        )
 
     @property
     def task_steps(self) -> int:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from gmed.deprecated import old_hyperparameters
 from gmed.errors import UsageError, check_int
 from gmed.learners.er import ER
 from gmed.learners.replay import ReplayOptions
@@ -15,6 +16,7 @@ from gmed.registry import register
 
 
 @register("gss", memory=GSSGreedy, summary="memory of examples whose gradients differ")
+@old_hyperparameters(compared="n_compare")
 class GSS(ER):
     """Experience replay from a memory that keeps examples whose gradients differ (GSS-Greedy).
 
@@ -28,7 +30,7 @@ class GSS(ER):
         As in :class:`~gmed.learners.ER`.
     updates_per_batch
         As in :class:`~gmed.learners.ER`; three, as its authors run it on MNIST.
-    compared
+    n_compare
         How many random batches of ``replay_size`` stored examples, no example in two of them, the incoming ones are
         compared with.
     **replay
@@ -41,16 +43,17 @@ class GSS(ER):
     """
 
     id = "GSS"
+    parameter_ids: ClassVar = {"n_compare": "compared"}
     version = 2
     memory: GSSGreedy
 
     def __init__(
-        self, model: nn.Module, *, updates_per_batch: int = 3, compared: int = 10, **replay: Unpack[ReplayOptions]
+        self, model: nn.Module, *, updates_per_batch: int = 3, n_compare: int = 10, **replay: Unpack[ReplayOptions]
     ) -> None:
         if not isinstance(replay.get("memory"), GSSGreedy):
             raise UsageError(f"GSS needs a GSSGreedy memory, not {replay.get('memory')!r}")
         super().__init__(model, updates_per_batch=updates_per_batch, **replay)
-        self.compared = check_int("compared", compared)
+        self.n_compare = check_int("n_compare", n_compare)
 
     def update_memory(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
         super().update_memory(x, y, score=self.scores(x, y), **columns)
@@ -71,7 +74,7 @@ class GSS(ER):
     def memory_gradients(self) -> Tensor:
         """Directions of random batches of stored examples, one a row."""
         order = torch.from_numpy(self.random("compared").permutation(self.memory.occupied())).to(self.memory.y.device)
-        batches = torch.split(order, self.replay_size)[: self.compared] if len(order) else ()
+        batches = torch.split(order, self.replay_size)[: self.n_compare] if len(order) else ()
         rows = [normalized_gradient(self.model, self.memory.x[slots], self.memory.y[slots]) for slots in batches]
         return torch.stack(rows) if rows else self.memory.x.new_zeros(0, 0)
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from gmed.deprecated import old_hyperparameters
 from gmed.errors import check_int
 from gmed.learners.replay import EditedReplayOptions, Replay
 from gmed.memory import Reservoir
@@ -17,8 +18,9 @@ from gmed.retrieval import most_interfered
     "mir",
     memory=Reservoir,
     summary="replays what the incoming batch would harm most",
-    on_benchmarks={"split-mini-imagenet": {"candidates": 25}},
+    on_benchmarks={"split-mini-imagenet": {"subsample": 25}},
 )
+@old_hyperparameters(candidates="subsample")
 class MIR(Replay):
     """Maximally interfered retrieval, and with ``editing`` Algorithm 3 of the paper (MIR+GMED).
 
@@ -29,7 +31,7 @@ class MIR(Replay):
     ----------
     model
         As in :class:`~gmed.learners.replay.Replay`.
-    candidates
+    subsample
         How many stored examples are scored to find those to replay.
     extra_batches
         Further batches retrieved in the same way, each from candidates of its own, and replayed too.
@@ -42,18 +44,19 @@ class MIR(Replay):
     """
 
     id = "MIR"
+    parameter_ids: ClassVar = {"subsample": "candidates"}
     capturable = True
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        candidates: int = 50,
+        subsample: int = 50,
         extra_batches: int = 0,
         **replay: Unpack[EditedReplayOptions],
     ) -> None:
         super().__init__(model, **replay)
-        self.candidates = check_int("candidates", candidates)
+        self.subsample = check_int("subsample", subsample)
         self.extra_batches = check_int("extra_batches", extra_batches, minimum=0)
 
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -68,5 +71,5 @@ class MIR(Replay):
 
     def retrieve_interfered(self, ahead: LookAhead, batch: int) -> Tensor:
         """(x_m, y_m) ← MIR-retrieve(M, θ)."""
-        candidates = self.sample_memory(self.candidates, f"candidates {batch}")
+        candidates = self.sample_memory(self.subsample, f"candidates {batch}")
         return most_interfered(self.memory, candidates, self.replay_size, ahead)

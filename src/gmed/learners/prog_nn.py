@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gmed.deprecated import old_hyperparameters
 from gmed.learners.adam import ADAM_LR
 from gmed.learners.task_modular import TaskModularLearner
 from gmed.models import ProgressiveNet, gradient, trainable
@@ -11,13 +14,14 @@ from gmed.registry import register
 
 
 @register("prog-nn", summary="task-aware: a column for every task, earlier ones fixed", on_benchmarks=ADAM_LR)
+@old_hyperparameters(told="task_at_test")
 class ProgNN(TaskModularLearner):
     """Progressive neural networks (task-aware): a column of the network for every task, which reads the earlier
     ones; those never change again.
 
     Parameters
     ----------
-    model, adam_lr, told, seed
+    model, adam_lr, task_at_test, seed
         As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
 
     Examples
@@ -35,11 +39,12 @@ class ProgNN(TaskModularLearner):
     """
 
     id = "ProgNN"
+    parameter_ids: ClassVar = {"task_at_test": "told"}
     capturable = True
     model: ProgressiveNet
 
-    def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, told: bool = False, seed: int = 0) -> None:
-        super().__init__(ProgressiveNet(model), model, adam_lr=adam_lr, told=told, seed=seed)
+    def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, task_at_test: bool = False, seed: int = 0) -> None:
+        super().__init__(ProgressiveNet(model), model, adam_lr=adam_lr, task_at_test=task_at_test, seed=seed)
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         tasks, optimizer = self.tasks, self.adam

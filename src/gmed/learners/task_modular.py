@@ -27,7 +27,7 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
         The network that every part is like. What learns is :attr:`model`, which begins as this one and grows.
     adam_lr
         Learning rate of Adam.
-    told
+    task_at_test
         Whether predictions for a test are told its task; all classes compete either way. Without, they are made by
         the mean of what all parts predict.
     seed
@@ -37,10 +37,16 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
     model: ProgressiveNet | CompositionalNet
 
     def __init__(
-        self, model: ProgressiveNet | CompositionalNet, base: nn.Module, *, adam_lr: float, told: bool, seed: int
+        self,
+        model: ProgressiveNet | CompositionalNet,
+        base: nn.Module,
+        *,
+        adam_lr: float,
+        task_at_test: bool,
+        seed: int,
     ) -> None:
         super().__init__(model, lr=check_float("adam_lr", adam_lr, greater_than=0), seed=seed)
-        self.told = told
+        self.task_at_test = task_at_test
         self.tasks: tuple[int, ...] = ()
         self._plain = num_parameters(base)
         self.adam = self._make_optimizer()

@@ -20,8 +20,8 @@ class CompositionalNet(nn.Module):
     ----------
     model
         The network that it begins with.
-    keep_old
-        Whether components stay as they are from when a further one is added.
+    freeze_old
+        Whether components are frozen once another one is added.
 
     Examples
     --------
@@ -34,9 +34,9 @@ class CompositionalNet(nn.Module):
     torch.Size([3, 10])
     """
 
-    def __init__(self, model: nn.Module, keep_old: bool = True) -> None:
+    def __init__(self, model: nn.Module, freeze_old: bool = True) -> None:
         super().__init__()
-        self.keep_old = keep_old
+        self.freeze_old = freeze_old
         self.layers = nn.ModuleList([nn.ModuleList([component]) for component in components(model)])
         self.structure = nn.ParameterList([self._even(1)])
 
@@ -73,7 +73,7 @@ class CompositionalNet(nn.Module):
     def _freeze(self) -> None:
         for layer in self._pools():
             for number, component in enumerate(layer, 1):
-                learns = number == len(self.structure) or not self.keep_old
+                learns = number == len(self.structure) or not self.freeze_old
                 component.train(learns).requires_grad_(learns)
         for number, weights in enumerate(self.structure, 1):
             weights.requires_grad_(number == len(self.structure))

@@ -1,8 +1,14 @@
 """One classifier of rows: a learner, the units of its features and the names of its classes."""
 
+from typing import TYPE_CHECKING
+
+from gmed.deprecated import old_names
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.config import ClassifierConfig
 from gmed.online.labels import LabelEncoder
 from gmed.online.scaling import IdentityScaler, RunningScaler
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 __all__ = ["ClassifierConfig", "IdentityScaler", "LabelEncoder", "OnlineClassifier", "RunningScaler"]

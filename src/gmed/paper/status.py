@@ -32,7 +32,7 @@ WARM_UP, STEPS, MAX_SECONDS = 5, 10, 0.5
 MAX_MEASURE_SECONDS = 40.0
 """Seconds after which no further speed is measured with images of one size."""
 
-SPEED_NEUTRAL = {"memory", "told", "write_back"}
+SPEED_NEUTRAL = {"memory", "task_at_test", "write_back"}
 """Parameters that do not change how long a step takes."""
 
 RuntimeEstimate = Callable[[str, str], float | None]

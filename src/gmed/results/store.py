@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from reprlib import repr as short
@@ -287,15 +288,17 @@ class Store:
         row: sqlite3.Row | None = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
         if row is None or not _names_spec(row, spec):
             return None
-        outcomes = self._decode_rows([row])
+        outcomes = self._decode_rows([(row, spec)])
         return (outcomes[0], row["recorded"]) if outcomes else None
 
-    def _decode_rows(self, rows: Iterable[sqlite3.Row]) -> list[RunResult | Failure]:
-        """Return the outcomes of rows; damaged ones are skipped with a warning."""
+    def _decode_rows(self, rows: Iterable[tuple[sqlite3.Row, RunSpec]]) -> list[RunResult | Failure]:
+        """Return the outcomes of rows, named as their runs are now; damaged ones are skipped with a warning."""
         outcomes, damaged = [], []
-        for row in rows:
+        for row, spec in rows:
             try:
-                outcomes.append(decode_row(row))
+                outcome = decode_row(row)
+                same_name = outcome.method == spec.method.name
+                outcomes.append(outcome if same_name else replace(outcome, method=spec.method.name))
             except RecordError as error:
                 damaged.append(f"{row_name(row)} ({error})")
         self._warn_damaged(damaged)
@@ -304,7 +307,8 @@ class Store:
     def _current_outcomes(self, status: str, benchmark: str | None) -> list[RunResult | Failure]:
         """Return the outcomes of runs that the current code would reproduce."""
         current = _CurrentSpecs()
-        return self._decode_rows(row for row in self._rows(status, benchmark) if current.computes(row))
+        rows = ((row, current.computed_by(row)) for row in self._rows(status, benchmark))
+        return self._decode_rows((row, spec) for row, spec in rows if spec is not None)
 
     def _warn_damaged(self, damaged: Sequence[str]) -> None:
         if damaged:
@@ -388,7 +392,7 @@ class Store:
         """Return how many finished runs, of all methods or of these, other versions of their parts computed."""
         with self.wrap_errors("cannot be read"):
             current, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
-            return sum(not current.computes(row) for row in rows if not methods or row["method"] in methods)
+            return sum(current.computed_by(row) is None for row in rows if not methods or row["method"] in methods)
 
     def missing_extensions(self) -> list[str]:
         """Return the files that define the methods of finished runs and are not loaded."""
@@ -594,15 +598,18 @@ class _CurrentSpecs:
         spec = self._specs[names]
         return None if spec is None else spec.at_seed(seed)
 
-    def computes(self, row: sqlite3.Row) -> bool:
-        """Return whether the run of a row would be computed the same."""
+    def computed_by(self, row: sqlite3.Row) -> RunSpec | None:
+        """Return the run of a row if it would be computed the same now."""
         spec = self.spec(row)
-        return spec is not None and spec.key == row["key"] and _names_spec(row, spec)
+        return spec if spec is not None and spec.key == row["key"] else None
 
 
 def _names_spec(row: sqlite3.Row, spec: RunSpec) -> bool:
-    """Return whether a row names the run of a specification by its current names."""
-    return (row["benchmark"], row["method"], row["seed"]) == (spec.benchmark.name, spec.method.name, spec.seed)
+    """Return whether a row names the run of a specification; its method may have former names of parameters."""
+    if (row["benchmark"], row["method"], row["seed"]) == (spec.benchmark.name, spec.method.name, spec.seed):
+        return True
+    named = _CurrentSpecs().spec(row)
+    return named is not None and named.key == spec.key
 
 
 def _timing(row: sqlite3.Row) -> Timing | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gmed.data import Dataset
 from gmed.data.custom import TaskDataset
+from gmed.deprecated import old_names
 from gmed.rng import make_rng
 from gmed.streams.stream import Stream, concat_tasks
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 
 def split(data: Dataset, seed: int, *, tasks: int = 5, per_task: int | None = 1000) -> Stream:

@@ -22,6 +22,7 @@ import torch
 
 from gmed._version import __version__
 from gmed.data import Dataset
+from gmed.deprecated import old_names
 from gmed.engine.batched import Group, group_runs
 from gmed.engine.benchmarks import PRELOADED
 from gmed.engine.checkpoint import CheckpointsInMemory
@@ -34,6 +35,9 @@ from gmed.engine.spec import RunSpec
 from gmed.engine.stream_cache import clear_stream_cache
 from gmed.errors import UsageError
 from gmed.io.records import Amount, decode, encode
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 if TYPE_CHECKING:
     from distributed import Client, Future, as_completed

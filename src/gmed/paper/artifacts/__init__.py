@@ -1,5 +1,8 @@
 """Tables and figures of the paper that can be reproduced by name."""
 
+from typing import TYPE_CHECKING
+
+from gmed.deprecated import old_names
 from gmed.errors import unknown
 from gmed.paper.artifacts.accuracy_tables import AccuracyTable, EqualMemory
 from gmed.paper.artifacts.base import Artifact, ArtifactResult, Measurement, Request
@@ -11,6 +14,9 @@ from gmed.paper.artifacts.training_time import TrainingTime
 from gmed.paper.artifacts.tsne import TSNE
 from gmed.paper.artifacts.tuned import Tuned
 from gmed.paper.catalog import TARGETS
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
 
 _ACCURACIES = {name: AccuracyTable(target) for name, target in TARGETS.items()}
 _ACCURACIES["equal-memory"] = EqualMemory(TARGETS["equal-memory"])
