@@ -176,7 +176,7 @@ BAD_FILES = {
     ),
     "no capacity": (
         "import gmed\n@gmed.register('f')\nclass F(gmed.memory.Memory):\n    def __init__(self): pass\n"
-        "    def admit(self, y, rng, **columns): pass\n",
+        "    def select_slots(self, y, rng, **columns): pass\n",
         "must take capacity",
     ),
 }
@@ -239,7 +239,7 @@ def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_pa
 def test_a_part_may_become_another_kind(fade):
     fade.write_text(
         "import gmed\n@gmed.register('fade')\nclass Fade(gmed.memory.Memory):\n"
-        "    def admit(self, y, rng, **columns):\n        return self.next_stream_indices(len(y)) % self.capacity\n"
+        "    def select_slots(self, y, rng, **columns):\n        return self.next_stream_indices(len(y)) % self.capacity\n"
     )
     gmed.load_extension(fade)
     method = resolve(SPLIT, "er+fade")

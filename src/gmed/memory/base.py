@@ -226,7 +226,7 @@ class Memory(ABC):
         """
         slots = np.unique(slots)
         if not np.isin(slots, self.occupied()).all():
-            raise UsageError("only slots that hold an example can be emptied; memory.filled() says which do")
+            raise UsageError("only slots that hold an example can be emptied; memory.occupied() says which do")
         if not len(slots):
             return
         emptied = torch.from_numpy(np.append(slots, self.capacity))  # what was not stored lay behind the last
