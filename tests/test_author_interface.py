@@ -111,6 +111,35 @@ def test_an_optimizer_grows_with_the_model():
     assert learner.optimizer.state_dict()["0.step"] == 5
 
 
+def test_an_optimizer_that_keeps_rows_and_columns_apart_grows_too():
+    learner = LEARNERS["er"](optimizer=torch.optim.Adafactor)
+    observe(learner, 0, 4)
+    learner.add_classes(6)
+    learner.observe(*batch(7, classes=6))
+    state = learner.optimizer.state_dict()
+    assert (state["2.row_var"].shape, state["2.col_var"].shape) == ((6, 1), (1, 10))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9)], ids=["adam", "momentum"])
+def test_an_optimizer_follows_the_model(make):
+    learner, other = LEARNERS["er"](optimizer=make), LEARNERS["er"](optimizer=make)
+    observe(learner, 0, 4)
+    learner.model.double()
+    other.model.double()
+    other.load_state_dict(learner.state_dict())
+    observe(learner, 4, 7)
+    observe(other, 4, 7)
+    same(learner.state_dict(), other.state_dict())
+    kept = [t for name, t in learner.optimizer.state_dict().items() if not name.endswith("step")]
+    assert {t.dtype for t in kept} == {torch.float64}
+
+
+@pytest.mark.parametrize("make", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_an_optimizer_that_takes_more_than_a_gradient_is_refused(make):
+    with pytest.raises(UsageError, match=f"{make.__name__} cannot make the updates of a learner"):
+        LEARNERS["er"](optimizer=make)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_a_step_that_diverges_leaves_the_optimizer_alone(steps):
     learner = LEARNERS["er, two updates"](optimizer=torch.optim.Adam)

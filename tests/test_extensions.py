@@ -239,7 +239,8 @@ def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_pa
 def test_a_part_may_become_another_kind(fade):
     fade.write_text(
         "import gmed\n@gmed.register('fade')\nclass Fade(gmed.memory.Memory):\n"
-        "    def select_slots(self, y, rng, **columns):\n        return self.next_stream_indices(len(y)) % self.capacity\n"
+        "    def select_slots(self, y, rng, **columns):\n"
+        "        return self.next_stream_indices(len(y)) % self.capacity\n"
     )
     gmed.load_extension(fade)
     method = resolve(SPLIT, "er+fade")
