@@ -247,6 +247,32 @@ def test_what_cannot_be_stored_is_refused(stored, message):
         Wrong(network(), lr=0.05, memory=Reservoir(30)).observe(*batch(0))
 
 
+@pytest.mark.parametrize("name", ["agem", "gem", "hal"])
+def test_every_step_stores_what_its_loss_stores(name):
+    learner = LEARNERS[name]()
+    kind = type(learner)
+
+    class Storing(kind):
+        def loss(self, stream, replay):
+            stream.store(logits=stream.output)
+            return super().loss(stream, replay)
+
+    learner.__class__ = Storing
+    first = copy.deepcopy(learner.model)
+    observe(learner, 0, 1)
+    torch.testing.assert_close(learner.memory.logits[:6], first(learner.memory.x[:6]).detach(), rtol=0, atol=1e-6)
+
+
+def test_what_has_another_shape_than_before_is_refused_before_the_update():
+    learner = Distilling(network(), lr=0.05, memory=Reservoir(30))
+    observe(learner, 0, 1)
+    learner.loss = lambda stream, replay: (stream.store(logits=stream.output[:, :2]), stream.output.sum())[1]
+    before = learner.state_dict()
+    with pytest.raises(UsageError, match=r"'logits' in memory has the shape \(4,\) for each example, not \(2,\)"):
+        learner.observe(*batch(1))
+    same(learner.state_dict(), before)
+
+
 def test_what_was_never_stored_is_said():
     class Asks(Replay):
         def loss(self, stream, replay):

@@ -372,13 +372,14 @@ class Learner(RandomDraws, ABC):
             return
         stream, replay = self._forward_batches(ahead, x_m, y_m, slots) if replays else self._forward_batches(ahead)
         loss = self.loss(stream, replay)
-        self._new_columns = stream.new_columns
         self.apply_gradients(gradient(loss, ahead.theta), loss)
 
     @torch.no_grad()
     def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
         """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
         self.check_finite(loss, grads)
+        if self.memory is not None:
+            self.memory.check_columns(self._new_columns)  # what cannot be stored is known before the update
         if self.optimizer is None:
             sgd_step(self.model_info.parameters, grads, self.lr_now)
         else:
@@ -422,9 +423,15 @@ class Learner(RandomDraws, ABC):
     ) -> tuple[Batch, Batch | None]:
         """Stream and replay with what the model gives for them."""
         if x_m is None or y_m is None:
-            return Batch(ahead.x, ahead.y, self.model(ahead.x)), None
+            return self._stream_batch(ahead.x, ahead.y, self.model(ahead.x)), None
         ours, theirs = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
-        return Batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
+        return self._stream_batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
+
+    def _stream_batch(self, x: Tensor, y: Tensor, output: Tensor) -> Batch:
+        """The incoming batch; what a loss stores with it enters memory with it."""
+        batch = Batch(x, y, output)
+        self._new_columns = batch.new_columns
+        return batch
 
     def _stored(self, slots: Tensor | None, name: str) -> Tensor:
         """What memory keeps of examples under a name."""
