@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 from gmed.editing import GMED
 from gmed.engine.memory_footprint import MemoryFootprint
 from gmed.errors import DivergedError, UsageError
-from gmed.learners import AGEM, ER, GEM, GSS, HAL, MIR, ERAug, FineTune, Replay
+from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN, Replay
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
+from gmed.models import MLP
 from gmed.registry import constructor_parameters
 
 
@@ -43,6 +44,11 @@ LEARNERS = {
     "gem": lambda **options: GEM(network(), lr=0.05, memory=TaskRing(12, tasks=2), **options),
     "hal": lambda **o: HAL(network(), lr=0.05, memory=Reservoir(12), anchor_steps=2, memory_epochs=1, **o),
 }
+
+
+def seeded(make, criterion):
+    torch.manual_seed(0)
+    return make(criterion=criterion)
 
 
 def observe(learner, first, last):
@@ -179,10 +185,19 @@ def test_what_is_no_optimizer_is_refused(wrong):
 # ---------------------------------------------------------------------- losses
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+UPDATE_BY_THEIR_OWN_RULE = {
+    "er-expanded": lambda **o: ERAdam(network(), lr=0.05, adam_lr=0.01, memory=Reservoir(12), **o),
+    "bgd": lambda **o: BGD(network(), initial_std=0.1, samples=2, **o),
+    "prog-nn": lambda **o: ProgNN(MLP(6, 10, classes=4), adam_lr=0.01, **o),
+    "comp-cl": lambda **o: CompCL(MLP(6, 10, classes=4), adam_lr=0.01, structure_steps=1, **o),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS | UPDATE_BY_THEIR_OWN_RULE)
 def test_a_criterion_takes_the_place_of_cross_entropy(name):
-    usual, other = LEARNERS[name](), LEARNERS[name](criterion=lambda output, y: cross_entropy(output, y))
-    halved = LEARNERS[name](criterion=nn.CrossEntropyLoss(label_smoothing=0.3))
+    make = (LEARNERS | UPDATE_BY_THEIR_OWN_RULE)[name]
+    usual, other = (seeded(make, criterion) for criterion in (cross_entropy, lambda o, y: cross_entropy(o, y)))
+    halved = seeded(make, nn.CrossEntropyLoss(label_smoothing=0.3))
     for learner in (usual, other, halved):
         observe(learner, 0, 8)
     x, _ = batch(99)

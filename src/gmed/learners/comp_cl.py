@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from gmed.errors import check_float, check_int
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.task_modular import TaskModularLearner
-from gmed.models import CompositionalNet, gradient, trainable
+from gmed.models import CompositionalNet, Loss, gradient, trainable
 from gmed.models.functional import Parameters, frozen_bn_stats
 from gmed.registry import register
 
@@ -24,7 +24,7 @@ class CompCL(TaskModularLearner):
 
     Parameters
     ----------
-    model, adam_lr, told, seed
+    model, adam_lr, told, criterion, seed
         As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
     structure_steps
         Batches of a new task from which its structure is learned.
@@ -60,12 +60,15 @@ class CompCL(TaskModularLearner):
         structure_lr: float = 1.0,
         keep_old: bool = True,
         told: bool = False,
+        criterion: Loss = cross_entropy,
         seed: int = 0,
     ) -> None:
         self.structure_steps = check_int("structure_steps", structure_steps, minimum=0)
         self.structure_lr = check_float("structure_lr", structure_lr, greater_than=0)
         self.began = 0  # the step at which the task under way began
-        super().__init__(CompositionalNet(model, keep_old), model, adam_lr=adam_lr, told=told, seed=seed)
+        super().__init__(
+            CompositionalNet(model, keep_old), model, adam_lr=adam_lr, told=told, criterion=criterion, seed=seed
+        )
 
     @property
     def seen(self) -> int:
@@ -83,7 +86,7 @@ class CompCL(TaskModularLearner):
             self.began = self.began if task in self.tasks else self.steps
             self.begin(task)
             with frozen_bn_stats(self.model) if self.structuring else nullcontext():
-                loss = cross_entropy(self.model(x, self.parts - 1), y)
+                loss = self.criterion(self.model(x, self.parts - 1), y)
             grads = gradient(loss, self.learned())
             self.check_finite(loss.detach(), grads)
         except BaseException:

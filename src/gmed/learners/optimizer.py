@@ -55,7 +55,7 @@ class OptimizerStep:
         return made
 
     def _try_step(self) -> None:
-        """Refuse an optimizer that cannot step along a gradient alone, by a step on other parameters of these shapes."""
+        """Refuse an optimizer that cannot step along a gradient alone, by a step on parameters of the same shapes."""
         others = [torch.zeros_like(p, requires_grad=True) for p in self.parameters]
         trial = self._made([*others])
         for p in others:

@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.learners.adam import ADAM_LR
 from gmed.learners.task_modular import TaskModularLearner
-from gmed.models import ProgressiveNet, gradient, trainable
+from gmed.models import Loss, ProgressiveNet, gradient, trainable
 from gmed.models.functional import Parameters
 from gmed.registry import register
 
@@ -17,7 +17,7 @@ class ProgNN(TaskModularLearner):
 
     Parameters
     ----------
-    model, adam_lr, told, seed
+    model, adam_lr, told, criterion, seed
         As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
 
     Examples
@@ -38,14 +38,22 @@ class ProgNN(TaskModularLearner):
     capturable = True
     model: ProgressiveNet
 
-    def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, told: bool = False, seed: int = 0) -> None:
-        super().__init__(ProgressiveNet(model), model, adam_lr=adam_lr, told=told, seed=seed)
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        adam_lr: float = 1e-4,
+        told: bool = False,
+        criterion: Loss = cross_entropy,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(ProgressiveNet(model), model, adam_lr=adam_lr, told=told, criterion=criterion, seed=seed)
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         tasks, optimiser = self.tasks, self.optimiser
         try:
             self.begin(task)
-            loss = cross_entropy(self.model(x, self.parts - 1), y)
+            loss = self.criterion(self.model(x, self.parts - 1), y)
             grads = gradient(loss, self.learned())
             self.check_finite(loss.detach(), grads)
         except BaseException:
