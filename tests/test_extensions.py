@@ -372,6 +372,8 @@ def test_a_parameter_may_be_a_word(tmp_path):
     assert plain == quoted
     assert (plain.name, plain.edit.parameters["norm"]) == ("er+wordy(norm=l2)", "l2")
     assert resolve(SPLIT, "er+wordy(norm=l1)").name == "er+wordy"
+    for word in ("'none'", "'true'", "'False'"):
+        assert repr(resolve(SPLIT, f"er+wordy(note={word})").edit.parameters["note"]) == word
     told = resolve(SPLIT, "er+wordy(note='two words')").name
     assert told == "er+wordy(note='two words')" and resolve(SPLIT, told).name == told
 
@@ -386,6 +388,7 @@ def test_a_parameter_may_be_a_word(tmp_path):
         ("er+gmed(alpha=inf)", r"takes a number, not inf"),
         ("er(memory=many)", r"er\(memory=...\) takes a whole number, not many"),
         ("er+gmed(alpha=2*3)", "cannot read"),
+        ("er+gmed(alpha=2,alpha=3)", "gmed: alpha is given twice in"),
     ],
 )
 def test_what_is_wrong_with_a_parameter_is_said(tmp_path, text, message):
