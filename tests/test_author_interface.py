@@ -368,6 +368,15 @@ def test_extras_follow_the_model_and_grow_with_it():
     assert learner.count.dtype == torch.int64
 
 
+def test_extras_that_are_no_copy_of_the_model_do_not_grow_with_it():
+    learner = averaging()
+    learner.register_extra("head", nn.Sequential(nn.Linear(10, 7), nn.ReLU(), nn.Linear(7, 3)))
+    observe(learner, 0, 2)
+    learner.add_classes(6)
+    assert (learner.head[-1].out_features, learner.average[-1].out_features) == (3, 6)
+    learner.observe(*batch(4, classes=6))
+
+
 @pytest.mark.parametrize("name", ["model", "step", "memory", "two words"])
 def test_extras_take_no_name_that_is_taken(name):
     with pytest.raises(UsageError, match="choose a name that is free"):

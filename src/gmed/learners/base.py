@@ -187,7 +187,7 @@ class Learner(RandomDraws, ABC):
     def register_extra(self, name: str, value: Tensor | nn.Module) -> None:
         """Keep a tensor or a module as an attribute, as a part of the learner.
 
-        It is saved, loaded, undone when a step fails and moved with the model; a module of the model's class, such as
+        It is saved, loaded, undone when a step fails and moved with the model; a module made like the model, such as
         an averaged copy, is given more outputs when the model is.
         """
         self._extras.register(name, value)
@@ -324,10 +324,10 @@ class Learner(RandomDraws, ABC):
         >>> learner.add_classes(3)
         >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 2]))
         """
-        with seeded_torch(self.seed, "new outputs", self.steps):
-            expand_outputs(self.model, check_int("classes", classes))
-        with seeded_torch(self.seed, "new outputs", self.steps):
-            self._extras.expand_outputs(self.model, classes)
+        check_int("classes", classes)
+        for model in (self.model, *self._extras.copies_of(self.model)):
+            with seeded_torch(self.seed, "new outputs", self.steps):
+                expand_outputs(model, classes)
         if self.optimizer is not None:
             self.optimizer.follow(trainable(self.model).values())
         if self._shape is not None:
