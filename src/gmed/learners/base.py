@@ -549,13 +549,13 @@ class Learner(RandomDraws, ABC):
         """Parameters that its model has beyond those of the network it is compared with."""
         return 0
 
+    def step_parts(self) -> tuple[Any, ...]:
+        """Return what a step is made of, each ``None`` where there is none: the parts that declare ``capturable``."""
+        return self, self.memory
+
     def is_capturable(self) -> bool:
         """Whether every step of this learner, as it is put together, is capturable."""
-        parts = [
-            part
-            for part in (self, self.memory, getattr(self, "editing", None), getattr(self, "retrieval", None))
-            if part is not None
-        ]
+        parts = [part for part in self.step_parts() if part is not None]
         declared = all("capturable" in vars(type(part)) and part.capturable for part in parts)
         usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
         return declared and usual and self.model_info.deterministic
