@@ -268,9 +268,9 @@ def part_id(part: type) -> str:
 def parameter_ids(part: Callable[..., Any]) -> dict[str, tuple[str, ...]]:
     """Return the ids of a part's parameters that have others than their names.
 
-    A class declares them, ``parameter_ids = {"subsample": "candidates"}``; a function has them as an attribute. The id stands in run keys; it is also
-    accepted where methods are written. Where a parameter was renamed twice, the later ones of several ids are only
-    accepted.
+    A class declares them, ``parameter_ids = {"subsample": "candidates"}``; a function has them as an attribute. The id
+    stands in run keys; it is also accepted where methods are written. Where a parameter was renamed twice, the later
+    ones of several ids are only accepted.
     """
     found: dict[str, tuple[str, ...]] = {}
     for kind in reversed(getattr(part, "__mro__", (part,))):
