@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 from gmed.editing import GMED
 from gmed.engine.memory_footprint import MemoryFootprint
 from gmed.errors import DivergedError, UsageError
-from gmed.learners import AGEM, ER, GEM, GSS, HAL, MIR, ERAug, FineTune, Replay
+from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN, Replay
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
+from gmed.models import MLP
 from gmed.registry import constructor_parameters
 
 
@@ -43,6 +44,11 @@ LEARNERS = {
     "gem": lambda **options: GEM(network(), lr=0.05, memory=TaskRing(12, tasks=2), **options),
     "hal": lambda **o: HAL(network(), lr=0.05, memory=Reservoir(12), anchor_steps=2, memory_epochs=1, **o),
 }
+
+
+def seeded(make, criterion):
+    torch.manual_seed(0)
+    return make(criterion=criterion)
 
 
 def observe(learner, first, last):
@@ -111,6 +117,35 @@ def test_an_optimizer_grows_with_the_model():
     assert learner.optimizer.state_dict()["0.step"] == 5
 
 
+def test_an_optimizer_that_keeps_rows_and_columns_apart_grows_too():
+    learner = LEARNERS["er"](optimizer=torch.optim.Adafactor)
+    observe(learner, 0, 4)
+    learner.add_classes(6)
+    learner.observe(*batch(7, classes=6))
+    state = learner.optimizer.state_dict()
+    assert (state["2.row_var"].shape, state["2.col_var"].shape) == ((6, 1), (1, 10))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9)], ids=["adam", "momentum"])
+def test_an_optimizer_follows_the_model(make):
+    learner, other = LEARNERS["er"](optimizer=make), LEARNERS["er"](optimizer=make)
+    observe(learner, 0, 4)
+    learner.model.double()
+    other.model.double()
+    other.load_state_dict(learner.state_dict())
+    observe(learner, 4, 7)
+    observe(other, 4, 7)
+    same(learner.state_dict(), other.state_dict())
+    kept = [t for name, t in learner.optimizer.state_dict().items() if not name.endswith("step")]
+    assert {t.dtype for t in kept} == {torch.float64}
+
+
+@pytest.mark.parametrize("make", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_an_optimizer_that_takes_more_than_a_gradient_is_refused(make):
+    with pytest.raises(UsageError, match=f"{make.__name__} cannot make the updates of a learner"):
+        LEARNERS["er"](optimizer=make)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_a_step_that_diverges_leaves_the_optimizer_alone(steps):
     learner = LEARNERS["er, two updates"](optimizer=torch.optim.Adam)
@@ -150,10 +185,19 @@ def test_what_is_no_optimizer_is_refused(wrong):
 # ---------------------------------------------------------------------- losses
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+UPDATE_BY_THEIR_OWN_RULE = {
+    "er-expanded": lambda **o: ERAdam(network(), lr=0.05, adam_lr=0.01, memory=Reservoir(12), **o),
+    "bgd": lambda **o: BGD(network(), initial_std=0.1, samples=2, **o),
+    "prog-nn": lambda **o: ProgNN(MLP(6, 10, classes=4), adam_lr=0.01, **o),
+    "comp-cl": lambda **o: CompCL(MLP(6, 10, classes=4), adam_lr=0.01, structure_steps=1, **o),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS | UPDATE_BY_THEIR_OWN_RULE)
 def test_a_criterion_takes_the_place_of_cross_entropy(name):
-    usual, other = LEARNERS[name](), LEARNERS[name](criterion=lambda output, y: cross_entropy(output, y))
-    halved = LEARNERS[name](criterion=nn.CrossEntropyLoss(label_smoothing=0.3))
+    make = (LEARNERS | UPDATE_BY_THEIR_OWN_RULE)[name]
+    usual, other = (seeded(make, criterion) for criterion in (cross_entropy, lambda o, y: cross_entropy(o, y)))
+    halved = seeded(make, nn.CrossEntropyLoss(label_smoothing=0.3))
     for learner in (usual, other, halved):
         observe(learner, 0, 8)
     x, _ = batch(99)
@@ -216,6 +260,32 @@ def test_what_cannot_be_stored_is_refused(stored, message):
 
     with pytest.raises(UsageError, match=message):
         Wrong(network(), lr=0.05, memory=Reservoir(30)).observe(*batch(0))
+
+
+@pytest.mark.parametrize("name", ["agem", "gem", "hal"])
+def test_every_step_stores_what_its_loss_stores(name):
+    learner = LEARNERS[name]()
+    kind = type(learner)
+
+    class Storing(kind):
+        def loss(self, stream, replay):
+            stream.store(logits=stream.output)
+            return super().loss(stream, replay)
+
+    learner.__class__ = Storing
+    first = copy.deepcopy(learner.model)
+    observe(learner, 0, 1)
+    torch.testing.assert_close(learner.memory.logits[:6], first(learner.memory.x[:6]).detach(), rtol=0, atol=1e-6)
+
+
+def test_what_has_another_shape_than_before_is_refused_before_the_update():
+    learner = Distilling(network(), lr=0.05, memory=Reservoir(30))
+    observe(learner, 0, 1)
+    learner.loss = lambda stream, replay: (stream.store(logits=stream.output[:, :2]), stream.output.sum())[1]
+    before = learner.state_dict()
+    with pytest.raises(UsageError, match=r"'logits' in memory has the shape \(4,\) for each example, not \(2,\)"):
+        learner.observe(*batch(1))
+    same(learner.state_dict(), before)
 
 
 def test_what_was_never_stored_is_said():
@@ -296,6 +366,15 @@ def test_extras_follow_the_model_and_grow_with_it():
     learner.observe(*batch(4, classes=6))
     assert next(learner.average.parameters()).dtype == torch.float64
     assert learner.count.dtype == torch.int64
+
+
+def test_extras_that_are_no_copy_of_the_model_do_not_grow_with_it():
+    learner = averaging()
+    learner.register_extra("head", nn.Sequential(nn.Linear(10, 7), nn.ReLU(), nn.Linear(7, 3)))
+    observe(learner, 0, 2)
+    learner.add_classes(6)
+    assert (learner.head[-1].out_features, learner.average[-1].out_features) == (3, 6)
+    learner.observe(*batch(4, classes=6))
 
 
 @pytest.mark.parametrize("name", ["model", "step", "memory", "two words"])

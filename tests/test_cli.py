@@ -1,3 +1,4 @@
+import inspect
 import json
 import os
 import re
@@ -6,13 +7,17 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 
 import jsonschema
 import pytest
+import typer
 
-from gmed.cli.app import main
+import gmed as package
+from gmed.cli.app import app, main
+from gmed.experiment import Experiment
 
 SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
 
@@ -28,6 +33,13 @@ def gmed(tmp_path):
         )  # fmt: skip
 
     return command
+
+
+def test_the_options_of_a_run_are_those_of_the_function_and_of_a_file():
+    at_command_line = {p.name for p in typer.main.get_command(app).commands["run"].params}
+    in_python, in_files = set(inspect.signature(package.run).parameters), {f.name for f in fields(Experiment)}
+    assert at_command_line - {"rerun", "tensorboard", "over", "as_json"} == in_files
+    assert in_python - {"rerun", "executor"} == in_files
 
 
 def test_run_then_table(gmed, tmp_path):

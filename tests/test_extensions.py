@@ -176,7 +176,7 @@ BAD_FILES = {
     ),
     "no capacity": (
         "import gmed\n@gmed.register('f')\nclass F(gmed.memory.Memory):\n    def __init__(self): pass\n"
-        "    def admit(self, y, rng, **columns): pass\n",
+        "    def select_slots(self, y, rng, **columns): pass\n",
         "must take capacity",
     ),
 }
@@ -239,7 +239,8 @@ def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_pa
 def test_a_part_may_become_another_kind(fade):
     fade.write_text(
         "import gmed\n@gmed.register('fade')\nclass Fade(gmed.memory.Memory):\n"
-        "    def admit(self, y, rng, **columns):\n        return self.next_stream_indices(len(y)) % self.capacity\n"
+        "    def select_slots(self, y, rng, **columns):\n"
+        "        return self.next_stream_indices(len(y)) % self.capacity\n"
     )
     gmed.load_extension(fade)
     method = resolve(SPLIT, "er+fade")
@@ -371,6 +372,8 @@ def test_a_parameter_may_be_a_word(tmp_path):
     assert plain == quoted
     assert (plain.name, plain.edit.parameters["norm"]) == ("er+wordy(norm=l2)", "l2")
     assert resolve(SPLIT, "er+wordy(norm=l1)").name == "er+wordy"
+    for word in ("'none'", "'true'", "'False'"):
+        assert repr(resolve(SPLIT, f"er+wordy(note={word})").edit.parameters["note"]) == word
     told = resolve(SPLIT, "er+wordy(note='two words')").name
     assert told == "er+wordy(note='two words')" and resolve(SPLIT, told).name == told
 
@@ -385,6 +388,7 @@ def test_a_parameter_may_be_a_word(tmp_path):
         ("er+gmed(alpha=inf)", r"takes a number, not inf"),
         ("er(memory=many)", r"er\(memory=...\) takes a whole number, not many"),
         ("er+gmed(alpha=2*3)", "cannot read"),
+        ("er+gmed(alpha=2,alpha=3)", "gmed: alpha is given twice in"),
     ],
 )
 def test_what_is_wrong_with_a_parameter_is_said(tmp_path, text, message):

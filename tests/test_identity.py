@@ -106,6 +106,24 @@ def test_parameters_can_be_renamed(registry_restored):
         resolve(benchmark, "er+new-edit(stride=2.0,strength=2.0)")
 
 
+def test_parameters_of_an_order_and_of_a_model_can_be_renamed(registry_restored):
+    def order(stream, seed, rounds: int = 1):
+        return stream
+
+    def model(network, breadth: int = 2):
+        return network
+
+    made = {"order": order, "model": model}
+    methods = [gmed.register(name, **{name: maker}) for name, maker in made.items()]
+    for register in methods:
+        register(type("Own", (learners.FineTune,), {"__doc__": "Somebody's."}))
+    benchmark = get_benchmark("split-mnist")
+    before = {name: resolve(benchmark, name).config()["base"] for name in made}
+    order.parameter_ids, model.parameter_ids = {"rounds": "passes"}, {"breadth": "width"}
+    assert before["order"]["rounds"] == resolve(benchmark, "order").config()["base"]["passes"] == 1
+    assert resolve(benchmark, "model(width=3)").config()["base"]["width"] == 3
+
+
 @pytest.mark.parametrize(
     "name",
     [

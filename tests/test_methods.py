@@ -92,7 +92,7 @@ def test_memory_option_reaches_methods_that_have_one():
         ("er+gmed(alpha=1e999)", "finite"),
         ("er+gmed(alpha=1" + "0" * 400 + ")", "finite"),
         ("er+gmed(alpha=" + "-" * 5000 + "1)", "cannot read"),
-        ("er(memory=1,memory=2)", "cannot read"),
+        ("er(memory=1,memory=2)", "memory is given twice"),
         ("er+gmed(clamp=5)", "clamp"),
         ("er+gmed(clamp='ab')", "clamp"),
         ("er+gmed(clamp=[none,1])", "clamp"),

@@ -67,6 +67,8 @@ class Option(NamedTuple):
         Its name at the command line, where that is not its own.
     each
         What each entry is, of an option that is a list.
+    parsed
+        What the command line makes of the text: a type.
     """
 
     help: str
@@ -74,9 +76,10 @@ class Option(NamedTuple):
     wanted: str
     flag: str | None = None
     each: str | None = None
+    parsed: Any = str
 
 
-def _option(help: str, types: tuple[type, ...], wanted: str, **further: str) -> dict[str, Option]:
+def _option(help: str, types: tuple[type, ...], wanted: str, **further: Any) -> dict[str, Option]:
     return {"option": Option(help, types, wanted, **further)}
 
 
@@ -130,12 +133,12 @@ class Experiment:
         default=5, metadata=_option("5 means seeds 0-4; 3,7,11 means those [5]", (object,), "seeds")
     )
     memory: int | None = field(
-        default=None, metadata=_option("Memory size [the benchmark's]", (int,), "a whole number")
+        default=None, metadata=_option("Memory size [the benchmark's]", (int,), "a whole number", parsed=int)
     )
     device: str = field(default="auto", metadata=_option("auto, cpu or cuda [auto]", (str,), "auto, cpu or cuda"))
     workers: int | None = field(
         default=None,
-        metadata=_option("Worker processes [one per core; GPU: at most 8]", (int,), "a whole number"),
+        metadata=_option("Worker processes [one per core; GPU: at most 8]", (int,), "a whole number", parsed=int),
     )
     cluster: str | None = field(
         default=None,
@@ -154,7 +157,7 @@ class Experiment:
         metadata=_option("SQLite file of results [$GMED_STORE, else gmed.db here]", (str, Path), "a file"),
     )
     checkpoint_every: float = field(
-        default=60.0, metadata=_option("Seconds between checkpoints of a run [60]", (object,), "a number")
+        default=60.0, metadata=_option("Seconds between checkpoints of a run [60]", (object,), "a number", parsed=float)
     )
     fuzzy: bool = field(default=False, metadata=_option("Let tasks fade into each other", (bool,), "true or false"))
     deterministic: bool = field(
@@ -178,6 +181,7 @@ class Experiment:
             (list, tuple),
             "a list of columns",
             each="names of columns",
+            parsed=list[str],
         ),
     )
     prequential: bool = field(
@@ -195,6 +199,7 @@ class Experiment:
             "a list of Python files",
             flag="--extension",
             each="Python files such as 'my_edit.py'",
+            parsed=list[str],
         ),
     )
 

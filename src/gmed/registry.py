@@ -74,7 +74,10 @@ class Entry:
 
     def parameter_ids(self) -> dict[str, tuple[str, ...]]:
         """Return the ids of parameters that have others than their names."""
-        return parameter_ids(self.part) | (parameter_ids(self.memory) if self.memory is not None else {})
+        found: dict[str, tuple[str, ...]] = {}
+        for maker in (self.part, self.memory, self.order, self.model):
+            found |= {} if maker is None else parameter_ids(maker)
+        return found
 
     def defaults_on(self, benchmark: str, family: str) -> dict[str, Any]:
         """Return the values of parameters on a benchmark, those of registered base classes first."""
@@ -265,9 +268,9 @@ def part_id(part: type) -> str:
 def parameter_ids(part: Callable[..., Any]) -> dict[str, tuple[str, ...]]:
     """Return the ids of a part's parameters that have others than their names.
 
-    A class declares them, ``parameter_ids = {"subsample": "candidates"}``. The id stands in run keys; it is also
-    accepted where methods are written. Where a parameter was renamed twice, the later ones of several ids are only
-    accepted.
+    A class declares them, ``parameter_ids = {"subsample": "candidates"}``; a function has them as an attribute. The id
+    stands in run keys; it is also accepted where methods are written. Where a parameter was renamed twice, the later
+    ones of several ids are only accepted.
     """
     found: dict[str, tuple[str, ...]] = {}
     for kind in reversed(getattr(part, "__mro__", (part,))):
@@ -285,9 +288,11 @@ def defaults_for(values: Defaults, benchmark: str, family: str) -> dict[str, Any
 
 
 def hyperparameters(part: Callable[..., Any]) -> dict[str, Parameter]:
-    """Return the arguments of a part that are settings, not other parts."""
-    parts = {"model", "memory", "capacity", "editing", "retrieval", "criterion", "optimizer", "stream", "seed"}
-    return {k: p for k, p in constructor_parameters(part).items() if k not in parts}
+    """Return the arguments of a part that are settings, not other parts; of a function not what it is made of."""
+    parts = {"model", "memory", "capacity", "editing", "retrieval", "criterion", "optimizer", "seed"}
+    found = constructor_parameters(part)
+    given = parts if isinstance(part, type) else {*parts, next(iter(found), "")}
+    return {k: p for k, p in found.items() if k not in given}
 
 
 @lru_cache(maxsize=256)

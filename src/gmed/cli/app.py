@@ -162,7 +162,7 @@ def bench(
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     if model is not None:
-        benchmark = ModelRef.from_user(model).qualify(benchmark)
+        benchmark = str(replace(BenchmarkId.parse(benchmark), model=ModelRef.from_user(model)))
     for method in methods:
         speeds += measure(benchmark, method, replicas=counts, steps=check_int("steps", steps), device=device)
     environment = environment_of(device)

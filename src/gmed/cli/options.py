@@ -19,24 +19,13 @@ def _load_extensions(paths: list[str] | None) -> list[str] | None:
     return paths
 
 
-_OPTION_TYPES: dict[str, Any] = {
-    "memory": int,
-    "workers": int,
-    "checkpoint_every": float,
-    "drop": list[str],
-    "extensions": list[str],
-}
-"""Types of options that are not text; boolean options are flags."""
-
-
 def _option(name: str) -> Any:
     option = run_options()[name]
     flag = option.flag or f"--{name.replace('_', '-')}"
     if bool in option.types:
         return Annotated[bool, typer.Option(flag, help=option.help)]
     callback = _load_extensions if name == "extensions" else None  # runs while options are parsed
-    kind = _OPTION_TYPES.get(name, str)
-    return Annotated[kind | None, typer.Option(flag, help=option.help, callback=callback)]
+    return Annotated[option.parsed | None, typer.Option(flag, help=option.help, callback=callback)]
 
 
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

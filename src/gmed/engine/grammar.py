@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from keyword import iskeyword
@@ -39,18 +38,21 @@ def parse_component(part: str, text: str) -> Component:
     {'norm': 'l2'}
     """
     name, _, arguments = part.partition("(")
-    lowered = re.sub(r"\b(true|false|none)\b", lambda m: str(_WORDS[m[0].lower()]), arguments, flags=re.I)
     try:
-        call = ast.parse(f"part({lowered or ')'}", mode="eval").body
+        call = ast.parse(f"part({arguments or ')'}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         parameters = {str(k.arg): _value(k.value) for k in call.keywords}
-        if len(parameters) < len(call.keywords) or not all(map(_can_be_written, parameters.values())):
+        if "None" in parameters or not all(map(_can_be_written, parameters.values())):  # that is part(**given)
             raise ValueError
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UsageError(
             f"cannot read {part!r} in {text!r}; parameters are written name=value, as in 'er+gmed(alpha=1.0,beta=0.01)'"
         ) from None
+    if len(parameters) < len(call.keywords):
+        names = [str(k.arg) for k in call.keywords]
+        again = next(one for one in names if names.count(one) > 1)
+        raise UsageError(f"{name.strip()}: {again} is given twice in {text!r}")
     return Component(name.strip(), parameters)
 
 
@@ -59,7 +61,11 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         values = [_value(each) for each in node.elts]
         return values if isinstance(node, ast.List) else tuple(values)
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        return {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+    if isinstance(node, ast.Name):
+        return _WORDS.get(node.id.lower(), node.id)
+    return ast.literal_eval(node)
 
 
 def _can_be_written(value: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from gmed.errors import UsageError
-from gmed.models import expand_outputs
 
 
 class Extras:
@@ -65,21 +64,21 @@ class Extras:
         for name, value in self.items():
             if isinstance(value, Tensor):
                 setattr(self._owner, name, value.to(like.device, like.dtype if value.is_floating_point() else None))
-            elif any(
-                t.device != like.device or (t.is_floating_point() and t.dtype != like.dtype)
-                for t in _tensors(value).values()
-            ):
+            elif any(_is_elsewhere(t, like) for t in _tensors(value).values()):
                 value.to(like.device, like.dtype)
 
-    def expand_outputs(self, model: nn.Module, classes: int) -> None:
-        """Give modules that are like the model as many outputs."""
-        for _, value in self.items():
-            if type(value) is type(model):
-                expand_outputs(value, classes)
+    def copies_of(self, model: nn.Module) -> list[nn.Module]:
+        """Return the modules that are made like the model: of its class, with tensors of its names and shapes."""
+        modules = [value for _, value in self.items() if isinstance(value, nn.Module)]
+        return [one for one in modules if type(one) is type(model) and _shapes(one) == _shapes(model)]
 
 
 def _tensors(value: Tensor | nn.Module) -> dict[str, Tensor]:
     return {"": value} if isinstance(value, Tensor) else dict(value.state_dict(keep_vars=True))
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(t.shape) for name, t in _tensors(module).items()}
 
 
 def _is_elsewhere(tensor: Tensor, like: Tensor) -> bool:

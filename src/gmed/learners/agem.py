@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 from gmed.deprecated import old_hyperparameters
 from gmed.errors import UsageError, check_int
 from gmed.learners.base import Learner
-from gmed.learners.batch import Batch
 from gmed.learners.optimizer import MakeOptimizer
 from gmed.memory import Memory, Reservoir
 from gmed.models import Loss, gradient, trainable
@@ -60,7 +59,7 @@ class AGEM(Learner):
 
     def step(self, x: Tensor, y: Tensor) -> None:
         parameters = trainable(self.model)
-        loss = self.loss(Batch(x, y, self.model(x)), None)
+        loss = self.loss(self._stream_batch(x, y, self.model(x)), None)
         grads = gradient(loss, parameters)
         drawn = self.sample_memory(self.ref_batch_size, "references")
         if len(drawn):

@@ -188,7 +188,7 @@ class Learner(RandomDraws, ABC):
     def register_extra(self, name: str, value: Tensor | nn.Module) -> None:
         """Keep a tensor or a module as an attribute, as a part of the learner.
 
-        It is saved, loaded, undone when a step fails and moved with the model; a module of the model's class, such as
+        It is saved, loaded, undone when a step fails and moved with the model; a module made like the model, such as
         an averaged copy, is given more outputs when the model is.
         """
         self._extras.register(name, value)
@@ -325,10 +325,10 @@ class Learner(RandomDraws, ABC):
         >>> learner.add_classes(3)
         >>> learner.observe(torch.rand(3, 4), torch.tensor([0, 1, 2]))
         """
-        with seeded_torch(self.seed, "new outputs", self.steps):
-            expand_outputs(self.model, check_int("classes", classes))
-        with seeded_torch(self.seed, "new outputs", self.steps):
-            self._extras.expand_outputs(self.model, classes)
+        check_int("classes", classes)
+        for model in (self.model, *self._extras.copies_of(self.model)):
+            with seeded_torch(self.seed, "new outputs", self.steps):
+                expand_outputs(model, classes)
         if self.optimizer is not None:
             self.optimizer.follow(trainable(self.model).values())
         if self._shape is not None:
@@ -373,13 +373,14 @@ class Learner(RandomDraws, ABC):
             return
         stream, replay = self._forward_batches(ahead, x_m, y_m, slots) if replays else self._forward_batches(ahead)
         loss = self.loss(stream, replay)
-        self._new_columns = stream.new_columns
         self.apply_gradients(gradient(loss, ahead.theta), loss)
 
     @torch.no_grad()
     def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
         """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
         self.check_finite(loss, grads)
+        if self.memory is not None:
+            self.memory.check_columns(self._new_columns)  # what cannot be stored is known before the update
         if self.optimizer is None:
             sgd_step(self.model_info.parameters, grads, self.lr_now)
         else:
@@ -423,9 +424,15 @@ class Learner(RandomDraws, ABC):
     ) -> tuple[Batch, Batch | None]:
         """Stream and replay with what the model gives for them."""
         if x_m is None or y_m is None:
-            return Batch(ahead.x, ahead.y, self.model(ahead.x)), None
+            return self._stream_batch(ahead.x, ahead.y, self.model(ahead.x)), None
         ours, theirs = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
-        return Batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
+        return self._stream_batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
+
+    def _stream_batch(self, x: Tensor, y: Tensor, output: Tensor) -> Batch:
+        """The incoming batch; what a loss stores with it enters memory with it."""
+        batch = Batch(x, y, output)
+        self._new_columns = batch.new_columns
+        return batch
 
     def _stored(self, slots: Tensor | None, name: str) -> Tensor:
         """What memory keeps of examples under a name."""
@@ -450,6 +457,8 @@ class Learner(RandomDraws, ABC):
     def _update(self, x: Tensor, y: Tensor, classes: int, *task: int) -> None:
         """Take one step on a checked batch, or none."""
         self._extras.to(x)
+        if self.optimizer is not None:
+            self.optimizer.to_parameters()
         self._new_columns, self._device = {}, x.device
         self._model_info = inspect_model(self.model)
         try:
@@ -541,13 +550,13 @@ class Learner(RandomDraws, ABC):
         """Parameters that its model has beyond those of the network it is compared with."""
         return 0
 
+    def step_parts(self) -> tuple[Any, ...]:
+        """Return what a step is made of, each ``None`` where there is none: the parts that declare ``capturable``."""
+        return self, self.memory
+
     def is_capturable(self) -> bool:
         """Whether every step of this learner, as it is put together, is capturable."""
-        parts = [
-            part
-            for part in (self, self.memory, getattr(self, "editing", None), getattr(self, "retrieval", None))
-            if part is not None
-        ]
+        parts = [part for part in self.step_parts() if part is not None]
         declared = all("capturable" in vars(type(part)) and part.capturable for part in parts)
         usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
         return declared and usual and self.model_info.deterministic

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.errors import check_float, check_int
 from gmed.learners.base import Learner
-from gmed.models import forward, gradient, replaced_tensors, trainable
+from gmed.models import Loss, forward, gradient, replaced_tensors, trainable
 from gmed.registry import register
 
 
@@ -31,7 +31,7 @@ class BGD(Learner):
 
     Parameters
     ----------
-    model, seed
+    model, criterion, seed
         As in :class:`~gmed.learners.Learner`.
     eta
         η, the learning rate of the means.
@@ -48,9 +48,16 @@ class BGD(Learner):
     id = "BGD"
 
     def __init__(
-        self, model: nn.Module, *, eta: float = 1.0, initial_std: float = 0.05, samples: int = 10, seed: int = 0
+        self,
+        model: nn.Module,
+        *,
+        eta: float = 1.0,
+        initial_std: float = 0.05,
+        samples: int = 10,
+        criterion: Loss = cross_entropy,
+        seed: int = 0,
     ) -> None:
-        super().__init__(model, lr=check_float("eta", eta, greater_than=0), seed=seed)
+        super().__init__(model, lr=check_float("eta", eta, greater_than=0), criterion=criterion, seed=seed)
         self.samples = check_int("samples", samples)
         self.initial_std = check_float("initial_std", initial_std, greater_than=0)
         self.std = {name: torch.full_like(p, self.initial_std).detach() for name, p in trainable(model).items()}
@@ -86,8 +93,10 @@ class BGD(Learner):
                 self.std[name] = torch.cat([known, torch.full_like(p[len(known) :], self.initial_std).detach()])
 
     def summed_loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """The negative log-likelihood of a batch."""
-        return cross_entropy(output, y, reduction="sum")
+        """The negative log-likelihood of a batch, or what the criterion says in its place."""
+        if self.criterion is cross_entropy:
+            return cross_entropy(output, y, reduction="sum")
+        return len(y) * self.criterion(output, y)
 
     def _forward_updating_buffers(self, theta: dict[str, Tensor], x: Tensor) -> Tensor:
         with replaced_tensors(self.model, theta):

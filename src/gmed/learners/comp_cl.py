@@ -11,7 +11,7 @@ from gmed.deprecated import old_hyperparameters
 from gmed.errors import check_float, check_int
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.task_modular import TaskModularLearner
-from gmed.models import CompositionalNet, gradient, trainable
+from gmed.models import CompositionalNet, Loss, gradient, trainable
 from gmed.models.functional import Parameters, frozen_bn_stats
 from gmed.registry import register
 
@@ -27,7 +27,7 @@ class CompCL(TaskModularLearner):
 
     Parameters
     ----------
-    model, adam_lr, task_at_test, seed
+    model, adam_lr, task_at_test, criterion, seed
         As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
     structure_steps
         Batches of a new task from which its structure is learned.
@@ -64,13 +64,19 @@ class CompCL(TaskModularLearner):
         structure_lr: float = 1.0,
         freeze_old: bool = True,
         task_at_test: bool = False,
+        criterion: Loss = cross_entropy,
         seed: int = 0,
     ) -> None:
         self.structure_steps = check_int("structure_steps", structure_steps, minimum=0)
         self.structure_lr = check_float("structure_lr", structure_lr, greater_than=0)
         self.task_start_step = 0  # the step at which the task under way began
         super().__init__(
-            CompositionalNet(model, freeze_old), model, adam_lr=adam_lr, task_at_test=task_at_test, seed=seed
+            CompositionalNet(model, freeze_old),
+            model,
+            adam_lr=adam_lr,
+            task_at_test=task_at_test,
+            criterion=criterion,
+            seed=seed,
         )
 
     @property
@@ -89,7 +95,7 @@ class CompCL(TaskModularLearner):
             self.task_start_step = self.task_start_step if task in self.tasks else self.steps
             self.start_task(task)
             with frozen_bn_stats(self.model) if self.learning_structure else nullcontext():
-                loss = cross_entropy(self.model(x, self.num_modules - 1), y)
+                loss = self.criterion(self.model(x, self.num_modules - 1), y)
             grads = gradient(loss, self.trainable_parameters())
             self.check_finite(loss.detach(), grads)
         except BaseException:

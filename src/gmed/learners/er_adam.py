@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from gmed.editing import Edit
 from gmed.errors import check_float
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.er import ER
 from gmed.memory import Memory, Reservoir
-from gmed.models import trainable
+from gmed.models import Loss, trainable
 from gmed.models.expert_mixture import expanded_classifier
 from gmed.registry import register
 
@@ -27,7 +28,7 @@ class ERAdam(ER):
 
     Parameters
     ----------
-    model, memory, editing, replay_size, seed
+    model, memory, editing, replay_size, criterion, seed
         As in :class:`~gmed.learners.replay.Replay`.
     lr
         τ, of the look-ahead.
@@ -55,9 +56,12 @@ class ERAdam(ER):
         memory: Memory,
         editing: Edit | None = None,
         replay_size: int = 10,
+        criterion: Loss = cross_entropy,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, seed=seed)
+        super().__init__(
+            model, lr=lr, memory=memory, editing=editing, replay_size=replay_size, criterion=criterion, seed=seed
+        )
         self.adam = Adam(trainable(model).values(), check_float("adam_lr", adam_lr, greater_than=0))
 
     @torch.no_grad()

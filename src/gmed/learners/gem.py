@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from gmed.errors import DivergedError, UsageError, check_float
 from gmed.learners.base import TaskAware
-from gmed.learners.batch import Batch
 from gmed.learners.replay import EditedReplayOptions, Replay
 from gmed.memory import TaskRing
 from gmed.models import gradient, trainable
@@ -60,7 +59,7 @@ class GEM(Replay, TaskAware):
         self.write_back(self.edit(self.sample("edited"), ahead))
 
         parameters = trainable(self.model)
-        loss = self.loss(Batch(x, y, self.model(x)), None)
+        loss = self.loss(self._stream_batch(x, y, self.model(x)), None)
         g = _flat(gradient(loss, parameters))
         held = [torch.from_numpy(self.memory.task_slots(earlier)).to(y.device) for earlier in range(task)]
         constraints = [self.look_ahead(self.memory.x[k], self.memory.y[k]).stream_gradient for k in held if len(k)]

@@ -4,14 +4,14 @@ from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from gmed.deprecated import old_hyperparameters
 from gmed.errors import UsageError, check_int
 from gmed.learners.er import ER
 from gmed.learners.replay import ReplayOptions
 from gmed.memory import GSSGreedy
-from gmed.models import eval_mode, gradient, trainable
+from gmed.models import Loss, eval_mode, gradient, trainable
 from gmed.registry import register
 
 
@@ -66,21 +66,23 @@ class GSS(ER):
         if not len(stored):
             return torch.ones(len(y), dtype=torch.float64, device=x.device)
         full = len(self.memory) == self.memory.capacity
-        if full and float((stored @ normalized_gradient(self.model, x, y)).max()) >= 0:
+        if full and float((stored @ normalized_gradient(self.model, x, y, self.criterion)).max()) >= 0:
             return torch.full((len(y),), torch.inf, dtype=torch.float64, device=x.device)
-        each = torch.stack([normalized_gradient(self.model, x[i : i + 1], y[i : i + 1]) for i in range(len(y))])
+        rows = [normalized_gradient(self.model, x[i : i + 1], y[i : i + 1], self.criterion) for i in range(len(y))]
+        each = torch.stack(rows)
         return 1 + (each @ stored.T).amax(1).double().nan_to_num(nan=1.0)  # unknown counts as redundant
 
     def memory_gradients(self) -> Tensor:
         """Directions of random batches of stored examples, one a row."""
         order = torch.from_numpy(self.random("compared").permutation(self.memory.occupied())).to(self.memory.y.device)
         batches = torch.split(order, self.replay_size)[: self.n_compare] if len(order) else ()
-        rows = [normalized_gradient(self.model, self.memory.x[slots], self.memory.y[slots]) for slots in batches]
-        return torch.stack(rows) if rows else self.memory.x.new_zeros(0, 0)
+        m = self.memory
+        rows = [normalized_gradient(self.model, m.x[slots], m.y[slots], self.criterion) for slots in batches]
+        return torch.stack(rows) if rows else m.x.new_zeros(0, 0)
 
 
-def normalized_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def normalized_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
     """The gradient of the mean loss of a batch, flat and of length 1; batch-norm and dropout as in evaluation."""
     with eval_mode(model):
-        grads = gradient(cross_entropy(model(x), y), trainable(model))
+        grads = gradient(loss(model(x), y), trainable(model))
     return normalize(torch.cat([g.flatten() for g in grads.values()]), dim=0)

@@ -141,7 +141,7 @@ class HAL(Replay, TaskAware):
             for at in range(0, len(shuffled), self.replay_size):
                 batch = shuffled[at : at + self.replay_size]
                 theta = {name: p.requires_grad_() for name, p in theta.items()}
-                loss = cross_entropy(forward(self.model, theta, self.memory.x[batch]), self.memory.y[batch])
+                loss = self.criterion(forward(self.model, theta, self.memory.x[batch]), self.memory.y[batch])
                 grads = gradient(loss, theta)
                 theta = {name: p.detach() - self.lr_now * grads[name] for name, p in theta.items()}
         return theta

@@ -39,18 +39,37 @@ class OptimizerStep:
     def __init__(self, make: MakeOptimizer, parameters: Iterable[Tensor], lr: float) -> None:
         self.make, self.lr = make, lr
         self.parameters = list(parameters)
-        self.optimizer = self._made()
+        self.optimizer = self._made(self.parameters)
+        self._place = self._current_place()
+        self._try_step()
 
-    def _made(self) -> torch.optim.Optimizer:
+    def _made(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         own_lr = isinstance(self.make, partial) and "lr" in self.make.keywords
         try:
-            made = self.make(self.parameters, **({} if own_lr else {"lr": self.lr}))
+            made = self.make(parameters, **({} if own_lr else {"lr": self.lr}))
         except (TypeError, ValueError) as error:
             raise UsageError(f"the optimizer cannot be made: {error}") from error
         if not isinstance(made, torch.optim.Optimizer):
             raise UsageError(f"optimizer must make a torch.optim.Optimizer, not {type(made).__name__}")
         self._lr = [float(group["lr"]) for group in made.param_groups]
         return made
+
+    def _try_step(self) -> None:
+        """Refuse an optimizer that cannot step along a gradient alone, by a step on parameters of the same shapes."""
+        others = [torch.zeros_like(p, requires_grad=True) for p in self.parameters]
+        trial = self._made([*others])
+        for p in others:
+            p.grad = torch.zeros_like(p)
+        try:
+            trial.step()
+        except (TypeError, RuntimeError, ValueError, NotImplementedError) as error:
+            raise UsageError(
+                f"{type(trial).__name__} cannot make the updates of a learner, which hands over dense gradients and "
+                f"nothing else: {error}"
+            ) from error
+
+    def _current_place(self) -> tuple[torch.device, torch.dtype]:
+        return self.parameters[0].device, self.parameters[0].dtype
 
     @torch.no_grad()
     def __call__(self, grads: Iterable[Tensor | None], scale: float = 1.0) -> None:
@@ -65,6 +84,12 @@ class OptimizerStep:
         finally:
             for p, grad in zip(self.parameters, own, strict=True):
                 p.grad = grad
+
+    def to_parameters(self) -> None:
+        """Move what it remembers to where the parameters are, in their type."""
+        if self._place != (place := self._current_place()):
+            self._place = place
+            self.load_state_dict(self.state_dict())
 
     def tensors(self) -> list[Tensor]:
         """What it remembers, as it is: to be copied before a step that may fail."""
@@ -108,10 +133,10 @@ class OptimizerStep:
         """Change these from now on: the same parameters, some with more rows, of which nothing is remembered yet."""
         before, state = self.parameters, self.state_dict()
         self.parameters = list(parameters)
-        self.optimizer = self._made()
+        self.optimizer = self._made(self.parameters)
         shapes = {str(n): (old.shape, new) for n, (old, new) in enumerate(zip(before, self.parameters, strict=True))}
         for name, value in state.items():
             old, new = shapes[name.partition(".")[0]]
-            if value.shape == old and new.shape != old:
-                state[name] = torch.cat([value, value.new_zeros(new.shape)[len(value) :]])
+            if value.ndim == new.ndim and new.shape != old and len(value) == old[0]:  # else it is not kept by row
+                state[name] = torch.cat([value, value.new_zeros((len(new) - len(value), *value.shape[1:]))])
         self.load_state_dict(state)

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from gmed.deprecated import old_hyperparameters
 from gmed.learners.adam import ADAM_LR
 from gmed.learners.task_modular import TaskModularLearner
-from gmed.models import ProgressiveNet, gradient, trainable
+from gmed.models import Loss, ProgressiveNet, gradient, trainable
 from gmed.models.functional import Parameters
 from gmed.registry import register
 
@@ -21,7 +21,7 @@ class ProgNN(TaskModularLearner):
 
     Parameters
     ----------
-    model, adam_lr, task_at_test, seed
+    model, adam_lr, task_at_test, criterion, seed
         As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
 
     Examples
@@ -43,14 +43,24 @@ class ProgNN(TaskModularLearner):
     capturable = True
     model: ProgressiveNet
 
-    def __init__(self, model: nn.Module, *, adam_lr: float = 1e-4, task_at_test: bool = False, seed: int = 0) -> None:
-        super().__init__(ProgressiveNet(model), model, adam_lr=adam_lr, task_at_test=task_at_test, seed=seed)
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        adam_lr: float = 1e-4,
+        task_at_test: bool = False,
+        criterion: Loss = cross_entropy,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            ProgressiveNet(model), model, adam_lr=adam_lr, task_at_test=task_at_test, criterion=criterion, seed=seed
+        )
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         tasks, optimizer = self.tasks, self.adam
         try:
             self.start_task(task)
-            loss = cross_entropy(self.model(x, self.num_modules - 1), y)
+            loss = self.criterion(self.model(x, self.num_modules - 1), y)
             grads = gradient(loss, self.trainable_parameters())
             self.check_finite(loss.detach(), grads)
         except BaseException:

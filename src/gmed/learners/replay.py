@@ -222,6 +222,9 @@ class Replay(Learner):
             self._history = [History(*(torch.cat(parts) for parts in zip(*self._history, strict=True)))]
         return self._history[0] if self._history else History(self.memory.x[:0], self.memory.y[:0])
 
+    def step_parts(self) -> tuple[Any, ...]:
+        return *super().step_parts(), self.editing, self.retrieval
+
     def stored_examples(self) -> StoredExamples:
         if self.editing is not None and self.editing.needs_history:
             raise UsageError(

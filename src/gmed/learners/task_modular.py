@@ -13,7 +13,7 @@ from gmed.learners._locking import consistent_read
 from gmed.learners.adam import Adam
 from gmed.learners.base import TaskAware
 from gmed.learners.expandable import ExpandableLearner, num_parameters
-from gmed.models import CompositionalNet, ProgressiveNet, eval_mode
+from gmed.models import CompositionalNet, Loss, ProgressiveNet, eval_mode
 from gmed.models.functional import Parameters
 from gmed.rng import seeded_torch
 
@@ -30,7 +30,7 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
     task_at_test
         Whether predictions for a test are told its task; all classes compete either way. Without, they are made by
         the mean of what all parts predict.
-    seed
+    criterion, seed
         As in :class:`~gmed.learners.Learner`.
     """
 
@@ -43,9 +43,10 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
         *,
         adam_lr: float,
         task_at_test: bool,
+        criterion: Loss,
         seed: int,
     ) -> None:
-        super().__init__(model, lr=check_float("adam_lr", adam_lr, greater_than=0), seed=seed)
+        super().__init__(model, lr=check_float("adam_lr", adam_lr, greater_than=0), criterion=criterion, seed=seed)
         self.task_at_test = task_at_test
         self.tasks: tuple[int, ...] = ()
         self._plain = num_parameters(base)

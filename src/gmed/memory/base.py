@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -155,6 +155,15 @@ class Memory(ABC):
         """Whether something is stored with examples under this name."""
         return name in self._rows
 
+    def check_columns(self, columns: Mapping[str, Tensor]) -> None:
+        """Refuse what cannot be stored with examples: a name that is taken, or another shape than before."""
+        for name, values in columns.items():
+            if name not in self._rows:
+                self._check_name(name)
+            elif values.shape[1:] != (shape := self._rows[name].shape[1:]):
+                shapes = f"{tuple(shape)} for each example, not {tuple(values.shape[1:])}"
+                raise UsageError(f"{name!r} in memory has the shape {shapes}; store one shape under one name")
+
     def _check_name(self, name: str) -> None:
         """Refuse a column whose name is taken by something else."""
         taken = hasattr(type(self), name) or (name in vars(self) and name not in self._rows)
@@ -197,13 +206,11 @@ class Memory(ABC):
 
     def write(self, slots: Tensor, **columns: Tensor) -> None:
         """Overwrite some columns of some slots, in place. A column that is new is zero elsewhere."""
+        self.check_columns(columns)
         for name, values in columns.items():
             if name not in self._rows:
                 self.add_column(name, values.dtype, self.y.device, values.shape[1:])
             held = self._rows[name]
-            if values.shape[1:] != held.shape[1:]:
-                shapes = f"{tuple(held.shape[1:])} for each example, not {tuple(values.shape[1:])}"
-                raise UsageError(f"{name!r} in memory has the shape {shapes}")
             if self._overwritten is not None:
                 self._overwritten.append((name, slots, held.index_select(0, slots)))
             held.index_copy_(0, slots, values.detach().to(held.dtype))
