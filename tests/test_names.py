@@ -289,7 +289,7 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
     model = ModelRef.from_user("nets.py:small")
     assert get_benchmark(model.qualify("split-mnist")).make_model().in_features == 8
     for reference in ("nets.py:other", "nets.py:small(width=9)", "nets:small", "nn.Linear"):
-        forged_name = ModelRef(reference, model.digest).on("split-mnist")
+        forged_name = ModelRef(reference, model.digest).qualify("split-mnist")
         with pytest.raises(UsageError, match="is not here; give it again"):
             get_benchmark(forged_name).make_model()
     assert not Path("mark").exists()
@@ -311,7 +311,7 @@ def test_the_gallery_makes_the_model_that_is_given_with_it(here):
     Path("net.py").write_text(
         "from torch import nn\ndef small(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
     )
-    name = ModelRef("net.py:small", digest(Path("net.py").read_text())).on("split-mnist")
+    name = ModelRef("net.py:small", digest(Path("net.py").read_text())).qualify("split-mnist")
     with Store("s.db") as store:
         run = results_of([name]).runs[0]
         store.add(RunSpec.make(name, "er+gmed", 0), run)

@@ -122,7 +122,7 @@ def test_a_path_may_have_a_colon_as_on_windows(nets):
 
 def test_who_it_is_decides_the_key(nets):
     def key(model, benchmark="split-mnist"):
-        return RunSpec.make(ModelRef.from_user(model).on(benchmark), "er", 0).key
+        return RunSpec.make(ModelRef.from_user(model).qualify(benchmark), "er", 0).key
 
     first = key("nets.py:small")
     others = [key("nets.py:small(width=8)"), key("nets.py:Own"), key("nets.py:small", "split-mnist-fuzzy")]
@@ -137,7 +137,7 @@ def test_who_it_is_decides_the_key(nets):
 
 
 def test_a_name_says_everything_and_a_table_needs_no_file(nets):
-    name = ModelRef.from_user("nets.py:small(width=8)").on("split-mnist-fuzzy")
+    name = ModelRef.from_user("nets.py:small(width=8)").qualify("split-mnist-fuzzy")
     found = get_benchmark(name)
     assert found.fuzzy
     assert isinstance(found.make_model()[1], nn.Linear) and found.make_model()[1].out_features == 8
@@ -153,7 +153,7 @@ def test_every_seed_has_weights_of_its_own_and_a_module_is_copied(nets):
     cpu = torch.device("cpu")
 
     def first_weights(model, seed, method="er"):
-        spec = RunSpec.make(ModelRef.from_user(model).on("split-mnist"), method, seed)
+        spec = RunSpec.make(ModelRef.from_user(model).qualify("split-mnist"), method, seed)
         return make_learner(spec, cpu).model[1].weight
 
     assert torch.equal(first_weights("nets.py:small", 3), first_weights("nets.py:small", 3, "er+gmed"))
@@ -172,7 +172,7 @@ def test_workers_make_the_same_model(nets):
     )
     assert not there.failures, there.failures[0].error
     assert here.runs[0].accuracy == there.runs[0].accuracy
-    assert here.runs[0].benchmark == ModelRef.from_user("nets.py:small(chance=0.2)").on("split-mnist")
+    assert here.runs[0].benchmark == ModelRef.from_user("nets.py:small(chance=0.2)").qualify("split-mnist")
     with pytest.raises(UsageError, match="the model is an object"):
         gmed.run("split-mnist", "finetune", seeds=1, model=MLP(hidden=8), store=None, device="cpu", workers=2)
 
@@ -180,7 +180,7 @@ def test_workers_make_the_same_model(nets):
 @pytest.mark.parametrize("model", ["nets.py:small(chance=0.5)", "nets.py:Own", "nets.py:normed"])
 def test_a_model_that_draws_or_remembers_is_resumed_exactly(nets, model, tmp_path):
     """Dropout as a layer and as a function, batch-norm: stopped twice, and never stopped."""
-    spec = RunSpec.make(ModelRef.from_user(model).on("split-mnist"), "er+gmed", 1)
+    spec = RunSpec.make(ModelRef.from_user(model).qualify("split-mnist"), "er+gmed", 1)
     kept = ExecutionConfig("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
     reached = [0]
     for stop in (1500, 3300):

@@ -170,7 +170,7 @@ def own_parts(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     with registered("mine.py"), Store("own.db") as store:
         asked = [
-            (ModelRef.from_user("net.py:small(width=8)").on("split-mnist"), ["er", "er+first-ones"]),
+            (ModelRef.from_user("net.py:small(width=8)").qualify("split-mnist"), ["er", "er+first-ones"]),
             (CustomDataRef.from_path(tmp_path / "my wine.csv", "kind", "by-time=3").name + "-fuzzy", ["er", "er+gmed"]),
         ]
         for benchmark, methods in asked:
@@ -243,7 +243,7 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
 
 
 def test_a_model_handed_over_in_python_has_no_command(tmp_path):
-    benchmark = ModelRef("Sequential", "0123456789ab").on("split-mnist")
+    benchmark = ModelRef("Sequential", "0123456789ab").qualify("split-mnist")
     (line,) = run_commands([made_up(benchmark, "er", 0, 0.5)], "a.db")
     assert line.startswith(f"# {benchmark}: its model was handed over in Python")
 

@@ -60,7 +60,7 @@ class ModelRef:
     Examples
     --------
     >>> model = ModelRef.from_user("torch.nn:Linear(in_features=2,out_features=3)")
-    >>> model(), ModelRef.parse(model.on("split-mnist")) == ("split-mnist", model)
+    >>> model(), ModelRef.parse(model.qualify("split-mnist")) == ("split-mnist", model)
     (Linear(in_features=2, out_features=3, bias=True), True)
     """
 
