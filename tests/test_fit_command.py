@@ -382,6 +382,13 @@ def test_a_pipe_is_no_model_to_go_on_from(tmp_path, table):
         call("fit", table, "--label", "kind", "--drop", "id", "--from", tmp_path / "pipe.gmed", "-o", tmp_path / "m")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_is_no_table(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DataError, match="not a regular file"):
+        call("fit", tmp_path / "pipe.csv", "--label", "kind", "-o", tmp_path / "m")
+
+
 def test_two_predictions_into_one_file_do_not_mix_their_bytes(tmp_path, table):
     """The second begins while the first has written a part; whoever ends last is what is there."""
     model, out = tmp_path / "m", tmp_path / "same.csv"
