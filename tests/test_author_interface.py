@@ -338,8 +338,38 @@ def test_extras_are_saved_and_loaded(tmp_path):
     same(copy.deepcopy(learner).state_dict(), other.state_dict())
 
 
-def test_extras_are_undone_with_a_step_that_fails():
-    learner = averaging(updates_per_batch=2)
+class FailingMemory(Reservoir):
+    fails = False
+
+    def select_slots(self, labels, rng):
+        if self.fails:
+            raise ZeroDivisionError
+        return super().select_slots(labels, rng)
+
+
+class FailingOptimizer(torch.optim.SGD):
+    fails = False
+
+    def step(self, closure=None):
+        super().step(closure)
+        if self.fails:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("fails", ["memory", "optimizer"])
+def test_a_part_of_ones_own_that_fails_after_the_update_changes_nothing(fails):
+    learner = ER(network(), lr=0.05, memory=FailingMemory(12), optimizer=partial(FailingOptimizer, momentum=0.9))
+    observe(learner, 0, 3)
+    before = learner.state_dict()
+    {"memory": learner.memory, "optimizer": learner.optimizer.optimizer}[fails].fails = True
+    with pytest.raises(ZeroDivisionError):
+        learner.observe(*batch(3))
+    same(learner.state_dict(), before)
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_extras_are_undone_with_a_step_that_fails(updates):
+    learner = averaging(updates_per_batch=updates)
     observe(learner, 0, 3)
     before, learner.fails = learner.state_dict(), True
     with pytest.raises(ZeroDivisionError):

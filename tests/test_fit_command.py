@@ -378,11 +378,26 @@ def test_a_folder_that_is_not_there_is_noticed_before_anything_is_learned(tmp_pa
         call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "none" / "m")
 
 
+def test_what_a_killed_checkpoint_left_is_removed(tmp_path, table):
+    left = tmp_path / ".m.unfinished.0123456789abcdef.tmp"
+    for _ in range(2):  # a fit, and the same one again, which learns nothing
+        left.touch()
+        call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "m")
+        assert not left.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
 def test_a_pipe_is_no_model_to_go_on_from(tmp_path, table):
     os.mkfifo(tmp_path / "pipe.gmed")
     with pytest.raises(DataError, match="not a regular file"):
         call("fit", table, "--label", "kind", "--drop", "id", "--from", tmp_path / "pipe.gmed", "-o", tmp_path / "m")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_is_no_table(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DataError, match="not a regular file"):
+        call("fit", tmp_path / "pipe.csv", "--label", "kind", "-o", tmp_path / "m")
 
 
 def test_two_predictions_into_one_file_do_not_mix_their_bytes(tmp_path, table):

@@ -185,6 +185,13 @@ def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path
     assert "huge" in found.stdout and found.stdout.endswith("True\n")
 
 
+def test_a_model_that_has_learned_nothing_asks_for_no_more_memory_than_there_is(tmp_path):
+    model = OnlineClassifier(ClassifierConfig(hidden=10**9), inputs=3)
+    model.save(tmp_path / "huge")
+    with pytest.raises(UsageError, match="takes 4e\\+09 GB of memory, more than there is; choose a smaller one"):
+        OnlineClassifier.load(tmp_path / "huge")[0].learn(np.zeros((2, 3)), np.array([0, 1]))
+
+
 def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
     import gmed.io.state as files
 

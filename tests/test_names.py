@@ -225,8 +225,13 @@ def package(here, monkeypatch):
         ("mynets_of_a_test:os.system(command='touch mark')", "nothing called os.system"),
         ("mynets_of_a_test:unsaid", "must say that it returns a model"),
         ("mynets_of_a_test.inside:wrong", "must say that it returns a model"),
-        ("torch.hub:load(repo_or_dir='a/b',model='c')", "must say that it returns a model"),
-        ("torch:load(f='weights.pt',weights_only=false)", "must say that it returns a model"),
+        ("torch.hub:load(repo_or_dir='a/b',model='c')", "a function of torch"),
+        ("torch:load(f='weights.pt',weights_only=false)", "a function of torch"),
+        (
+            "torch.fx.graph_module:reduce_graph_module("
+            r"body={'_code':'def forward(self, x): return x'},import_block='open(\"mark\",\"w\")\n')",
+            "a function of torch",
+        ),
         ("gmed.cli:main", "must say that it returns a model"),
     ],
 )

@@ -104,7 +104,7 @@ def parquet(path, **columns):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet as files
 
-    files.write_table(pa.table({**columns, "kind": ["a", "b"]}), path)
+    files.write_table(pa.table({"kind": ["a", "b"], **columns}), path)
     return path
 
 
@@ -116,6 +116,20 @@ LISTS = {"of one number": [[1.0], [2.0]], "of two": [[1.0, 2.0], [3.0, 4.0]], "o
 def test_columns_of_lists_are_no_features(tmp_path, kind, beside):
     path = parquet(tmp_path / "t.parquet", a=LISTS[kind], **beside)
     with pytest.raises(DataError, match=r"row 1, column 'a': '\[.*\]' is not a finite number"):
+        read_table(path, "kind")
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([["a"], ["b"]], "is neither a word nor a number"),
+        ([{"a": 1}, {"a": 2}], "is neither a word nor a number"),
+        ([1.0, float("nan")], "row 2, column 'kind': a value is missing"),
+    ],
+)
+def test_labels_are_words_or_numbers(tmp_path, labels, said):
+    path = parquet(tmp_path / "t.parquet", a=[1.0, 2.0], kind=labels)
+    with pytest.raises(DataError, match=said):
         read_table(path, "kind")
 
 

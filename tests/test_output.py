@@ -129,6 +129,13 @@ def test_standard_error_is_closed_or_full(folder):
         assert gmed_(folder, "runs", "--store", "nowhere.db", stderr=full).returncode == 2
 
 
+def test_standard_output_was_closed_before(folder):
+    words = f"{sys.executable} -m gmed.cli predict m.gmed rows.csv >&-"
+    ended = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, timeout=60)
+    said = "gmed: standard output is closed; give the name of a file with --out\n"
+    assert (ended.returncode, ended.stderr) == (2, said)
+
+
 def test_a_reader_that_has_read_enough(folder):
     words = f"{sys.executable} -m gmed.cli list | head -1; echo ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, timeout=60)

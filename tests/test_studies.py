@@ -26,7 +26,7 @@ from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import edited_memory, prediction_change
 from gmed.paper.status import artifact_status, from_timings
 from gmed.results import Store
-from gmed.results.store import Timing
+from gmed.results.store import DamagedRunWarning, Timing
 from gmed.results.tuning import candidates
 from gmed.streams import to_float
 
@@ -389,6 +389,18 @@ def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
     assert (number["mean"], number["published"]) == (pytest.approx(0.2), 5.1)
     with pytest.raises(UsageError, match="cifar10"):
         reproduced(*words, "--seeds", 3)
+
+
+@pytest.mark.parametrize("content", [[], {"a": 1}, "0.1", True])
+def test_what_cannot_have_been_observed_is_computed_again(tmp_path, content):
+    planned, how = PlannedRuns("split-mnist", SMALL, 1), {"workers": 0, "device": "cpu", "store": tmp_path / "r.db"}
+    with Store(tmp_path / "r.db") as store:
+        store.put_probe(*planned.specs(), "share", content)
+    with pytest.warns(DamagedRunWarning, match="is damaged and is computed again"):
+        shares = run_probe(prediction_change, planned, Request(options=how), cache_as="share")
+    assert shares == run_probe(prediction_change, planned, Request(options={**how, "store": None}))
+    with Store(tmp_path / "r.db") as store:
+        assert store.get_probe(*planned.specs(), "share") == shares[0]
 
 
 def test_processes_find_what_this_one_finds():

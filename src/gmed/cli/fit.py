@@ -134,6 +134,8 @@ def predict(
 def _open_output(out: str | None) -> Iterator[TextIO]:
     """Open a file that appears when it is complete, or standard output."""
     if out is None:
+        if sys.stdout is None:  # as Python has it where the descriptor was closed before it began
+            raise UsageError("standard output is closed; give the name of a file with --out")
         yield sys.stdout
         return
     with atomic_write(Path(out)) as file:
@@ -182,6 +184,6 @@ def _table_path(table: str) -> Path:
     path = Path(table)
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise UsageError(f"{table}: a table is a .csv or a .parquet file")
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"{table}: no such file.")
     return path

@@ -217,8 +217,10 @@ def _parse_number(path: Path, location: str, column: str, cell: Any) -> float:
 
 
 def _parse_text(path: Path, location: str, column: str, cell: Any) -> str:
-    if cell is None or not str(cell).strip():
+    if cell is None or cell != cell or not str(cell).strip():  # a Parquet cell may be NaN
         raise DataError(f"{path}, {location}, column {column!r}: a value is missing. Fill it in or leave the row out.")
+    if isinstance(cell, (list, dict)):
+        raise DataError(f"{path}, {location}, column {column!r}: {str(cell)[:40]!r} is neither a word nor a number.")
     return str(cell).strip()
 
 

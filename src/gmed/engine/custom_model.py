@@ -245,6 +245,11 @@ def _factory(module: ModuleType, path: str, source: UserModule, text: str) -> Ca
             f"model {text!r}: {path} is defined in {home}, not in {source.name if source.folder is None else whole}; "
             "write a function there that makes the model"
         )
+    if whole == "torch":  # some run Python that they are given as text
+        raise UsageError(
+            f"model {text!r}: a function of torch; name a class derived from torch.nn.Module, or call the function in "
+            "one of your own, as in net.py:small"
+        )
     if source.folder is not None and not _returns_module(function):
         raise UsageError(
             f"model {text!r}: a function of an installed package must say that it returns a model, "

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gmed.io.user_code import is_builtin
+
 
 class Snapshot:
     """Copies of tensors, made together: on a GPU in a kernel or two however many there are.
@@ -42,14 +44,16 @@ class Rollback:
     """A learner as it is before a step: should what is inside the block fail, it becomes that again.
 
     That is its memory, its model's buffers (batch-norm statistics), what was registered as an extra and, where
-    something can fail after the first update (``restores_parameters``, or a model that may write into its input, which
-    is noticed at the end), parameters and what the optimizer remembers.
+    something can fail after the first update (``restores_parameters``, a model that may write into its input, which is
+    noticed at the end, and a learner, memory or optimizer of somebody's own), parameters and what the optimizer
+    remembers.
     Inside, memory is where the model is, and laid out for the first batch.
     """
 
     def __init__(self, learner: Learner, x: Tensor, y: Tensor) -> None:
         self.learner, self.x, self.y = learner, x, y
-        self.restores_parameters = learner.restores_parameters or not learner._preserves_inputs
+        unknown = not (learner._preserves_inputs and all(map(_is_known, _parts(learner))))
+        self.restores_parameters = learner.restores_parameters or unknown
         self.memory = learner.memory
         self.memory_is_new = self.memory is not None and not self.memory.is_allocated
 
@@ -92,3 +96,13 @@ class Rollback:
             self.before.restore()
         if learner.optimizer is not None and self.restores_parameters:
             learner.optimizer.drop_all_but(self.remembered)
+
+
+def _parts(learner: Learner) -> list[object]:
+    """What runs in a step after its first update has begun."""
+    optimizer = None if learner.optimizer is None else learner.optimizer.optimizer
+    return [part for part in (learner, learner.memory, optimizer) if part is not None]
+
+
+def _is_known(part: object) -> bool:
+    return is_builtin(type(part)) or type(part).__module__.partition(".")[0] == "torch"

@@ -105,6 +105,7 @@ class Learner(RandomDraws, ABC):
         Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
     restores_parameters
         Whether a step that fails puts parameters back: to be declared where something can fail after its first update.
+        Where the learner, its memory or its optimizer is defined outside of this package, it always does.
     task_at_test
         Whether ``predict`` is to be told the task of a test, where a method has a use for it.
     capturable

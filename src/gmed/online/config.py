@@ -12,6 +12,7 @@ from torch import nn
 
 from gmed.editing import GMED
 from gmed.errors import UsageError, check_float, check_int
+from gmed.io.memory_limit import memory_limit
 from gmed.learners import ER, FineTune, Learner
 from gmed.memory import Reservoir
 from gmed.models import MLP, eval_mode, expand_outputs
@@ -95,6 +96,12 @@ class ClassifierConfig:
 
     def _model(self, inputs: int, classes: int) -> nn.Module:
         if self.model is None:
+            size, limit = 4 * self.hidden * (inputs + self.hidden + classes), memory_limit()  # float32
+            if limit is not None and size > limit:
+                raise UsageError(
+                    f"a model with hidden={self.hidden} takes {size / 1e9:.3g} GB of memory, more than there is; "
+                    "choose a smaller one"
+                )
             return MLP(inputs, self.hidden, classes)
         if not isinstance(self.model, nn.Module):
             return self.model(inputs, classes)

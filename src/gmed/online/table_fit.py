@@ -14,7 +14,7 @@ import numpy as np
 from gmed.data.dataset import Progress, no_progress
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, UsageError, check_float, check_int
-from gmed.io.files import check_output_path, open_regular
+from gmed.io.files import check_output_path, open_regular, remove_stale_files
 from gmed.io.state import read_metadata
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.config import ClassifierConfig
@@ -55,6 +55,11 @@ class TableFit:
     def checkpoint(self) -> Path:
         """Where what is learned so far is kept while it goes on."""
         return self.model.with_name(f"{self.model.name}.unfinished")
+
+    def discard_checkpoint(self) -> None:
+        """Remove the checkpoint, and what killed writers left of it: it holds rows of the table."""
+        self.checkpoint.unlink(missing_ok=True)
+        remove_stale_files(self.checkpoint.parent, self.checkpoint.name)
 
     def identity(self, table: str, start: str | None) -> str:
         """What is the same of two fits that learn the same, by the digests of the files that they learn from."""
@@ -110,7 +115,7 @@ def fit_table(
     features = file.others([fit.label, *fit.drop])
     unchanged, table = _changes(fit.table), _digest(fit.table)
     if (done := _finished(fit, table)) is not None:
-        fit.checkpoint.unlink(missing_ok=True)
+        fit.discard_checkpoint()
         return done
     stream_index = None if fit.start is None else _digest(fit.start)
     identity = fit.identity(table, stream_index)
@@ -145,7 +150,7 @@ def fit_table(
     if not learned.rows:
         raise DataError(f"{fit.table}: there are no rows in it.")
     keep(fit.model, label=fit.label, start=stream_index or "")
-    fit.checkpoint.unlink(missing_ok=True)
+    fit.discard_checkpoint()
     learned.finished = True
     return learned
 

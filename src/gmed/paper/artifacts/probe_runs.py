@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_type_hints
 
 import torch
 
@@ -18,9 +19,11 @@ from gmed.engine.config import resolve_device
 from gmed.engine.executors.local import default_workers
 from gmed.errors import check_int
 from gmed.experiment import default_store
+from gmed.io.records import RecordError, decode
 from gmed.paper.artifacts.base import Request
 from gmed.paper.plan import PlannedRuns
 from gmed.results import Store
+from gmed.results.store import DamagedRunWarning
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -63,7 +66,7 @@ def run_probe(analysis: Analysis[T], planned: PlannedRuns, request: Request, cac
         results = {
             spec: cached
             for spec in specs
-            if results_store and (cached := results_store.get_probe(spec, cache_as)) is not None
+            if results_store and (cached := _cached(results_store, spec, cache_as, analysis)) is not None
         }
         remaining = [spec for spec in specs if spec not in results]
         if remaining and results_store:
@@ -75,6 +78,20 @@ def run_probe(analysis: Analysis[T], planned: PlannedRuns, request: Request, cac
             if results_store:
                 results_store.put_probe(spec, cache_as, result)
     return [results[spec] for spec in specs]
+
+
+def _cached(store: Store, spec: RunSpec, what: str, analysis: Analysis[T]) -> T | None:
+    """Return the stored analysis of a run; one that is not of the type it should be is skipped with a warning."""
+    found = store.get_probe(spec, what)
+    if found is None:
+        return None
+    try:
+        kind: type[T] = get_type_hints(analysis).get("return", object)
+        return decode(kind, found)
+    except RecordError as error:
+        message = f"{store.path}: what was observed of {spec} is damaged and is computed again ({error})"
+        warnings.warn(message, DamagedRunWarning, stacklevel=3)
+        return None
 
 
 def _map_parallel(analyze: Callable[[Job], T], specs: Sequence[RunSpec], workers: int) -> Iterator[T]:
