@@ -71,7 +71,7 @@ def rate(parameters: dict[str, object], repeats: int) -> dict[str, float]:
 
 def resident() -> float:
     """MiB of memory that this process resides in."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 

@@ -66,6 +66,13 @@ def listed():
     return {file: re.findall(r"`([\w.]+)`", functions) for file, functions in rows}
 
 
+def test_the_tree_that_is_listed_is_the_tree():
+    tree = PAGE.read_text(encoding="utf-8").partition("src/gmed/\n")[2].partition("```")[0]
+    names = {name.strip("/") for line in tree.splitlines() for name in line.strip().partition("   ")[0].split()}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert names == packages | {path.stem for path in ROOT.glob("*.py") if not path.stem.startswith("_")}
+
+
 def test_the_walk_of_a_batch_is_the_one_that_is_listed(monkeypatch, tmp_path):
     words = ("split-mnist", "er+gmed", "--seeds", "1", "--workers", "0", "--device", "cpu")
     try:

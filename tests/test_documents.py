@@ -177,7 +177,7 @@ def test_every_block_runs(page, tmp_path, store, monkeypatch, capsys):
 
 def after_estimator(names, said):
     assert names["found"].accuracy > 0.7 and "yew" in names["again"].classes_
-    assert len(Path("found.csv").read_text().splitlines()) == 151
+    assert len(Path("found.csv").read_text(encoding="utf-8").splitlines()) == 151
 
 
 def after_index(names, said):

@@ -63,15 +63,16 @@ def of_source(module):
 def forged(mark):
     """Names whose digests are right, of what makes no model and leaves a mark when it is imported or called."""
     touch = f"touch {mark}"
-    Path("evil.py").write_text(f"open({str(mark)!r}, 'w').close()\ndef net(): open({str(mark)!r}, 'w').close()\n")
+    leave_mark = f"open({str(mark)!r}, 'w').close()"
+    Path("evil.py").write_text(f"{leave_mark}\ndef net(): {leave_mark}\n", encoding="utf-8")
     models = [
         f"os:system(command='{touch}'),{of_source(os)}",
         f"os:path.os.system(command='{touch}'),{of_source(os)}",
         f"subprocess:getoutput(cmd='{touch}'),{of_source(subprocess)}",
         f"gmed.experiment:Path({str(mark)!r}).touch(),{of_source(gmed.experiment)}",
         f"gmed.experiment:default_store.__globals__(x={str(mark)!r}),{of_source(gmed.experiment)}",
-        f"evil.py:net,{digest(Path('evil.py').read_text())}",
-        f"evil:net,{digest(Path('evil.py').read_text())}",
+        f"evil.py:net,{digest(Path('evil.py').read_text(encoding='utf-8'))}",
+        f"evil:net,{digest(Path('evil.py').read_text(encoding='utf-8'))}",
     ]
     return [f"split-mnist[model={model}]" for model in models]
 
@@ -105,7 +106,7 @@ def test_a_results_document_runs_nothing(here):
     """It is merged and shown in every way there is, by processes that have just begun."""
     mark = here / "mark"
     results = results_of(forged(mark))
-    Path("x.json").write_text(json.dumps(results.to_dict()))
+    Path("x.json").write_text(json.dumps(results.to_dict()), encoding="utf-8")
     merged = in_a_process("merge", "x.json", "--store", "s.db")
     assert merged.returncode == 0, merged.stderr
     made = in_a_process("report", "--gallery", "--store", "s.db")
@@ -150,7 +151,7 @@ def test_a_store_of_somebody_else_runs_nothing(here):
 
 
 def written(results):
-    Path("document.json").write_text(json.dumps(results.to_dict()))
+    Path("document.json").write_text(json.dumps(results.to_dict()), encoding="utf-8")
     return Path("document.json")
 
 
@@ -238,9 +239,12 @@ def package(here, monkeypatch):
 def test_an_experiment_file_names_a_model_and_nothing_else(package, model, message):
     Path("nets.py").write_text(
         "import os\nfrom os import system\nfrom pathlib import Path\nfrom subprocess import getoutput\n"
-        "def small(): ...\n"
+        "def small(): ...\n",
+        encoding="utf-8",
     )
-    Path("e.toml").write_text(f'benchmark = "split-mnist"\nmethods = ["er"]\nseeds = 1\nmodel = {json.dumps(model)}\n')
+    Path("e.toml").write_text(
+        f'benchmark = "split-mnist"\nmethods = ["er"]\nseeds = 1\nmodel = {json.dumps(model)}\n', encoding="utf-8"
+    )
     with pytest.raises(UsageError, match=message):
         Experiment.from_file(Path("e.toml")).run()
     assert not Path("mark").exists()
@@ -263,14 +267,16 @@ def test_what_makes_a_model_is_found(package, model):
     Path("nets.py").write_text(
         "from torch import nn\nfrom torch.nn import Linear\ndef small(): return nn.Linear(784, 10)\n"
         "class Own(nn.Linear):\n    def __init__(self): super().__init__(784, 10)\n"
-        "class Nets:\n    @staticmethod\n    def small(): return Own()\n"
+        "class Nets:\n    @staticmethod\n    def small(): return Own()\n",
+        encoding="utf-8",
     )
     assert isinstance(ModelRef.from_user(model)(), nn.Module)
 
 
 def test_a_run_of_an_experiment_file_in_a_process(here):
     Path("e.toml").write_text(
-        'benchmark = "split-mnist"\nmethods = ["er"]\nseeds = 1\nmodel = "os:system(command=\'touch mark\')"\n'
+        'benchmark = "split-mnist"\nmethods = ["er"]\nseeds = 1\nmodel = "os:system(command=\'touch mark\')"\n',
+        encoding="utf-8",
     )
     done = in_a_process("run", "e.toml")
     assert done.returncode != 0
@@ -284,7 +290,8 @@ def test_a_run_of_an_experiment_file_in_a_process(here):
 def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
     Path("nets.py").write_text(
         "from torch import nn\ndef small(width=8): return nn.Linear(width, 10)\n"
-        "def other(): open('mark', 'w').close()\n"
+        "def other(): open('mark', 'w').close()\n",
+        encoding="utf-8",
     )
     model = ModelRef.from_user("nets.py:small")
     assert get_benchmark(model.qualify("split-mnist")).make_model().in_features == 8
@@ -296,7 +303,7 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
 
 
 def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
-    Path("nets.py").write_text("from torch import nn\ndef small(): return nn.Linear(8, 10)\n")
+    Path("nets.py").write_text("from torch import nn\ndef small(): return nn.Linear(8, 10)\n", encoding="utf-8")
     model = ModelRef.from_user("nets.py:small")
     job = json.dumps(encode(Job.of([RunSpec.make(model.qualify("split-mnist"), "er", 0)], ExecutionConfig())))
     monkeypatch.setattr("gmed.engine.custom_model._MAKERS", {})
@@ -309,9 +316,9 @@ def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
 
 def test_the_gallery_makes_the_model_that_is_given_with_it(here):
     Path("net.py").write_text(
-        "from torch import nn\ndef small(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+        "from torch import nn\ndef small(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n", encoding="utf-8"
     )
-    name = ModelRef("net.py:small", digest(Path("net.py").read_text())).qualify("split-mnist")
+    name = ModelRef("net.py:small", digest(Path("net.py").read_text(encoding="utf-8"))).qualify("split-mnist")
     with Store("s.db") as store:
         run = results_of([name]).runs[0]
         store.add(RunSpec.make(name, "er+gmed", 0), run)
@@ -378,7 +385,8 @@ def test_reading_makes_nothing(here, extended, monkeypatch):
         "import gmed\nfrom dataclasses import dataclass\n@gmed.register('fading-of-a-test')\n@dataclass(frozen=True)\n"
         "class Fading(gmed.editing.Edit):\n    where: str = ''\n"
         "    def __post_init__(self): open(self.where or 'mark', 'w').close()\n"
-        "    def edit(self, x_m, y_m, edit_count, context): return x_m\n"
+        "    def edit(self, x_m, y_m, edit_count, context): return x_m\n",
+        encoding="utf-8",
     )
     gmed.load_extension("fading.py")
     monkeypatch.setattr(nn.Module, "__init__", refused)
@@ -395,7 +403,8 @@ def test_text_in_a_stored_name_is_not_handed_to_an_extension(here, extended):
     Path("keeping.py").write_text(
         "import gmed\n@gmed.register('keeping-of-a-test')\nclass Keeping(gmed.memory.Reservoir):\n"
         "    def __init__(self, capacity, *, folder: str = ''):\n"
-        "        super().__init__(capacity)\n        if folder == 'mark': open('mark', 'w').close()\n"
+        "        super().__init__(capacity)\n        if folder == 'mark': open('mark', 'w').close()\n",
+        encoding="utf-8",
     )
     gmed.load_extension("keeping.py")
     spec = RunSpec.parse("split-mnist", "er+keeping-of-a-test(folder='mark')+gmed", 0)
@@ -426,7 +435,7 @@ def test_the_name_of_data_names_a_file_of_the_folder_and_no_other(file):
 
 
 def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
-    Path("iris.csv").write_text(IRIS)
+    Path("iris.csv").write_text(IRIS, encoding="utf-8")
     own = CustomDataRef.from_path(here / "iris.csv", "kind", "none")
     assert own.class_names(here) == ("x", "y", "z")
     read = []
@@ -443,7 +452,7 @@ def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
 
 
 def test_a_name_that_says_another_size_of_the_data_is_refused_before_a_model_is_made(here, monkeypatch):
-    Path("iris.csv").write_text(IRIS)
+    Path("iris.csv").write_text(IRIS, encoding="utf-8")
     own = CustomDataRef.from_path(here / "iris.csv", "kind", "none")
 
     def refused(*args, **named):

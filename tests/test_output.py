@@ -125,7 +125,7 @@ def test_standard_error_is_closed_or_full(folder):
     ended = gmed_(folder, "runs", "--store", "nowhere.db", stderr=writing)
     os.close(writing)
     assert ended.returncode == CLOSED
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         assert gmed_(folder, "runs", "--store", "nowhere.db", stderr=full).returncode == 2
 
 

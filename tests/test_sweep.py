@@ -130,7 +130,7 @@ def test_one_of_two_is_killed_and_the_other_finishes_its_work(tmp_path):
         assert first.poll() is None
     second = start(store, "er+gmed", "--seeds", "3")
     time.sleep(2.0)
-    children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text(encoding="utf-8").split()
     first.kill()
     for child in children:
         os.kill(int(child), signal.SIGKILL)

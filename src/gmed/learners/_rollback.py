@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ class Rollback:
 
     def __init__(self, learner: Learner, x: Tensor, y: Tensor) -> None:
         self.learner, self.x, self.y = learner, x, y
-        unknown = not (learner._preserves_inputs and all(map(_is_known, _parts(learner))))
+        unknown = not (learner._preserves_inputs and all(_is_known(type(part)) for part in _parts(learner)))
         self.restores_parameters = learner.restores_parameters or unknown
         self.memory = learner.memory
         self.memory_is_new = self.memory is not None and not self.memory.is_allocated
@@ -104,5 +105,6 @@ def _parts(learner: Learner) -> list[object]:
     return [part for part in (learner, learner.memory, optimizer) if part is not None]
 
 
-def _is_known(part: object) -> bool:
-    return is_builtin(type(part)) or type(part).__module__.partition(".")[0] == "torch"
+@cache
+def _is_known(part: type) -> bool:
+    return is_builtin(part) or part.__module__.partition(".")[0] == "torch"
