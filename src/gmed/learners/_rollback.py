@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -99,7 +99,7 @@ class Rollback:
             learner.optimizer.drop_all_but(self.remembered)
 
 
-def _parts(learner: Learner) -> list[object]:
+def _parts(learner: Learner) -> list[Any]:
     """What runs in a step after its first update has begun."""
     optimizer = None if learner.optimizer is None else learner.optimizer.optimizer
     return [part for part in (learner, learner.memory, optimizer) if part is not None]
