@@ -53,15 +53,16 @@ class Rollback:
 
     def __init__(self, learner: Learner, x: Tensor, y: Tensor) -> None:
         self.learner, self.x, self.y = learner, x, y
-        unknown = not (learner._preserves_inputs and all(_is_known(type(part)) for part in _parts(learner)))
+        kinds = map(type, _parts(learner))
+        unknown = not (learner._preserves_inputs and all(map(_is_known, kinds)))
         self.restores_parameters = learner.restores_parameters or unknown
         self.memory = learner.memory
         self.memory_is_new = self.memory is not None and not self.memory.is_allocated
 
     def __enter__(self) -> None:
         learner, memory = self.learner, self.memory
-        self.extras = learner._extras.items()
-        tensors = [*learner.model_info.buffers, *learner._extras.tensors()]
+        self.extras = learner._extras.items() if learner._extras.names else []
+        tensors = [*learner.model_info.buffers, *(learner._extras.tensors() if self.extras else ())]
         if self.restores_parameters:
             tensors += learner.model.parameters()
             if learner.optimizer is not None:

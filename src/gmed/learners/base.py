@@ -457,7 +457,8 @@ class Learner(RandomDraws, ABC):
 
     def _update(self, x: Tensor, y: Tensor, classes: int, *task: int) -> None:
         """Take one step on a checked batch, or none."""
-        self._extras.to(x)
+        if self._extras.names:
+            self._extras.to(x)
         if self.optimizer is not None:
             self.optimizer.to_parameters()
         self._new_columns, self._device = {}, x.device

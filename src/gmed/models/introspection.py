@@ -109,12 +109,15 @@ def inspect_model(model: nn.Module) -> ModelInfo:
             if p is not None and p.requires_grad and id(p) not in seen:
                 seen.add(id(p))
                 info.parameters[prefix + key] = p
-        buffers = [buffer for buffer in module._buffers.values() if buffer is not None]
-        info.buffers.extend(buffers)
-        if buffers and is_batch_norm(module):
-            info.batch_norm_buffers.extend(buffer for buffer in buffers if buffer.is_floating_point())
+        if module._buffers:
+            buffers = [buffer for buffer in module._buffers.values() if buffer is not None]
+            info.buffers.extend(buffers)
+            if buffers and is_batch_norm(module):
+                info.batch_norm_buffers.extend(buffer for buffer in buffers if buffer.is_floating_point())
         deterministic = deterministic and type(module).forward in _DETERMINISTIC and is_unmodified(module)
-        waiting.extend((prefix + key, inner) for key, inner in reversed(module._modules.items()) if inner is not None)
+        if module._modules:
+            inner = reversed(module._modules.items())
+            waiting.extend((prefix + key, child) for key, child in inner if child is not None)
     return info if deterministic else replace(info, deterministic=False)
 
 
@@ -185,8 +188,13 @@ def is_unmodified(module: nn.Module) -> bool:
     >>> is_unmodified(layer)
     False
     """
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return not (any(hooks) or "forward" in vars(module))
+    return not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+    )
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
