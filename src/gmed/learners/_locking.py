@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from gmed.io.signals import hold_interrupts
+from gmed.kernels.threads import limit_threads
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +53,7 @@ def exclusive(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
 
     @wraps(method)
     def run_alone(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with hold_interrupts(), self._lock:
+        with hold_interrupts(), self._lock, limit_threads():
             return method(self, *args, **kwargs)
 
     return run_alone
@@ -63,7 +64,7 @@ def consistent_read(method: Callable[Concatenate[S, P], R]) -> Callable[Concaten
 
     @wraps(method)
     def run_between_changes(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with alone(self._lock):
+        with alone(self._lock), limit_threads():
             return method(self, *args, **kwargs)
 
     return run_between_changes

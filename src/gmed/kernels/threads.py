@@ -1,0 +1,48 @@
+"""Threads of torch: calls use one, whatever the process around them is set to."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+import torch
+
+from gmed.errors import UsageError
+
+VARIABLE = "GMED_THREADS"
+"""The environment variable for another number of threads; 0 leaves torch's own setting."""
+
+
+class limit_threads:  # noqa: N801 (used like a function)
+    """Use one thread of torch inside, and put the number back afterwards.
+
+    Small products gain nothing from torch's thread pool, and beside busy neighbors they wait for it: a step becomes
+    ten to thirty times slower. The order of sums, and so the last bits of a result, also depends on the number. The
+    number is one of the calling thread, so other threads keep theirs.
+
+    >>> torch.set_num_threads(2)
+    >>> with limit_threads():
+    ...     torch.get_num_threads()
+    1
+    >>> torch.get_num_threads()
+    2
+    >>> torch.set_num_threads(1)
+    """
+
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads()
+        if self.before != (count := num_threads()) and count:
+            torch.set_num_threads(count)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        torch.set_num_threads(self.before)
+
+
+def num_threads() -> int:
+    """Return the number of threads that calls use: :data:`VARIABLE`, else one; 0 for torch's own setting."""
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return 1
+    if not text.isdecimal() or len(text) > 4:
+        raise UsageError(f"{VARIABLE} must be a number of threads, or 0 for torch's own setting, not {text!r}")
+    return int(text)
