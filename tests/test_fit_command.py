@@ -232,7 +232,7 @@ def test_what_goes_wrong_is_said(table, tmp_path):
     call("fit", table, "--label", "kind", "--drop", "id", "-o", model)
     fewer = tmp_path / "fewer.csv"
     fewer.write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match=r"fewer\.csv has no column 'c', which .* learned from"):
+    with pytest.raises(DataError, match=r"fewer\.csv has no column 'c', which .* was trained on"):
         call("predict", model, fewer)
     empty = tmp_path / "empty.csv"
     empty.write_text("a,b,c\n")
@@ -247,10 +247,10 @@ def test_what_goes_wrong_is_said(table, tmp_path):
 def test_a_checkpoint_of_another_fit_is_left_alone(table, tmp_path):
     first = TableFit(table, "kind", tmp_path / "m", ("id",))
     fit_table(first, stop=lambda: True)
-    with pytest.raises(UsageError, match=r"m\.unfinished: what is kept there is of another fit"):
+    with pytest.raises(UsageError, match=r"m\.unfinished: this checkpoint belongs to another fit"):
         fit_table(TableFit(table, "kind", tmp_path / "m", ("id",), seed=1))
     write_rows(table, seed=5)
-    with pytest.raises(UsageError, match="of another fit"):
+    with pytest.raises(UsageError, match="belongs to another fit"):
         fit_table(first)
     first.checkpoint.unlink()
     assert fit_table(first).finished
@@ -347,7 +347,7 @@ def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
     place = text.index(b",", len(text) // 2) - 1
     text[place] = ord("1") if text[place] != ord("1") else ord("2")
     table.write_bytes(text)
-    with pytest.raises(UsageError, match="of another fit"):
+    with pytest.raises(UsageError, match="belongs to another fit"):
         fit_table(fit)
 
 
@@ -361,7 +361,7 @@ def test_a_table_that_changes_while_it_is_learned_from_is_noticed(table, tmp_pat
                 file.write("r,1,2,3,oak\n")
         return False
 
-    with pytest.raises(DataError, match="changed while it was learned from"):
+    with pytest.raises(DataError, match="the file changed while it was being read"):
         fit_table(fit, stop=append)
     assert not fit.model.exists()
 

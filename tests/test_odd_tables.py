@@ -134,7 +134,7 @@ def test_one_bad_label_costs_no_good_example():
             model.learn_one({"a": 9.0}, wrong)
     model.learn_one({"a": 9.0}, "high")
     assert model._classifier.rows == 10
-    with pytest.raises(InputError, match="labels so far are words"):
+    with pytest.raises(InputError, match="labels so far are strings"):
         model.learn_one({"a": 9.0}, 3)
     model.learn_one({"a": 9.0}, "low")
     model.flush()

@@ -71,7 +71,7 @@ def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
     known, renewed = RunningScaler.of(x[:100]), []
     for start in range(100, 1000, 10):
         later = known.update(x[start : start + 10])
-        renewed += [start + 10] * (not later.same_as(known))
+        renewed += [start + 10] * (not later.same_scale(known))
         known = later
     expected, since = [], 100
     for count in range(110, 1001, 10):
@@ -84,7 +84,7 @@ def test_a_value_out_of_reach_renews_units_and_is_cut_back():
     x = np.random.default_rng(0).normal(size=(1000, 2))
     known = RunningScaler.of(x)
     far = known.update(np.array([[1e6, 0.0]]))
-    assert not far.same_as(known) and known.update(x[:1]).same_as(known)
+    assert not far.same_scale(known) and known.update(x[:1]).same_scale(known)
     assert known.transform(np.array([[25.0, 0.0]]))[0, 0] == CLIP_STD
 
 
@@ -121,7 +121,7 @@ def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
     model.learn(x[10:20], y[10:20])
     learner = copy.deepcopy(model.learner)
     later = model.units.update(x[20:30])
-    assert not later.same_as(model.units)
+    assert not later.same_scale(model.units)
     model.units.rescale_to(learner.memory.x, to=later)
     drawn = gmed.retrieval.uniform(learner.memory.occupied(), 10, learner.random("replay"))
     new = torch.from_numpy(later.transform(x[20:30])), torch.from_numpy(y[20:30])
