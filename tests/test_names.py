@@ -110,7 +110,7 @@ def test_a_results_document_runs_nothing(here):
     assert merged.returncode == 0, merged.stderr
     made = in_a_process("report", "--gallery", "--store", "s.db")
     assert made.returncode == 0, made.stderr
-    assert made.stderr.count("not watched") == len(results.runs)
+    assert made.stderr.count("could not be rerun") == len(results.runs)
     assert not mark.exists()
     for words in (
         ("runs", "--store", "s.db"),
@@ -315,7 +315,7 @@ def test_the_gallery_makes_the_model_that_is_given_with_it(here):
     assert "if it is yours: --model net.py:small" in str(error)
     said = in_a_process("report", "--gallery", "--model", "net.py:small", "--device", "cpu", "--store", "s.db")
     assert said.returncode == 0, said.stderr
-    assert "not watched" not in said.stderr
+    assert "could not be rerun" not in said.stderr
     with Store("s.db") as store:
         assert store.keys("edits-1")
 
@@ -433,7 +433,7 @@ def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
         os.mkfifo("pipe.csv")
         waits = CustomDataRef.parse(own.name.replace("iris", "pipe"))
         assert waits.class_names(here) == ()
-        with pytest.raises(DataError, match="neither a file nor a folder"):
+        with pytest.raises(DataError, match="neither a regular file nor a folder"):
             waits.load(here)
 
 
