@@ -36,6 +36,6 @@ def permuted(data: Dataset, seed: int, *, tasks: int = 10, per_task: int = 1000)
     return Stream(torch.cat(x), torch.cat(y), tuple(tests), cumulative_lengths([per_task] * tasks), data.num_classes)
 
 
-def permute_pixels(images: Tensor, places: Tensor) -> Tensor:
-    """Return each image with its i-th pixel taken from pixel ``places[i]``."""
-    return images.flatten(1)[:, places].reshape(images.shape)
+def permute_pixels(images: Tensor, pixels: Tensor) -> Tensor:
+    """Return each image with its i-th pixel taken from pixel ``pixels[i]``."""
+    return images.flatten(1)[:, pixels].reshape(images.shape)
