@@ -113,7 +113,7 @@ def test_a_download_with_progress(server, path):
 
 def test_a_cut_download_goes_on_where_it_was(server, path):
     server.cut_after = 200_000
-    refused(server, path, "interrupted after 200,000 of 500,000 bytes", "The same command goes on")
+    refused(server, path, "interrupted after 200,000 of 500,000 bytes", "Run the same command again to resume")
     assert part(path).read_bytes() == CONTENT[:200_000]
     seen = []
     download(server.url, path, MD5, lambda done, total: seen.append((done, total)))
@@ -148,7 +148,7 @@ def test_a_complete_part_needs_no_more_bytes(server, path):
 
 def test_wrong_content_is_not_kept(server, path):
     server.content = b"<html>moved</html>"
-    refused(server, path, server.url, "not the published one", MD5, "Nothing was kept")
+    refused(server, path, server.url, "not the published one", MD5, "It was deleted")
     assert list(path.parent.iterdir()) == []
 
 
@@ -344,7 +344,7 @@ def test_a_folder_of_the_users_in_the_cache_is_neither_replaced_nor_removed(tiny
     own.rename(tmp_path / "mine")
     own.symlink_to(tmp_path / "mine")
     (tmp_path / "mine" / FETCHED_MARKER).write_text("")
-    with pytest.raises(DataError, match="stays"):
+    with pytest.raises(DataError, match="is not removed"):
         remove_fetched(tiny_cifar)
     assert (tmp_path / "mine" / "test_batch.bin").exists()
 

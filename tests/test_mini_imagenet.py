@@ -156,12 +156,12 @@ def test_a_broken_image(folder, content):
 def test_a_class_without_images_too_few_or_no_classes(folder):
     write(folder, CLASSES, 6)
     (folder / "n04").mkdir()
-    refused(folder, str(folder / "n04"), "has no images", "remove the folder")
+    refused(folder, str(folder / "n04"), "has no images", "or remove it")
     write(folder, ["n04"], 5)
     refused(folder, str(folder / "n04"), "5 images", "at least 6", classes=4)
     shutil.rmtree(folder)
     (folder / "train").mkdir(parents=True)
-    refused(folder, str(folder / "train"), "no folders of images")
+    refused(folder, str(folder / "train"), "no subfolders of images")
     (folder / "train").rmdir()
     refused(folder, "mini-imagenet is not in", str(folder), "<class>", "--data-dir")
 

@@ -217,7 +217,7 @@ def test_outputs_never_change_hands(batches):
         for name, output in zip(y.tolist(), labels.encode(y).tolist(), strict=True):
             assert given_out.setdefault(name, output) == output
         assert labels.classes.tolist() == sorted(given_out)
-    assert LabelEncoder.from_json(labels.to_json()).met.tolist() == labels.classes_by_output.tolist()
+    assert LabelEncoder.from_json(labels.to_json()).classes_by_output.tolist() == labels.classes_by_output.tolist()
 
 
 def test_every_kind_of_learner_can_grow():
@@ -255,11 +255,11 @@ def test_adam_keeps_its_moments_when_outputs_are_added():
     learner = gmed.learners.ERAdam(gmed.models.MLP(4, 6, 2), lr=0.1, adam_lr=0.01, memory=gmed.memory.Reservoir(20))
     x = torch.rand(4, 4)
     learner.observe(x, torch.tensor([0, 1, 0, 1]))
-    mean = learner.optimizer.mean[-1].clone()
+    mean = learner.adam.mean[-1].clone()
     learner.add_classes(3)
-    assert learner.optimizer.mean[-1].tolist() == [*mean.tolist(), 0.0]
+    assert learner.adam.mean[-1].tolist() == [*mean.tolist(), 0.0]
     learner.observe(x, torch.tensor([2, 1, 0, 2]))
-    assert learner.optimizer.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
+    assert learner.adam.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
 
 
 def test_the_residual_network_can_grow():
