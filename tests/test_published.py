@@ -148,7 +148,9 @@ def test_settings_are_the_published_ones():
     for name in ("alpha", "beta"):
         assert list(GRIDS["gmed"][name]) == [q.value for q in quantities() if q.quantity == f"{name} tried"]
     for target in TARGETS.values():
-        levels = [q.value for q in quantities() if (q.location, q.row, q.quantity) == (target.table, "marks", "p below")]
+        levels = [
+            q.value for q in quantities() if (q.location, q.row, q.quantity) == (target.table, "marks", "p below")
+        ]
         assert not levels or list(target.levels) == levels
 
 
