@@ -324,7 +324,7 @@ def test_examples_that_cannot_be_stored(plugin):
         train(naive(OwnForward(), plugin(Reservoir(30))), benchmark(torch.uint8).train_stream)
     memory = Reservoir(30)
     memory.allocate(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
-    with pytest.raises(InputError, match=r"shape \(1, 4, 4\), those stored \(3,\)"):
+    with pytest.raises(InputError, match=r"shape \(1, 4, 4\), stored ones \(3,\)"):
         train(naive(OwnForward(), plugin(memory)), benchmark().train_stream)
 
 

@@ -133,11 +133,11 @@ def test_a_label_out_of_range(tmp_path):
     rows = np.zeros((3, 3074), np.uint8)
     rows[2, :2] = 19, 100
     (tmp_path / "train.bin").write_bytes(rows.tobytes())
-    with pytest.raises(DataError, match=r"train\.bin: record 2 has label 100, labels end at 99"):
+    with pytest.raises(DataError, match=r"train\.bin: record 2 has label 100, the largest label is 99"):
         read_records(tmp_path, RecordFile("train.bin", 3), [20, 100])
     rows[2, :2] = 20, 99
     (tmp_path / "train.bin").write_bytes(rows.tobytes())
-    with pytest.raises(DataError, match="record 2 has label 20, labels end at 19"):
+    with pytest.raises(DataError, match="record 2 has label 20, the largest label is 19"):
         read_records(tmp_path, RecordFile("train.bin", 3), [20, 100])
 
 

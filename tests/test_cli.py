@@ -181,7 +181,7 @@ def test_ctrl_c_keeps_finished_runs(tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert b"Finished runs are kept in gmed.db" in said
+    assert b"Finished runs and checkpoints are stored in gmed.db" in said
     assert b"Traceback" not in said
     assert 2 <= finished(store) < 50
 

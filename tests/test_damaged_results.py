@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gmed.cli.app import main
-from gmed.cli.doctor import PROBLEM, SOUND, run_checks
+from gmed.cli.doctor import OK, PROBLEM, run_checks
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
 from gmed.experiment import stored_results
@@ -137,7 +137,7 @@ def test_a_damaged_run_is_named_and_left_out_and_all_others_are_shown(tmp_path, 
         _, complaint, code = gmed(*words)
         assert code == 0, (words, complaint)
         if not damage.startswith("seed"):  # it is no run of today's then, as any that others computed
-            assert complaint.count("damaged run") == 1 and "gmed.db: 1 damaged run is left out" in complaint
+            assert complaint.count("damaged run") == 1 and "gmed.db: 1 damaged run is skipped" in complaint
             assert "split-mnist er+gmed seed 3 (" in complaint and "gmed doctor --store gmed.db" in complaint
             assert why in complaint
     assert (
@@ -156,7 +156,7 @@ def test_a_damaged_run_is_computed_again_and_replaced(tmp_path):
         plain = replace(result(), passes=None, memory=None)
         store.add(SPEC, plain)
         assert store.find(SPEC) == plain  # nothing of the damaged row
-    assert of_store(tmp_path / "a.db")[0][0] == SOUND
+    assert of_store(tmp_path / "a.db")[0][0] == OK
 
 
 def test_a_failure_replaces_a_damaged_run_and_no_sound_one(tmp_path):
@@ -183,7 +183,7 @@ def test_what_is_filled_in_by_a_merge_is_no_damage(tmp_path):
         store.add(SPEC, replace(result(), passes=None))
         assert store.merge(other) == (1, 1, [], 0, [])
         assert store.find(SPEC) == result()
-    assert of_store(tmp_path / "a.db")[0][0] == SOUND
+    assert of_store(tmp_path / "a.db")[0][0] == OK
 
 
 def test_a_run_that_goes_by_the_key_of_another_is_not_taken_for_it(tmp_path):
@@ -199,11 +199,11 @@ def test_stores_of_older_schemas_are_sound(tmp_path, schema):
     path.write_bytes((FILES / f"store-schema-{schema}.db").read_bytes())
     before = path.read_bytes()
     state, text = of_store(path)[0]
-    assert state == SOUND and f"of schema {schema}" in text and path.read_bytes() == before
+    assert state == OK and f"; schema {schema}" in text and path.read_bytes() == before
     with Store(path) as store:
         runs = store.runs()
         assert len(runs) == 2 if schema > 1 else runs is not None
-    assert of_store(path)[0][0] == SOUND
+    assert of_store(path)[0][0] == OK
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")
@@ -219,9 +219,11 @@ def test_every_kept_result_is_sound():
 def test_merge_leaves_out_what_no_run_can_have_found(tmp_path, gmed, damage, why):
     change(fill("other.db"), damage)
     said, _, code = gmed("merge", "other.db")
-    assert code == 1 and said.startswith("1 added, 0 already here\n1 damaged, left out: split-mnist er+gmed seed ")
+    assert code == 1 and said.startswith(
+        "1 added, 0 already in the store\n1 damaged, skipped: split-mnist er+gmed seed "
+    )
     assert why in said
-    assert of_store("gmed.db")[0][0] == SOUND
+    assert of_store("gmed.db")[0][0] == OK
 
 
 def test_merge_replaces_a_damaged_run_of_ones_own(tmp_path):
@@ -434,7 +436,7 @@ def test_whatever_is_in_a_row(tmp_path_factory, cells):
         merged = store.merge(other)
         assert merged.added + len(merged.damaged) == 2 and bool(merged.damaged) == (state == PROBLEM)
     check_that_it_can_be_read(folder / "a.db")
-    assert of_store(folder / "a.db")[0][0] == SOUND
+    assert of_store(folder / "a.db")[0][0] == OK
 
 
 # ---------------------------------------------------------------------- what was observed, in a report
@@ -460,7 +462,7 @@ def report_of(path, seen):
 
 def test_a_gallery_that_is_sound_is_shown(tmp_path):
     page = report_of(fill(tmp_path / "a.db"), SEEN)
-    assert "Edited examples over time" in page and "What edits do to losses" in page
+    assert "Edited examples over time" in page and "Effect of edits on losses" in page
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ def test_flipped_bit_and_other_files(folder):
     raw = bytearray((folder / LABELS).read_bytes())
     raw[2000] ^= 4
     (folder / LABELS).write_bytes(raw)
-    assert "not a sound gzip file" in refused(folder)
+    assert "not a valid gzip file" in refused(folder)
     (folder / LABELS).write_bytes(b"<html>404</html>")
-    assert "not a sound gzip file" in refused(folder)
+    assert "not a valid gzip file" in refused(folder)
     (folder / LABELS).write_bytes(b"")
     assert "wrong magic" in refused(folder)
 

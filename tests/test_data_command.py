@@ -67,24 +67,24 @@ def test_fetch_list_verify_remove(gmed, tmp_path, tiny_cifar):
     folder = tmp_path / "cache" / CIFAR10.folder
     assert gmed("data", "fetch", "cifar10") == (0, f"cifar10 is in {folder}\n", "")
     assert f"cifar10 is in {folder}\n" in gmed("data")[1]
-    sound = f"cifar10: sound, 10 + 2 images, 10 classes, in {folder}\n"
-    assert gmed("data", "verify", "cifar10") == (0, sound, "")
+    valid = f"cifar10: valid, 10 + 2 images, 10 classes, in {folder}\n"
+    assert gmed("data", "verify", "cifar10") == (0, valid, "")
     assert gmed("data", "remove", "cifar10") == (0, f"removed {folder}\n", "")
     assert not folder.exists()
-    assert gmed("data", "remove", "cifar10") == (0, "There is nothing of cifar10 in the cache to remove.\n", "")
+    assert gmed("data", "remove", "cifar10") == (0, "The cache has no files of cifar10.\n", "")
 
 
 def test_verify_checks_all_that_are_found(gmed, tmp_path, tiny_cifar):
     code, shown, said = gmed("data", "verify")
     assert code == 0 and said == ""
-    assert "mnist: sound, 60,000 + 10,000 images, 10 classes, in" in shown
-    assert "cifar10: not found, not checked" in shown
+    assert "mnist: valid, 60,000 + 10,000 images, 10 classes, in" in shown
+    assert "cifar10: not found, skipped" in shown
     gmed("data", "fetch", "cifar10")
     (tmp_path / "cache" / CIFAR10.folder / "data_batch_4.bin").write_bytes(b"")
     code, shown, said = gmed("data", "verify")
     assert code == 2
     assert said.startswith("gmed: ") and "data_batch_4.bin: truncated" in said
-    assert "mnist: sound" in shown and "mini-imagenet: not found" in shown
+    assert "mnist: valid" in shown and "mini-imagenet: not found" in shown
 
 
 def test_verify_a_folder_of_ones_own_and_never_remove_it(gmed, tmp_path, tiny_cifar):
@@ -113,7 +113,7 @@ def test_mini_imagenet(gmed, tmp_path, monkeypatch):
     for i in range(6):
         Image.new("RGB", (8, 8)).save(own / f"{i}.png")
     code, shown, _ = gmed("data", "verify", "mini-imagenet", "--data-dir", "own")
-    assert code == 0 and f"mini-imagenet: sound, 5 + 1 images, 1 classes, in {tmp_path / 'own'}" in shown
+    assert code == 0 and f"mini-imagenet: valid, 5 + 1 images, 1 classes, in {tmp_path / 'own'}" in shown
     assert gmed("data", "remove", "mini-imagenet") == (0, f"removed {decoded_dir()}\n", "")
     assert len(list(own.iterdir())) == 6
 
@@ -124,7 +124,7 @@ def _verify_small(directory, progress):
 
 def test_mnist_is_always_there(gmed):
     assert "mnist is in" in gmed("data", "fetch", "mnist")[1]
-    assert "There is nothing of mnist in the cache" in gmed("data", "remove", "mnist")[1]
+    assert "The cache has no files of mnist" in gmed("data", "remove", "mnist")[1]
 
 
 @pytest.mark.parametrize("word", ["fetch", "verify", "remove"])

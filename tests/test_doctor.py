@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import gmed.cli.doctor
 from gmed.cli.app import app
-from gmed.cli.doctor import NOTE, PROBLEM, SOUND, run_checks
+from gmed.cli.doctor import NOTE, OK, PROBLEM, run_checks
 from gmed.engine import RunSpec
 from gmed.results.store import SCHEMA_VERSION, Store
 
@@ -30,7 +30,7 @@ def test_a_sound_store_is_counted_and_not_touched(tmp_path):
         store.add(RunSpec.make("split-mnist", "er", 0), "it diverged")
     before = path.read_bytes()
     sign = of_store(path)
-    assert sign.state == SOUND and "1 failed runs, 0 unfinished" in sign.text
+    assert sign.state == OK and "1 failed runs, 0 unfinished" in sign.text
     assert path.read_bytes() == before
 
 
@@ -43,7 +43,7 @@ def test_stores_that_cannot_be_used(tmp_path):
     with sqlite3.connect(newer) as database:
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     assert of_store(nothing).state == NOTE and not nothing.exists()
-    for path, reason in ((text, "cannot be read"), (other, "of something else"), (newer, "a newer gmed")):
+    for path, reason in ((text, "cannot be read"), (other, "of another program"), (newer, "a newer gmed")):
         sign = of_store(path)
         assert sign.state == PROBLEM and reason in sign.text and "another --store" in sign.text
 
@@ -53,11 +53,11 @@ def test_a_store_of_an_older_version_stays_as_it_is(tmp_path):
     path.write_bytes((Path(__file__).parent / "files" / "store-schema-2.db").read_bytes())
     before = path.read_bytes()
     sign = of_store(path)
-    assert sign.state == SOUND and f"brought to {SCHEMA_VERSION}" in sign.text and path.read_bytes() == before
+    assert sign.state == OK and f"upgraded to {SCHEMA_VERSION}" in sign.text and path.read_bytes() == before
 
 
 def test_wrong_arithmetic_is_seen(monkeypatch):
-    assert states(run_checks("none.db"), "arithmetic") == [SOUND]
+    assert states(run_checks("none.db"), "arithmetic") == [OK]
     monkeypatch.setattr(gmed.cli.doctor, "edit_examples", lambda model, x, *others, **settings: x + 1e-6)
     assert states(run_checks("none.db"), "arithmetic") == [PROBLEM]
 

@@ -113,7 +113,7 @@ def test_a_download_with_progress(server, path):
 
 def test_a_cut_download_goes_on_where_it_was(server, path):
     server.cut_after = 200_000
-    refused(server, path, "broke off after 200,000 of 500,000 bytes", "The same command goes on")
+    refused(server, path, "interrupted after 200,000 of 500,000 bytes", "Run the same command again to resume")
     assert part(path).read_bytes() == CONTENT[:200_000]
     seen = []
     download(server.url, path, MD5, lambda done, total: seen.append((done, total)))
@@ -124,7 +124,7 @@ def test_a_cut_download_goes_on_where_it_was(server, path):
 
 def test_a_server_without_ranges_starts_again(server, path):
     server.cut_after, server.ranges = 200_000, False
-    refused(server, path, "broke off")
+    refused(server, path, "the download was interrupted")
     download(server.url, path, MD5)
     assert path.read_bytes() == CONTENT
 
@@ -148,7 +148,7 @@ def test_a_complete_part_needs_no_more_bytes(server, path):
 
 def test_wrong_content_is_not_kept(server, path):
     server.content = b"<html>moved</html>"
-    refused(server, path, server.url, "not the published file", MD5, "Nothing was kept")
+    refused(server, path, server.url, "not the published one", MD5, "It was deleted")
     assert list(path.parent.iterdir()) == []
 
 
@@ -176,7 +176,7 @@ def test_a_full_disk(server, path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    refused(server, path, str(path), "No space left on device", "Make room", "GMED_CACHE")
+    refused(server, path, str(path), "No space left on device", "Free disk space", "GMED_CACHE")
 
 
 def test_a_folder_that_cannot_be_written(server, tmp_path):
@@ -235,14 +235,14 @@ def test_unpacking_takes_the_named_files_alone(unpacked):
 @pytest.mark.parametrize(
     ("members", "what"),
     [
-        ([("set/a.bin", b"abc")], "holds no set/b.bin"),
-        ([("set/a.bin", tarfile.SYMTYPE, "/etc/passwd"), SOUND[1]], "set/a.bin in it is not a plain file"),
-        ([SOUND[1], ("set/a.bin", tarfile.LNKTYPE, "set/b.bin")], "set/a.bin in it is not a plain file"),
-        ([("set/a.bin", tarfile.DIRTYPE, ""), SOUND[1]], "set/a.bin in it is not a plain file"),
-        ([("set/a.bin", tarfile.FIFOTYPE, ""), SOUND[1]], "set/a.bin in it is not a plain file"),
-        ([("set/a.bin", b"abcd"), SOUND[1]], "set/a.bin in it has 4 bytes, not 3"),
-        ([*SOUND, ("set/a.bin", b"xyz")], "holds set/a.bin twice"),
-        ([("../set/a.bin", b"abc"), SOUND[1]], "holds no set/a.bin"),
+        ([("set/a.bin", b"abc")], "does not contain set/b.bin"),
+        ([("set/a.bin", tarfile.SYMTYPE, "/etc/passwd"), SOUND[1]], "set/a.bin is not a regular file"),
+        ([SOUND[1], ("set/a.bin", tarfile.LNKTYPE, "set/b.bin")], "set/a.bin is not a regular file"),
+        ([("set/a.bin", tarfile.DIRTYPE, ""), SOUND[1]], "set/a.bin is not a regular file"),
+        ([("set/a.bin", tarfile.FIFOTYPE, ""), SOUND[1]], "set/a.bin is not a regular file"),
+        ([("set/a.bin", b"abcd"), SOUND[1]], "set/a.bin has 4 bytes, not 3"),
+        ([*SOUND, ("set/a.bin", b"xyz")], "contains set/a.bin twice"),
+        ([("../set/a.bin", b"abc"), SOUND[1]], "does not contain set/a.bin"),
     ],
 )
 def test_archives_that_are_refused(unpacked, members, what):
@@ -250,9 +250,9 @@ def test_archives_that_are_refused(unpacked, members, what):
 
 
 def test_a_damaged_archive(unpacked):
-    assert "not a sound archive" in unpacked(tar_gz(*SOUND)[:60])[0]
-    assert "not a sound archive" in unpacked(b"<html>")[0]
-    assert "not a sound archive" in unpacked(b"")[0]
+    assert "not a valid archive" in unpacked(tar_gz(*SOUND)[:60])[0]
+    assert "not a valid archive" in unpacked(b"<html>")[0]
+    assert "not a valid archive" in unpacked(b"")[0]
 
 
 @given(st.binary(max_size=64), st.integers(0, 3000), st.booleans())
@@ -327,7 +327,7 @@ def test_a_failed_fetch_shows_nothing(tiny_cifar, tmp_path, server):
     assert cached(tmp_path) == ["downloads/data.tar.gz"]
     archive_of(wrong).unlink()
     server.cut_after = 100
-    with pytest.raises(DataError, match="broke off"):
+    with pytest.raises(DataError, match="the download was interrupted"):
         fetch(tiny_cifar)
     assert cached(tmp_path) == ["downloads/data.tar.gz.part"]
     assert remove_fetched(tiny_cifar) == [tmp_path / "cache" / "downloads" / "data.tar.gz.part"]
@@ -338,13 +338,13 @@ def test_a_folder_of_the_users_in_the_cache_is_neither_replaced_nor_removed(tiny
     own.mkdir(parents=True)
     (own / "test_batch.bin").write_bytes(b"mine")
     for act in (fetch, remove_fetched):
-        with pytest.raises(DataError, match="not from `gmed data fetch`"):
+        with pytest.raises(DataError, match="not created by `gmed data fetch`"):
             act(tiny_cifar)
     assert (own / "test_batch.bin").read_bytes() == b"mine"
     own.rename(tmp_path / "mine")
     own.symlink_to(tmp_path / "mine")
     (tmp_path / "mine" / FETCHED_MARKER).write_text("")
-    with pytest.raises(DataError, match="stays"):
+    with pytest.raises(DataError, match="is not removed"):
         remove_fetched(tiny_cifar)
     assert (tmp_path / "mine" / "test_batch.bin").exists()
 

@@ -102,7 +102,7 @@ def test_what_goes_wrong_is_said():
         prequential(object(), (X, Y))
     with pytest.raises(UsageError, match="empty"):
         prequential(Parrot(), [])
-    with pytest.raises(UsageError, match="7 rows and 6 labels"):
+    with pytest.raises(UsageError, match="7 rows but 6 labels"):
         prequential(Parrot(), (X, Y[:6]))
 
 

@@ -330,8 +330,8 @@ def test_an_error_in_a_part_fails_its_run_alone(tmp_path):
 
 def test_promises_that_are_not_kept_are_said(tmp_path):
     broken = {
-        "forgetful": ("x_m * (1 - self.share)", "x_m + 0.01 * torch.rand_like(x_m)", "two learners with one seed"),
-        "idle": ("x_m * (1 - self.share)", "x_m", "no stored example has been edited"),
+        "forgetful": ("x_m * (1 - self.share)", "x_m + 0.01 * torch.rand_like(x_m)", "two learners with the same seed"),
+        "idle": ("x_m * (1 - self.share)", "x_m", "no stored example was edited"),
     }
     for name, (old, new, message) in broken.items():
         path = tmp_path / f"{name}.py"

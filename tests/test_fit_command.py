@@ -68,7 +68,7 @@ def test_fit_then_predict(table, tmp_path):
     found = call("fit", table, "--label", "kind", "--drop", "id", "-o", model)
     assert found.exit_code == 0 and "237 rows, 3 classes" in found.stderr
     found = call("predict", model, table, "--out", tmp_path / "found.csv", "--proba")
-    assert found.exit_code == 0 and "rows are as the table says" in found.stderr
+    assert found.exit_code == 0 and "accuracy on the 237 labeled rows" in found.stderr
     with (tmp_path / "found.csv").open() as file:
         rows = list(csv.DictReader(file))
     with table.open() as file:
@@ -148,7 +148,7 @@ def test_a_fit_that_is_killed_goes_on_from_its_checkpoint(tmp_path):
         assert checkpoint.exists() and not model.exists()
     assert "Stopped after row" in said
     finished = subprocess.run([*command, model, *settings], capture_output=True, text=True)
-    assert finished.returncode == 0 and "went on after row" in finished.stderr
+    assert finished.returncode == 0 and "resumed after row" in finished.stderr
     subprocess.run([*command, tmp_path / "whole", *settings], check=True, capture_output=True)
     assert state(model) == state(tmp_path / "whole")
 
@@ -220,7 +220,7 @@ def test_what_goes_wrong_is_said(table, tmp_path):
         ],
         r"line 2, column 'id': 'r0' is not a finite number": ["fit", table, "--label", "kind", "-o", model],
         r"no such file": ["fit", tmp_path / "none.csv", "--label", "kind", "-o", model],
-        r"a table is a .csv or a .parquet file": ["fit", tmp_path / "x.txt", "--label", "kind", "-o", model],
+        r"a table must be a .csv or .parquet file": ["fit", tmp_path / "x.txt", "--label", "kind", "-o", model],
         r"memory must be": ["fit", table, "--label", "kind", "--drop", "id", "-o", model, "--memory", -3],
         r"cannot be written": ["fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "no" / "m"],
         r"none: no such file": ["predict", tmp_path / "none", table],
@@ -232,7 +232,7 @@ def test_what_goes_wrong_is_said(table, tmp_path):
     call("fit", table, "--label", "kind", "--drop", "id", "-o", model)
     fewer = tmp_path / "fewer.csv"
     fewer.write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match=r"fewer\.csv has no column 'c', which .* learned from"):
+    with pytest.raises(DataError, match=r"fewer\.csv has no column 'c', which .* was trained on"):
         call("predict", model, fewer)
     empty = tmp_path / "empty.csv"
     empty.write_text("a,b,c\n")
@@ -247,10 +247,10 @@ def test_what_goes_wrong_is_said(table, tmp_path):
 def test_a_checkpoint_of_another_fit_is_left_alone(table, tmp_path):
     first = TableFit(table, "kind", tmp_path / "m", ("id",))
     fit_table(first, stop=lambda: True)
-    with pytest.raises(UsageError, match=r"m\.unfinished: what is kept there is of another fit"):
+    with pytest.raises(UsageError, match=r"m\.unfinished: this checkpoint belongs to another fit"):
         fit_table(TableFit(table, "kind", tmp_path / "m", ("id",), seed=1))
     write_rows(table, seed=5)
-    with pytest.raises(UsageError, match="of another fit"):
+    with pytest.raises(UsageError, match="belongs to another fit"):
         fit_table(first)
     first.checkpoint.unlink()
     assert fit_table(first).finished
@@ -329,11 +329,11 @@ def test_the_same_fit_once_more_says_that_nothing_is_left_to_do(table, tmp_path)
     first = call(*words)
     before = model.read_bytes()
     found = call(*words)
-    assert "was made by this very fit" in found.stderr and first.stderr.strip() in found.stderr
+    assert "is already the result of this fit" in found.stderr and first.stderr.strip() in found.stderr
     assert model.read_bytes() == before
-    assert "this very fit" not in call(*words, "--memory", 50).stderr
+    assert "the result of this fit" not in call(*words, "--memory", 50).stderr
     write_rows(table, seed=9)
-    assert "this very fit" not in call(*words).stderr
+    assert "the result of this fit" not in call(*words).stderr
 
 
 def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
@@ -347,7 +347,7 @@ def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
     place = text.index(b",", len(text) // 2) - 1
     text[place] = ord("1") if text[place] != ord("1") else ord("2")
     table.write_bytes(text)
-    with pytest.raises(UsageError, match="of another fit"):
+    with pytest.raises(UsageError, match="belongs to another fit"):
         fit_table(fit)
 
 
@@ -361,7 +361,7 @@ def test_a_table_that_changes_while_it_is_learned_from_is_noticed(table, tmp_pat
                 file.write("r,1,2,3,oak\n")
         return False
 
-    with pytest.raises(DataError, match="changed while it was learned from"):
+    with pytest.raises(DataError, match="the file changed while it was being read"):
         fit_table(fit, stop=append)
     assert not fit.model.exists()
 

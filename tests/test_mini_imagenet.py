@@ -150,18 +150,18 @@ def test_a_broken_image(folder, content):
         Image.new("RGB", (SIZE, SIZE)).save(broken, format="GIF")
         content = broken.read_bytes()
     broken.write_bytes(content)
-    refused(folder, str(broken), "not a sound image", "Replace it")
+    refused(folder, str(broken), "not a valid image", "Replace it")
 
 
 def test_a_class_without_images_too_few_or_no_classes(folder):
     write(folder, CLASSES, 6)
     (folder / "n04").mkdir()
-    refused(folder, str(folder / "n04"), "no images in it", "remove the folder")
+    refused(folder, str(folder / "n04"), "has no images", "or remove it")
     write(folder, ["n04"], 5)
     refused(folder, str(folder / "n04"), "5 images", "at least 6", classes=4)
     shutil.rmtree(folder)
     (folder / "train").mkdir(parents=True)
-    refused(folder, str(folder / "train"), "no folders of images")
+    refused(folder, str(folder / "train"), "no subfolders of images")
     (folder / "train").rmdir()
     refused(folder, "mini-imagenet is not in", str(folder), "<class>", "--data-dir")
 
@@ -358,8 +358,14 @@ def test_labels_in_place_of_lists_of_images(folder):
         ({"image_data": np.zeros((2, 8, 8, 3), np.uint8), "class_dict": {"n01": [1 << 70]}}, "not a dictionary"),
         ({"image_data": np.zeros((2, 8, 8, 3), np.int32), "class_dict": {"n01": [0]}}, "int32"),
         ({"image_data": np.zeros((2, 8, 8), np.uint8), "class_dict": {"n01": [0]}}, "(2, 8, 8)"),
-        ({"image_data": np.zeros((9, 8, 8, 3), np.uint8), "class_dict": {"n01": [0, 9]}}, "class n01 lists images"),
-        ({"image_data": np.zeros((9, 8, 8, 3), np.uint8), "class_dict": {"n01": [-1, 0]}}, "class n01 lists images"),
+        (
+            {"image_data": np.zeros((9, 8, 8, 3), np.uint8), "class_dict": {"n01": [0, 9]}},
+            "class n01 has image indices",
+        ),
+        (
+            {"image_data": np.zeros((9, 8, 8, 3), np.uint8), "class_dict": {"n01": [-1, 0]}},
+            "class n01 has image indices",
+        ),
         ({"image_data": np.zeros((9, 8, 8, 3), np.uint8), "class_dict": {"n01": [0, 1]}}, "at least 6"),
     ],
 )
@@ -375,9 +381,9 @@ def test_pickles_of_another_size_or_that_share_a_class(folder):
     ):
         load_images(folder, 9, 3)
     dump(folder, "test", cache_of(["n03"]))
-    refused(folder, "mini-imagenet-cache-test.pkl", "class n03 is in another")
+    refused(folder, "mini-imagenet-cache-test.pkl", "class n03 is also in another")
     path.write_bytes(path.read_bytes()[:-40])
-    refused(folder, str(path), "not a sound pickle", "Replace the file")
+    refused(folder, str(path), "not a valid pickle", "Replace the file")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +393,7 @@ def test_a_damaged_pickle_takes_no_memory(folder, raw):
     """Byte arrays of a terabyte, two billion memories, frames without end."""
     path = dump(folder, "train", None)
     path.write_bytes(raw)
-    refused(folder, str(path), "not a sound pickle")
+    refused(folder, str(path), "not a valid pickle")
 
 
 class Call:
@@ -465,7 +471,7 @@ def test_nothing_in_a_pickle_is_run(folder, tmp_path):
 def test_arrays_of_other_things_are_refused(folder, array, protocol):
     path = dump(folder, "train", {"image_data": array, "class_dict": {}}, protocol)
     said = refused(folder, str(path))
-    assert "where only whole numbers belong" in said or "which no pickle of arrays needs" in said
+    assert "where only integers are allowed" in said or "which no pickle of arrays needs" in said
 
 
 SOUND = [pickle.dumps(cache_of(["n01"]), protocol) for protocol in range(6)]

@@ -93,7 +93,7 @@ def as_written_before(path, model):
 
 def test_models_of_earlier_versions_go_on(tmp_path):
     model = classifier()
-    model._now = model._now.__class__(model.labels, model.units.without_extremes(), model.learner, model.rows)
+    model._snapshot = model._snapshot.__class__(model.labels, model.units.without_extremes(), model.learner, model.rows)
     as_written_before(tmp_path / "old", model)
     again, _ = OnlineClassifier.load(tmp_path / "old")
     x, y = np.random.default_rng(1).normal(size=(20, 3)), np.arange(20) % 3

@@ -111,7 +111,7 @@ def test_a_results_document_runs_nothing(here):
     assert merged.returncode == 0, merged.stderr
     made = in_a_process("report", "--gallery", "--store", "s.db")
     assert made.returncode == 0, made.stderr
-    assert made.stderr.count("not watched") == len(results.runs)
+    assert made.stderr.count("could not be rerun") == len(results.runs)
     assert not mark.exists()
     for words in (
         ("runs", "--store", "s.db"),
@@ -324,10 +324,10 @@ def test_the_gallery_makes_the_model_that_is_given_with_it(here):
         store.add(RunSpec.make(name, "er+gmed", 0), run)
     results, _ = stored_results("s.db")
     (error,) = watch_edits(results, "s.db").values()
-    assert "if it is yours: --model net.py:small" in str(error)
+    assert "if you trust it: --model net.py:small" in str(error)
     said = in_a_process("report", "--gallery", "--model", "net.py:small", "--device", "cpu", "--store", "s.db")
     assert said.returncode == 0, said.stderr
-    assert "not watched" not in said.stderr
+    assert "could not be rerun" not in said.stderr
     with Store("s.db") as store:
         assert store.keys("edits-1")
 
@@ -412,13 +412,13 @@ def test_text_in_a_stored_name_is_not_handed_to_an_extension(here, extended):
     with Store("s.db") as store:
         store.add(spec, run)
     (error,) = watch_edits(stored_results("s.db")[0], "s.db").values()
-    assert "text is handed to a method of your own only by gmed run" in str(error)
+    assert "text parameters of a custom method are only passed by gmed run" in str(error)
     assert not Path("mark").exists()
 
 
 def test_a_memory_that_no_stream_can_fill_is_not_watched():
     spec = RunSpec.parse("split-mnist", "er(memory=99999999)+gmed", 0)
-    with pytest.raises(UsageError, match="only memories that the 5000 examples of the stream can fill"):
+    with pytest.raises(UsageError, match="must not be larger than the stream, which has 5000 examples"):
         edit_history(spec)
 
 
@@ -447,7 +447,7 @@ def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
         os.mkfifo("pipe.csv")
         waits = CustomDataRef.parse(own.name.replace("iris", "pipe"))
         assert waits.class_names(here) == ()
-        with pytest.raises(DataError, match="neither a file nor a folder"):
+        with pytest.raises(DataError, match="neither a regular file nor a folder"):
             waits.load(here)
 
 
@@ -462,7 +462,7 @@ def test_a_name_that_says_another_size_of_the_data_is_refused_before_a_model_is_
     for said in ("999999999->3", "2->999999999"):
         lies = own.name.replace("2->3", said)
         assert lies != own.name
-        with pytest.raises(DataError, match="another size of the data"):
+        with pytest.raises(DataError, match="are not those of the data"):
             edit_history(RunSpec.parse(lies, "er+gmed", 0), data_dir=here)
 
 

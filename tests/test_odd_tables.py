@@ -79,7 +79,7 @@ def test_whatever_table_is_legal_is_read_as_others_read_it(tmp_path_factory, dra
     path.write_bytes(text.encode())
     names = [name.strip() for name in header]
     if len(set(names)) < len(names):
-        with pytest.raises(DataError, match="each differently"):
+        with pytest.raises(DataError, match="every column a different name"):
             read_table(path, "kind")
         return
     table = read_table(path, "kind")
@@ -122,8 +122,8 @@ def test_columns_of_lists_are_no_features(tmp_path, kind, beside):
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        ([["a"], ["b"]], "is neither a word nor a number"),
-        ([{"a": 1}, {"a": 2}], "is neither a word nor a number"),
+        ([["a"], ["b"]], "is not text or a number"),
+        ([{"a": 1}, {"a": 2}], "is not text or a number"),
         ([1.0, float("nan")], "row 2, column 'kind': a value is missing"),
     ],
 )
@@ -148,7 +148,7 @@ def test_one_bad_label_costs_no_good_example():
             model.learn_one({"a": 9.0}, wrong)
     model.learn_one({"a": 9.0}, "high")
     assert model._classifier.rows == 10
-    with pytest.raises(InputError, match="labels so far are words"):
+    with pytest.raises(InputError, match="labels so far are strings"):
         model.learn_one({"a": 9.0}, 3)
     model.learn_one({"a": 9.0}, "low")
     model.flush()

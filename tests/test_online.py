@@ -71,7 +71,7 @@ def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
     known, renewed = RunningScaler.of(x[:100]), []
     for start in range(100, 1000, 10):
         later = known.update(x[start : start + 10])
-        renewed += [start + 10] * (not later.same_as(known))
+        renewed += [start + 10] * (not later.same_scale(known))
         known = later
     expected, since = [], 100
     for count in range(110, 1001, 10):
@@ -84,7 +84,7 @@ def test_a_value_out_of_reach_renews_units_and_is_cut_back():
     x = np.random.default_rng(0).normal(size=(1000, 2))
     known = RunningScaler.of(x)
     far = known.update(np.array([[1e6, 0.0]]))
-    assert not far.same_as(known) and known.update(x[:1]).same_as(known)
+    assert not far.same_scale(known) and known.update(x[:1]).same_scale(known)
     assert known.transform(np.array([[25.0, 0.0]]))[0, 0] == CLIP_STD
 
 
@@ -121,7 +121,7 @@ def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
     model.learn(x[10:20], y[10:20])
     learner = copy.deepcopy(model.learner)
     later = model.units.update(x[20:30])
-    assert not later.same_as(model.units)
+    assert not later.same_scale(model.units)
     model.units.rescale_to(learner.memory.x, to=later)
     drawn = gmed.retrieval.uniform(learner.memory.occupied(), 10, learner.random("replay"))
     new = torch.from_numpy(later.transform(x[20:30])), torch.from_numpy(y[20:30])
@@ -217,7 +217,7 @@ def test_outputs_never_change_hands(batches):
         for name, output in zip(y.tolist(), labels.encode(y).tolist(), strict=True):
             assert given_out.setdefault(name, output) == output
         assert labels.classes.tolist() == sorted(given_out)
-    assert LabelEncoder.from_json(labels.to_json()).met.tolist() == labels.classes_by_output.tolist()
+    assert LabelEncoder.from_json(labels.to_json()).classes_by_output.tolist() == labels.classes_by_output.tolist()
 
 
 def test_every_kind_of_learner_can_grow():
@@ -255,11 +255,11 @@ def test_adam_keeps_its_moments_when_outputs_are_added():
     learner = gmed.learners.ERAdam(gmed.models.MLP(4, 6, 2), lr=0.1, adam_lr=0.01, memory=gmed.memory.Reservoir(20))
     x = torch.rand(4, 4)
     learner.observe(x, torch.tensor([0, 1, 0, 1]))
-    mean = learner.optimizer.mean[-1].clone()
+    mean = learner.adam.mean[-1].clone()
     learner.add_classes(3)
-    assert learner.optimizer.mean[-1].tolist() == [*mean.tolist(), 0.0]
+    assert learner.adam.mean[-1].tolist() == [*mean.tolist(), 0.0]
     learner.observe(x, torch.tensor([2, 1, 0, 2]))
-    assert learner.optimizer.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
+    assert learner.adam.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
 
 
 def test_the_residual_network_can_grow():

@@ -182,7 +182,7 @@ def test_runs_are_kept_by_what_the_data_are(table, tmp_path):
     write_csv(moved, rows(84))
     changed = gmed.run(str(moved), ["er"], store=store, **how)
     assert changed.runs[0].benchmark != name
-    with pytest.raises(DataError, match="it has changed since"):
+    with pytest.raises(DataError, match="the data have changed"):
         get_benchmark(name).make_stream(moved.parent, 0)
     moved.unlink()
     assert len(gmed.experiment.stored_results(store)[0].runs) == 6  # results outlive their data
@@ -201,7 +201,7 @@ def test_results_are_found_by_the_name_of_the_file(table, tmp_path, monkeypatch,
     monkeypatch.setattr("sys.argv", ["gmed", "rm", "trees.csv", "--store", str(store)])
     with pytest.raises(SystemExit):
         main()
-    assert "which of these?" in capsys.readouterr().err
+    assert "several benchmarks match" in capsys.readouterr().err
     assert len(gmed.experiment.stored_results(store)[0].runs) == 3
 
 
@@ -304,14 +304,14 @@ def test_the_command_line(table, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "label", "split", "says"),
     [
-        ("", "k", "none", "must name every column"),
+        ("", "k", "none", "every column a different name"),
         ("a,k\n", "k", "none", "no rows"),
-        ("a,,k\n1,2,x\n", "k", "none", "must name every column"),
-        ("a,a,k\n1,2,x\n", "k", "none", "each differently"),
-        ("1,2\n3,4\n", "1", "none", "holds numbers"),
-        ("a,k\n1,x\n", None, "none", "which column is the label.*a, k"),
+        ("a,,k\n1,2,x\n", "k", "none", "every column a different name"),
+        ("a,a,k\n1,2,x\n", "k", "none", "every column a different name"),
+        ("1,2\n3,4\n", "1", "none", "it contains numbers"),
+        ("a,k\n1,x\n", None, "none", "a label column is required.*a, k"),
         ("a,k\n1,x\n", "kk", "none", "did you mean 'k'"),
-        ("k\nx\n", "k", "none", "no column of numbers"),
+        ("k\nx\n", "k", "none", "no feature columns besides"),
         ("a,k\n1,x\n,y\n", "k", "none", "line 3, column 'a': a value is missing"),
         ("a,k\n1,x\nNaN,y\n", "k", "none", "line 3, column 'a': a value is missing"),
         ("a,k\n1,x\ninf,y\n", "k", "none", "'inf' is not a finite number"),
@@ -324,10 +324,10 @@ def test_the_command_line(table, tmp_path, capsys, monkeypatch):
         ("a,k\n1,x\n2,y\n", "k", "by-colour", "split must be by-class"),
         ("a,k\n1,x\n2,y\n", "k", "by-column=b", "unknown column"),
         ("a,k\n1,x\n2,y\n", "k", "by-column=k", "both the label and"),
-        ("a,k\n1,x\n2,y\n", "k", "by-time=0", "whole number from 1 to 2"),
-        ("a,k\n1,x\n2,y\n", "k", "by-time=" + "9" * 30, "whole number from 1 to 2"),
-        ("a,k\n1,x\n2,y\n", "k", "by-class=two", "whole number from 1 to 2"),
-        ("a,k\n1,x\n2,y\n", "k", "by-class=", "nothing after ="),
+        ("a,k\n1,x\n2,y\n", "k", "by-time=0", "integer from 1 to 2"),
+        ("a,k\n1,x\n2,y\n", "k", "by-time=" + "9" * 30, "integer from 1 to 2"),
+        ("a,k\n1,x\n2,y\n", "k", "by-class=two", "integer from 1 to 2"),
+        ("a,k\n1,x\n2,y\n", "k", "by-class=", "a value is missing after ="),
     ],
 )
 def test_bad_tables(tmp_path, content, label, split, says):
@@ -343,7 +343,7 @@ def test_tables_that_are_no_text(tmp_path):
     with pytest.raises(DataError, match="UTF-8"):
         load_custom(file, "k")
     (tmp_path / "t.parquet").write_bytes(b"PAR1 not at all")
-    with pytest.raises(DataError, match="not a sound Parquet file"):
+    with pytest.raises(DataError, match="not a valid Parquet file"):
         load_custom(tmp_path / "t.parquet", "k")
     with pytest.raises(DataError, match="no such file"):
         load_custom(tmp_path / "none.csv", "k")
@@ -368,12 +368,12 @@ GOOD = {"x": np.zeros((4, 2)), "y": np.arange(4)}
         ({"x": np.zeros((4, 2)), "y": np.zeros(4)}, "y must hold"),
         ({"x": np.zeros(4), "y": np.zeros(4, int)}, "features .examples, features. or images"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "features .examples, features. or images"),
-        ({"x": np.full((4, 2), np.nan), "y": np.arange(4)}, r"x\[0\] holds NaN"),
+        ({"x": np.full((4, 2), np.nan), "y": np.arange(4)}, r"x\[0\] contains NaN"),
         ({"x": np.array([["a"]] * 4), "y": np.arange(4)}, "numbers are needed"),
-        (GOOD | {"x_test": np.zeros((1, 2))}, "only one"),
+        (GOOD | {"x_test": np.zeros((1, 2))}, "both x_test and y_test, or neither"),
         (GOOD | {"x_test": np.zeros((1, 3)), "y_test": np.zeros(1, int)}, "x_test holds"),
         (GOOD | {"x_test": np.zeros((1, 2)), "y_test": np.full(1, 9)}, "not in y"),
-        ({"x": np.array([{}] * 4), "y": np.arange(4)}, "plain arrays"),
+        ({"x": np.array([{}] * 4), "y": np.arange(4)}, "arrays of numbers or strings"),
     ],
 )
 def test_bad_arrays(tmp_path, arrays, says):
@@ -385,20 +385,20 @@ def test_bad_arrays(tmp_path, arrays, says):
 def test_an_archive_that_is_none(tmp_path):
     file = tmp_path / "a.npz"
     file.write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(DataError, match=r"not a sound \.npz"):
+    with pytest.raises(DataError, match=r"not a valid \.npz"):
         load_custom(file)
     with file.open("wb") as opened:
         np.save(opened, np.zeros(3))
-    with pytest.raises(DataError, match=r"not a sound \.npz"):
+    with pytest.raises(DataError, match=r"not a valid \.npz"):
         load_custom(file)
 
 
 def test_names_that_could_mean_something_else(tmp_path):
     file = write_csv(tmp_path / "t.csv", [[i, KINDS[i % 2]] for i in range(20)], header=("a", "x,by-column=y"))
-    with pytest.raises(DataError, match="cannot serve as a name"):
+    with pytest.raises(DataError, match="is not a valid name"):
         CustomDataRef.from_path(file, "x,by-column=y", "none")
     file = write_csv(tmp_path / "t.csv", [[i, KINDS[i % 2]] for i in range(20)], header=("a", "x\ny"))
-    with pytest.raises(DataError, match="cannot serve as a name"):
+    with pytest.raises(DataError, match="is not a valid name"):
         CustomDataRef.from_path(file, "x\ny", "none")
 
 
@@ -425,7 +425,7 @@ def test_options_that_do_not_belong_together(table, tmp_path):
     with pytest.raises(UsageError, match="says so itself"):
         gmed.run(str(table), "er", label="kind", data_dir=tmp_path, store=None)
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4))
-    with pytest.raises(UsageError, match="--label is for tables"):
+    with pytest.raises(UsageError, match="--label is only for tables"):
         gmed.run(str(tmp_path / "a.npz"), "er", label="kind", store=None)
 
 

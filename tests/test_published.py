@@ -128,7 +128,7 @@ def test_other_numbers():
 
 def test_settings_are_the_published_ones():
     """Memory by the text and Table 13, not by the caption of Table 1; candidates, rates and the rest as they are."""
-    said = {(q.where, q.row, q.benchmark, q.quantity): q.value for q in quantities()}
+    said = {(q.location, q.row, q.benchmark, q.quantity): q.value for q in quantities()}
     for benchmark in (b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning and b.name != "split-mnist-full"):
         made = {name: resolve(benchmark, name).base.parameters for name in ("er", "mir", "agem", "gem", "bgd", "hal")}
         name = benchmark.name
@@ -148,7 +148,9 @@ def test_settings_are_the_published_ones():
     for name in ("alpha", "beta"):
         assert list(GRIDS["gmed"][name]) == [q.value for q in quantities() if q.quantity == f"{name} tried"]
     for target in TARGETS.values():
-        levels = [q.value for q in quantities() if (q.where, q.row, q.quantity) == (target.table, "marks", "p below")]
+        levels = [
+            q.value for q in quantities() if (q.location, q.row, q.quantity) == (target.table, "marks", "p below")
+        ]
         assert not levels or list(target.levels) == levels
 
 

@@ -190,7 +190,9 @@ def test_results_that_cannot_be_reached_are_not_left_out_silently(shared):
     lock(path.parent)
     (path.parent / "gmed.db-wal").chmod(0o000)
     said = seeds(path)
-    assert said.startswith("StoreError: ") and "gmed.db-wal, beside it" in said and "Make both readable" in said
+    assert (
+        said.startswith("StoreError: ") and "the neighboring file gmed.db-wal" in said and "Make both readable" in said
+    )
     path.parent.chmod(0o755)
 
 
@@ -223,7 +225,7 @@ def test_a_sweep_that_begins_while_somebody_reads_is_noticed(shared):
         os._exit(0)
     said = as_reader(look)
     os.waitpid(writer, 0)
-    assert "was written to while it was being read. Try again." in said
+    assert "the file changed while it was being read. Try again." in said
     lock(shared)
     assert seeds(path) == [0, 1]
 
@@ -235,7 +237,7 @@ def test_doctor_looks_at_what_it_may_only_read(shared):
         lock(shared)
         found = as_reader(lambda: [[sign.state, sign.text] for sign in run_checks(path) if sign.about == "store"])
         shared.chmod(0o755)
-    assert "is sound: 1 finished" in found[0][1]
+    assert "is valid: 1 finished" in found[0][1]
     assert found[1][0] == PROBLEM and "cannot be written to" in found[1][1]
 
 
@@ -269,4 +271,4 @@ def test_a_pipe_in_place_of_a_store_is_refused_at_once(tmp_path, words):
         timeout=60,
     )
     assert done.returncode == 2
-    assert "not a file but a folder, a pipe or a device" in " ".join((done.stdout + done.stderr).split())
+    assert "a folder, pipe or device, not a file" in " ".join((done.stdout + done.stderr).split())

@@ -245,7 +245,7 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
 def test_a_model_handed_over_in_python_has_no_command(tmp_path):
     benchmark = ModelRef("Sequential", "0123456789ab").qualify("split-mnist")
     (line,) = run_commands([made_up(benchmark, "er", 0, 0.5)], "a.db")
-    assert line.startswith(f"# {benchmark}: its model was handed over in Python")
+    assert line.startswith(f"# {benchmark}: its model was passed in Python")
 
 
 def test_tuning_becomes_a_grid(tmp_path):
@@ -390,7 +390,7 @@ def test_it_is_opened_if_asked(store, tmp_path, monkeypatch):
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address))
     said = report("--store", store, "-o", tmp_path, "--format", "csv", "--open")
     assert opened == [(tmp_path / "report.csv").as_uri()]
-    assert "open the file by hand" in said  # nothing opened it
+    assert "open the file manually" in said  # nothing opened it
 
 
 def test_one_that_holds_nothing_is_refused(tmp_path):
@@ -441,7 +441,7 @@ def test_the_gallery_is_computed_once_and_kept(tmp_path, monkeypatch):
 def test_a_run_that_cannot_be_watched_is_said_and_the_report_is_made(tmp_path):
     path = fill(tmp_path / "a.db", OWN)  # whose data are nowhere
     said = report("--store", path, "-o", tmp_path, "--gallery")
-    assert "not watched:" in said
+    assert "could not be rerun:" in said
     assert "no such file" in said.replace("\n", " ")
     assert (tmp_path / "report.html").exists()
 

@@ -108,7 +108,7 @@ def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
     said, code = gmed("table", "--metrics")
     assert code == 0
     assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
-    assert "not known of the older ones (3 runs)" in said
+    assert "older runs do not record forward transfer and passes (3 runs)" in said
     assert "gmed run --prequential" in said
     measured = replace(
         result("er", 0, 0.8), untrained=[0.1] * 5, passes={"forward": 1.998, "backward": 1.5}, prequential=0.625
@@ -135,13 +135,13 @@ def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
     fill(tmp_path / "server.db", *runs)
     said, code = gmed("merge", "server.db")
     assert code == 1  # there is a conflict
-    assert "3 added, 1 already here" in said
-    assert "another result is here and was kept: split-mnist er seed 1" in said
+    assert "3 added, 1 already in the store" in said
+    assert "conflict, kept the local result: split-mnist er seed 1" in said
     with Store(tmp_path / "gmed.db") as store:
         found = {(r.method, r.seed): r.final_accuracy for r in store.runs()}
         assert found == {("er", 0): 0.8, ("er", 1): 0.7, ("er", 5): 0.4, ("er+gmed", 0): 0.9, ("er+gmed", 1): 0.9}
     said, code = gmed("merge", "server.db")
-    assert "0 added, 4 already here" in said
+    assert "0 added, 4 already in the store" in said
     said, code = gmed("merge", "nothing.db")
     assert code == 2
     assert "no such file" in said
@@ -157,7 +157,7 @@ def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
             made = replace(result(name, seed), benchmark="split-mnist-tuning")
             store.add(RunSpec.make("split-mnist-tuning", name, seed), made)
         store.add(RunSpec.make("split-mnist-tuning", "er+gmed(alpha=10.0,beta=0.1)", 0), "DivergedError: too large")
-    note = "runs of tuning are left out (3); to see them: gmed table split-mnist-tuning\n"
+    note = "tuning runs are not shown (3); to see them: gmed table split-mnist-tuning\n"
     for words in (["table"], ["table", "--metrics"]):
         said, code = gmed(*words)
         assert code == 0
@@ -179,14 +179,14 @@ def finished(path):
 
 def test_merge_takes_in_a_results_document(gmed, tmp_path):
     gmed("export", "results.json")
-    assert gmed("merge", "results.json", "--store", "new.db") == ("3 added, 0 already here\n", 0)
+    assert gmed("merge", "results.json", "--store", "new.db") == ("3 added, 0 already in the store\n", 0)
     assert finished("new.db") == finished("gmed.db")
     (tmp_path / "printed.json").write_text(gmed("table", "--json")[0])
-    assert gmed("merge", "printed.json", "--store", "new.db") == ("0 added, 3 already here\n", 0)
+    assert gmed("merge", "printed.json", "--store", "new.db") == ("0 added, 3 already in the store\n", 0)
     fill("other.db", ("er", 1, 0.6), ("er", 5, 0.4))
     said, code = gmed("merge", "results.json", "--store", "other.db")
     assert (said, code) == (
-        "2 added, 0 already here\nanother result is here and was kept: split-mnist er seed 1\n", 1
+        "2 added, 0 already in the store\nconflict, kept the local result: split-mnist er seed 1\n", 1
     )  # fmt: skip
     assert finished("other.db")["er", 1] == 0.6
 
@@ -199,7 +199,7 @@ def test_merge_leaves_out_what_today_would_compute_otherwise(gmed, tmp_path):
     (tmp_path / "results.json").write_text(json.dumps(document))
     said, code = gmed("merge", "results.json", "--store", "new.db")
     assert code == 0
-    assert "1 added, 0 already here\n2 left out: " in said
+    assert "1 added, 0 already in the store\n2 skipped: " in said
     assert all(len(line) <= 80 for line in said.splitlines())
     assert finished("new.db") == {("er+gmed", 0): 0.9}
 
@@ -221,7 +221,7 @@ def test_merge_loads_what_computed_the_runs(gmed, tmp_path):
         gmed("runs", "--extension", "shift.py")
         fill("own.db", ("er+shift", 0, 0.6))
         gmed("export", "own.json", "--store", "own.db")
-    assert "1 left out" in gmed("merge", "own.json", "--store", "new.db")[0]
+    assert "1 skipped" in gmed("merge", "own.json", "--store", "new.db")[0]
     with registered_only_here():
         assert gmed("merge", "own.json", "--extension", "shift.py", "--store", "new.db")[0].startswith("1 added")
 
@@ -235,34 +235,34 @@ def broken(document, change):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda d: json.dumps(d)[:-10], "not JSON"),
-        (lambda d: json.dumps(d).replace("0.8", "NaN"), "NaN is no number"),
-        (lambda d: "[" * 100_000, "not JSON"),
+        (lambda d: json.dumps(d)[:-10], "not valid JSON"),
+        (lambda d: json.dumps(d).replace("0.8", "NaN"), "NaN is not a valid number"),
+        (lambda d: "[" * 100_000, "not valid JSON"),
         (lambda d: json.dumps([]), "not a results document (gmed-results/1)"),
         (lambda d: json.dumps(d | {"schema": "gmed-reproduction/1"}), "not a results document (gmed-results/1)"),
         (lambda d: json.dumps(d | {"runs": {}}), "has no list 'runs'"),
-        (lambda d: json.dumps(d | {"runs": [1]}), "runs[0] is broken: it is 1, not an object"),
+        (lambda d: json.dumps(d | {"runs": [1]}), "runs[0] is invalid: it is 1, not an object"),
         (
             lambda d: json.dumps(broken(d, {"steps": "many"})),
-            "(split-mnist er seed 0) is broken: steps is 'many', not a whole number",
+            "(split-mnist er seed 0) is invalid: steps is 'many', not a whole number",
         ),
-        (lambda d: json.dumps(broken(d, {"steps": 10**30})), "is broken: steps is 1000"),
-        (lambda d: json.dumps(broken(d, {"seed": -1})), "is broken: seed is -1, not a whole number"),
+        (lambda d: json.dumps(broken(d, {"steps": 10**30})), "is invalid: steps is 1000"),
+        (lambda d: json.dumps(broken(d, {"seed": -1})), "is invalid: seed is -1, not a whole number"),
         (
             lambda d: json.dumps(broken(d, {"speed": 1})),
-            "is broken: it has 'speed', which is unknown; was it written by a newer gmed?",
+            "is invalid: it has 'speed', which is unknown; was it written by a newer gmed?",
         ),
         (
             lambda d: json.dumps(broken(d, {"final_accuracy": 80})),
-            "er seed 0) is broken: final_accuracy is 80, not a number in 0 .. 1",
+            "er seed 0) is invalid: final_accuracy is 80, not a number in 0 .. 1",
         ),
-        (lambda d: json.dumps(broken(d, {"accuracy": [0.5]})), "is broken: accuracy[0] is 0.5, not a list"),
+        (lambda d: json.dumps(broken(d, {"accuracy": [0.5]})), "is invalid: accuracy[0] is 0.5, not a list"),
         (lambda d: json.dumps(broken(d, {"accuracy": [[0.5], []]})), "another number of tasks"),
         (lambda d: json.dumps(broken(d, {"accuracy": []})), "another number of tasks"),
         (lambda d: json.dumps(broken(d, {"timings": {"train": "1"}})), "timings['train'] is '1', not a number"),
         (lambda d: json.dumps(broken(d, {"environment": {"torch": 2}})), "environment['torch'] is 2, not text"),
-        (lambda d: json.dumps(broken(d, {"passes": {"forward": 1}})), "is broken: passes has no 'backward'"),
-        (lambda d: json.dumps(d | {"runs": [{"seed": 0}, *d["runs"][1:]]}), "runs[0] is broken: it has no 'accuracy'"),
+        (lambda d: json.dumps(broken(d, {"passes": {"forward": 1}})), "is invalid: passes has no 'backward'"),
+        (lambda d: json.dumps(d | {"runs": [{"seed": 0}, *d["runs"][1:]]}), "runs[0] is invalid: it has no 'accuracy'"),
         (lambda d: json.dumps(d | {"keys": d["keys"][1:]}), "'keys' is not a list of 3 different keys"),
         (lambda d: json.dumps(d | {"keys": d["keys"][:1] * 3}), "'keys' is not a list of 3 different keys"),
         (lambda d: json.dumps(d | {"keys": None}), "has no list 'keys'"),
@@ -285,7 +285,7 @@ def test_a_document_that_cannot_be_read_is_named(gmed, tmp_path):
     assert (code, said.startswith("gmed: folder.json: cannot be read")) == (2, True)
     (tmp_path / "latin.json").write_bytes(b'{"schema": "\xe9"}')
     said, code = gmed("merge", "latin.json")
-    assert (code, said.startswith("gmed: latin.json: not JSON")) == (2, True)
+    assert (code, said.startswith("gmed: latin.json: not valid JSON")) == (2, True)
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")

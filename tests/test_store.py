@@ -159,7 +159,7 @@ def test_files_that_are_no_store_are_refused_and_left_alone(tmp_path):
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as db:
         db.execute("CREATE TABLE diary (day TEXT)")
-    with pytest.raises(StoreError, match="something else"):
+    with pytest.raises(StoreError, match="another program"):
         Store(other)
     with sqlite3.connect(other) as db:
         assert [r[0] for r in db.execute("SELECT name FROM sqlite_master")] == ["diary"]
@@ -175,7 +175,7 @@ def test_files_that_are_no_store_are_refused_and_left_alone(tmp_path):
     with sqlite3.connect(posing) as db:
         db.execute("CREATE TABLE diary (day TEXT)")
         db.execute("PRAGMA user_version = 1")
-    with pytest.raises(StoreError, match="something else"):
+    with pytest.raises(StoreError, match="another program"):
         Store(posing)
 
     with pytest.raises(StoreError, match="nowhere"):

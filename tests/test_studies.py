@@ -175,7 +175,7 @@ def test_the_cosine_figure(tmp_path, monkeypatch):
     words = ("cosine", "--quick", "--workers", 0, "--device", "cpu", "--out", tmp_path / "out", "--store", store)
     shown = reproduced(*words)
     check_files(tmp_path / "out", "cosine-quick")
-    assert "SMALL VERSION" in (tmp_path / "out" / "cosine-quick.svg").read_text() and "SMALL VERSION" in shown
+    assert "SMOKE TEST" in (tmp_path / "out" / "cosine-quick.svg").read_text() and "SMOKE TEST" in shown
     assert "0.523 ± 0.014" in shown
     (number,) = json.loads(reproduced(*words, "--json"))["numbers"]
     means = [np.mean(curve) for curve in curves.values()]
@@ -297,7 +297,7 @@ def test_of_data_that_are_not_here_what_is_stored_is_shown(tmp_path, monkeypatch
     ((outdated_note, why),) = found["missing"].items()
     assert outdated_note.startswith("split-cifar10 finetune, ") and "mir+gmed" in outdated_note and "cifar10" in why
     shown = reproduced(*words)
-    assert "left out: split-cifar10 finetune" in shown and max(map(len, shown.splitlines())) <= 80
+    assert "skipped: split-cifar10 finetune" in shown and max(map(len, shown.splitlines())) <= 80
 
 
 def test_of_a_grid_that_is_stored_in_part_nothing_is_shown_where_data_are_not_here(tmp_path, monkeypatch):
@@ -367,7 +367,7 @@ def test_prediction_change_in_percent_and_what_is_known_is_not_computed_again(tm
     monkeypatch.setattr("gmed.paper.artifacts.edit_measures.prediction_change", share)
     words = ("prediction-change", "--quick", "--workers", 0, "--store", tmp_path / "r.db")
     stopped = CliRunner().invoke(app, ["reproduce", *map(str, words)])
-    assert stopped.exit_code == 130 and "goes on from there" in stopped.output.replace("\n", " ")
+    assert stopped.exit_code == 130 and "run the same command again to resume" in stopped.output.replace("\n", " ")
     assert looked_at.pop() == 1  # which is kept, as is seed 0: one more look, and only one, is allowed
     (number,) = json.loads(reproduced(*words, "--json"))["numbers"]
     assert looked_at == [0, 2]
@@ -468,7 +468,7 @@ def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
     split, rotated = 500 * 0.01 + 6 * 10_000 * 1e-5, 2000 * 0.01 + 21 * 20_000 * 1e-5
     assert gss["seconds"] == pytest.approx(40 * (split + rotated) / 2)
     assert (gss["unknown"], gss["elsewhere"], gss["seeds"]) == (0, 0, [20, 20])
-    with pytest.raises(UsageError, match="go with --list"):
+    with pytest.raises(UsageError, match="require --list"):
         reproduced("gss", "--no-estimate")
 
 

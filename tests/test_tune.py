@@ -64,7 +64,7 @@ def test_mir_and_gem_share_what_was_chosen_for_er_unless_tuned_themselves(tiny_m
     path = tmp_path / "r.db"
     with (
         Store(path) as store,
-        pytest.raises(UsageError, match=r"takes what is chosen for er\+gmed; .*gmed tune"),
+        pytest.raises(UsageError, match=r"uses the choice for er\+gmed; .*gmed tune"),
     ):
         best_candidate(store, "split-mnist", "mir+gmed")
     found = tune("split-mnist", "er+gmed", seeds=1, store=path, device="cpu", workers=0)
@@ -103,7 +103,10 @@ def test_what_cannot_be_tuned_is_refused(tmp_path):
     for method in ("er", "er+gmed(alpha=1.0,beta=0.1)"):
         with pytest.raises(UsageError, match="tuned"):
             candidates("split-mnist", method)
-    with Store(tmp_path / "r.db") as store, pytest.raises(UsageError, match=r"^mir: methods with an edit can be tuned"):
+    with (
+        Store(tmp_path / "r.db") as store,
+        pytest.raises(UsageError, match=r"^mir: only methods with an edit can be tuned"),
+    ):
         best_candidate(store, "split-mnist", "mir")
     with pytest.raises(UsageError, match=r"gmed tune split-mnist er\+gmed$"):
         gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=tmp_path / "r.db")
@@ -138,7 +141,7 @@ def test_from_the_command_line(tiny_mnist, tmp_path):
     shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
     assert shown.exit_code == 0, shown.output
     assert "* best; the first of these 4 is chosen: alpha = 0, beta = 0." in shown.stdout
-    assert "All candidates score the same" in shown.stdout
+    assert "All candidates have the same score" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [(candidate["alpha"], candidate["beta"]) for candidate in document["tried"]] == [
@@ -163,5 +166,5 @@ def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):
 
 
 def test_with_a_model_of_ones_own_it_is_said_that_nothing_is_tuned():
-    with pytest.raises(UsageError, match="with a model of your own nothing is tuned"):
+    with pytest.raises(UsageError, match="tuning does not support custom models"):
         candidates("split-mnist[model=net.py:small,0123456789ab]", "er+gmed")

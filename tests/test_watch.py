@@ -50,7 +50,7 @@ def test_how_far_every_run_is(tmp_path):
         assert "25 %" in said
         assert "75.00" in said
         assert "failed: split-mnist finetune seed 0: DivergedError: it diverged" in said
-    assert "no sweep is computing" in watch("--once", "--store", path)
+    assert "no sweep is running" in watch("--once", "--store", path)
 
 
 def test_a_result_of_an_earlier_time_does_not_count_as_done(tmp_path):
@@ -90,7 +90,7 @@ def test_a_sweep_of_another_process(tmp_path):
 
 
 def test_there_must_be_a_store(tmp_path):
-    with pytest.raises(UsageError, match="no results there yet"):
+    with pytest.raises(UsageError, match="no results yet"):
         CliRunner().invoke(app, ["watch", "--store", str(tmp_path / "none.db")], catch_exceptions=False)
 
 

@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    """Run the command line. What can be answered without torch is, at once."""
+    """Run the command line; answer without importing torch where possible."""
     import sys
 
     from gmed.cli.exit import run_program

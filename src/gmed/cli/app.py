@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command-line program: the main commands, and the registration of the others."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ register_watch(app)
 register_fit(app)
 register_completion(app)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else")]
+Json = Annotated[bool, typer.Option("--json", help="Print only a JSON document to standard output")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"gmed {__version__}")
         raise typer.Exit
 
@@ -76,7 +76,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Online, task-free continual learning with an editable replay memory."""
@@ -88,18 +88,18 @@ def run(
     benchmark: Annotated[
         str,
         typer.Argument(
-            help="A benchmark; data of your own (.csv, .parquet, .npz, folder); an experiment (.toml, .yaml)"
+            help="A benchmark; your own data (.csv, .parquet, .npz, folder); or an experiment (.toml, .yaml)"
         ),
     ],
     methods: Annotated[list[str] | None, typer.Argument(help="Methods: er, er+gmed, 'er+gmed(alpha=1.0)'")] = None,
     *,
     options: dict[str, Any],
-    tensorboard: Annotated[str | None, typer.Option(help="Folder that curves are written into, live")] = None,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Compute anew what the store has")] = False,
+    tensorboard: Annotated[str | None, typer.Option(help="Folder for live learning curves")] = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Recompute runs already in the store")] = False,
     baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
-    """Run methods on a benchmark over seeds; finished runs are kept and never computed again."""
+    """Run methods on a benchmark over several seeds. Finished runs are stored and not recomputed."""
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), methods=methods or None, **options)
     else:
@@ -114,8 +114,8 @@ def run(
             results = experiment.run(rerun=rerun, callback=callback)
     except KeyboardInterrupt:
         progress.console.print(
-            f"Stopped. Finished runs are kept in {experiment.store}, others from their last checkpoint on; "
-            "the same command goes on from there.",
+            f"Stopped. Finished runs and checkpoints are stored in {experiment.store}; "
+            "run the same command again to resume.",
         )
         raise typer.Exit(EXIT_INTERRUPTED) from None
     _print(replace(results, baseline=baseline), as_json)
@@ -126,21 +126,21 @@ def run(
 def table(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Forgetting, transfer and the like instead")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Show forgetting, transfer and other metrics")] = False,
     baseline: Baseline = None,
     extension: Extension = None,
     store: StoreFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show stored results beside the published ones."""
+    """Show stored results next to the published ones."""
     results, outdated = stored_results(store or default_store(), benchmark, methods or [])
     notes = [outdated_note(store or default_store(), outdated)]
     if benchmark is None or not BenchmarkId.parse(benchmark).tuning:
-        notes.append(_tuning_left_out(results))
+        notes.append(_tuning_note(results))
         results = without_tuning(results)
     for note in filter(None, notes):
         make_console(stderr=True).print(note, soft_wrap=True)
-    if metrics and not as_json:  # the JSON document holds the metrics of every run
+    if metrics and not as_json:  # the JSON document has the metrics of every run
         show_metrics(make_console(), results)
     else:
         _print(replace(results, baseline=baseline), as_json)
@@ -148,17 +148,17 @@ def table(
 
 @app.command()
 def bench(
-    benchmark: Annotated[str, typer.Argument(help="A benchmark; random images in its shape are used")],
+    benchmark: Annotated[str, typer.Argument(help="A benchmark; random images of its shape are used")],
     methods: Annotated[list[str], typer.Argument(help="Methods: er, er+gmed")],
-    replicas: Annotated[str | None, typer.Option(help="Learners that advance together, on a GPU: 1,20")] = None,
-    steps: Annotated[int, typer.Option(help="Steps measured, after 200 to warm up")] = 400,
+    replicas: Annotated[str | None, typer.Option(help="Numbers of learners that train together on a GPU: 1,20")] = None,
+    steps: Annotated[int, typer.Option(help="Number of measured steps, after 200 for warm-up")] = 400,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     model: Model = None,
     extension: Extension = None,
     as_json: Json = False,
 ) -> None:
-    """Measure how fast methods step here, and on a GPU several together."""
-    counts = None if replicas is None else [_count("replicas", part.strip()) for part in replicas.split(",")]
+    """Measure the training speed of methods on this machine, on a GPU also of several learners together."""
+    counts = None if replicas is None else [_parse_count("replicas", part.strip()) for part in replicas.split(",")]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
     if model is not None:
@@ -172,7 +172,7 @@ def bench(
         show_speeds(console, speeds, environment)
 
 
-def _count(name: str, text: str) -> int:
+def _parse_count(name: str, text: str) -> int:
     return check_int(name, int(text) if text.isdecimal() else text)
 
 
@@ -181,28 +181,28 @@ def list_(
     data_dir: DataDir = None,
     extension: Extension = None,
 ) -> None:
-    """List benchmarks, and methods with their parameters."""
+    """List the benchmarks, and the methods with their parameters."""
     console = make_console()
     load_entry_points()
     folder = Path(data_dir) if data_dir else None
-    shown = Table(texts("name", "data", "stream"), "Benchmarks")
-    sharp = [b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning]
-    problems = {b.name: b.missing_data(folder) for b in sharp}
-    for b in sharp:
-        shown.add(b.name, "missing" if problems[b.name] else "present", b.summary)
-    console.print(render_table(shown))
-    console.print("Each also with --fuzzy, where tasks fade into each other.")
-    if any(problems.values()):
-        console.print("gmed data says how to get what is missing.")
+    table = Table(texts("name", "data", "stream"), "Benchmarks")
+    benchmarks = [b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning]
+    missing = {b.name: b.missing_data(folder) for b in benchmarks}
+    for b in benchmarks:
+        table.add(b.name, "missing" if missing[b.name] else "present", b.summary)
+    console.print(render_table(table))
+    console.print("Each is also available with --fuzzy, where tasks fade into each other.")
+    if any(missing.values()):
+        console.print("Run gmed data to see how to get missing data sets.")
 
-    shown = Table(texts("name", "parameters", "what it is"), "\nMethods")
+    table = Table(texts("name", "parameters", "description"), "\nMethods")
     for name, entry in METHODS.items():
-        shown.add(name, _defaults(entry.parameters()), entry.summary)
+        table.add(name, _defaults(entry.parameters()), entry.summary)
     for name, entry in {**MEMORIES, **RETRIEVALS, **EDITS}.items():
-        shown.add(f"...+{name}", _defaults(entry.parameters()), entry.summary)
-    console.print(render_table(shown))
+        table.add(f"...+{name}", _defaults(entry.parameters()), entry.summary)
+    console.print(render_table(table))
     console.print("\nDefaults of each benchmark")
-    for b in sharp:
+    for b in benchmarks:
         console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(_defaults_on(b))}")
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
 
@@ -211,13 +211,13 @@ register_epilogs(app)
 
 
 def _defaults_on(benchmark: Benchmark) -> Iterator[str]:
-    """What methods and edits take there, where a benchmark says so."""
-    where = benchmark.defaults_key, benchmark.family
+    """Yield the methods and edits for which a benchmark sets parameters, with these parameters."""
+    keys = benchmark.defaults_key, benchmark.family
     for name, entry in {**METHODS, **EDITS}.items():
-        if values := entry.defaults_on(*where):
+        if values := entry.defaults_on(*keys):
             yield f"{name}({_pairs(values)})"
         for edit, declared in entry.edits_on_benchmarks.items():
-            if values := defaults_for(declared, *where):
+            if values := defaults_for(declared, *keys):
                 yield f"{name}+{edit}({_pairs(values)})"
 
 
@@ -229,12 +229,12 @@ def _defaults(parameters: dict[str, Parameter]) -> str:
     return ", ".join(k if p.default is p.empty else f"{k}={p.default}".lower() for k, p in parameters.items())
 
 
-def _tuning_left_out(results: Results) -> str:
-    """How many runs of tuning there are, and how to see them, in words; nothing where there are none."""
-    ended = [*(run.benchmark for run in results.runs), *(failure.benchmark for failure in results.failures)]
-    tuning_runs = [name for name in ended if BenchmarkId.parse(name).tuning]
-    names = " or ".join(map(shlex.quote, dict.fromkeys(tuning_runs)))
-    return f"runs of tuning are left out ({len(tuning_runs)}); to see them: gmed table {names}" if tuning_runs else ""
+def _tuning_note(results: Results) -> str:
+    """Return a note on the tuning runs that are not shown, or an empty text if there are none."""
+    names = [*(run.benchmark for run in results.runs), *(failure.benchmark for failure in results.failures)]
+    tuning_runs = [name for name in names if BenchmarkId.parse(name).tuning]
+    quoted = " or ".join(map(shlex.quote, dict.fromkeys(tuning_runs)))
+    return f"tuning runs are not shown ({len(tuning_runs)}); to see them: gmed table {quoted}" if tuning_runs else ""
 
 
 def _print(results: Results, as_json: bool) -> None:
@@ -248,10 +248,10 @@ def _print(results: Results, as_json: bool) -> None:
 
 
 def main() -> None:
-    """Entry point."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is under way is kept
+    """Run the program."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, so that checkpoints are written
     if gc.get_freeze_count() == 0:
-        gc.freeze()  # modules stay to the end; the collector need not go through them again and again
+        gc.freeze()  # modules are never freed, so the garbage collector need not traverse them
     run_program(app)
 
 

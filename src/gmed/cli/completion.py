@@ -64,8 +64,8 @@ def register_completion(app: typer.Typer) -> None:
     app.command("completion")(_completion)
 
 
-def _completion(context: typer.Context, shell: Annotated[Shell, typer.Argument(help="The shell it is for")]) -> None:
-    """Print a script that completes commands, options, benchmarks and methods when Tab is pressed."""
+def _completion(context: typer.Context, shell: Annotated[Shell, typer.Argument(help="The shell")]) -> None:
+    """Print a shell-completion script for commands, options, benchmarks and methods."""
     print(SCRIPTS[shell](dict(_visit(context.find_root().command))), end="")
 
 
@@ -178,8 +178,8 @@ def fish(program: dict[str, Words]) -> str:
         condition = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in path.split())
         subcommands = " ".join(words.commands)
         if subcommands:
-            none_yet = f"not __fish_seen_subcommand_from {subcommands}"
-            condition = f"{condition}; and {none_yet}" if condition else none_yet
+            no_subcommand = f"not __fish_seen_subcommand_from {subcommands}"
+            condition = f"{condition}; and {no_subcommand}" if condition else no_subcommand
         for name, description in words.commands.items():
             lines.append(f"complete -c gmed -f -n {_quote(condition)} -a {name} -d {_quote(description)}")
         for name, description in words.options.items():

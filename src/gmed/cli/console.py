@@ -76,7 +76,7 @@ def _text(column: Column, cell: Cell) -> Text:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Create a console that prints text as it is: brackets in a path or an error are not markup."""
+    """Create a console that prints text verbatim: brackets in a path or an error are not markup."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
@@ -152,7 +152,7 @@ class LiveProgress(Callback):
     def on_wait(self, runs: int) -> None:
         """Announce once that another sweep is computing the remaining runs."""
         if not self.wait_announced:
-            self.console.print(f"another sweep is computing {_runs(runs)} of these; waiting for it")
+            self.console.print(f"another sweep is already computing {_runs(runs)} of these; waiting for it")
         self.wait_announced = True
 
     def on_event(self, event: Event) -> None:
@@ -169,7 +169,7 @@ class LiveProgress(Callback):
         self._refresh()
 
     def on_probe(self, spec: RunSpec) -> None:
-        """Count a watched run, which leaves no result."""
+        """Count a probe run, which has no result."""
         self.finished += 1
         self._refresh()
 
@@ -242,11 +242,11 @@ def show_tuning(console: Console, tuned: TuningResult) -> None:
     best_values = ", ".join(f"{name} = {value:g}" for name, value in zip(tuned.parameters, point, strict=True))
     tied = sum(score == best for score in tuned.scores.values())
     if tied == len(tuned.scores) > 1:
-        console.print("All candidates score the same: there are too few held-out examples to choose by.")
+        console.print("All candidates have the same score: there are too few held-out examples to choose one.")
     chosen = "chosen" if tied == 1 else f"best; the first of these {tied} is chosen"
     console.print(f"* {chosen}: {best_values}. Use it as '{tuned.method}(tuned)'.")
     if tuned.failures:
-        console.print(f"{_runs(len(tuned.failures))} failed; one that diverged counts as 0, others must be run again")
+        console.print(f"{_runs(len(tuned.failures))} failed; diverged runs count as 0, others must be run again")
 
 
 MATRIX_METRICS = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
@@ -275,10 +275,10 @@ def show_metrics(console: Console, results: Results) -> None:
             console.print(render_table(table, gap=1))
     older = sum(run.untrained is None or run.passes is None for run in results.runs)
     if older:
-        note = "forward transfer and passes are not known of the older ones"
-        console.print(f"{note} ({_runs(older)});\n  gmed run --rerun computes runs anew")
+        note = "older runs do not record forward transfer and passes"
+        console.print(f"{note} ({_runs(older)});\n  recompute them with gmed run --rerun")
     if any(run.prequential is None for run in results.runs):
-        console.print("prequential accuracy is measured by gmed run --prequential")
+        console.print("measure prequential accuracy with gmed run --prequential")
 
 
 def _mean(runs: Sequence[Metrics], name: str) -> str:
@@ -287,7 +287,7 @@ def _mean(runs: Sequence[Metrics], name: str) -> str:
 
 
 def show_reproduction(console: Console, reproduction: Reproduction) -> None:
-    """Print a table of the paper beside the measured results, benchmark by benchmark, then its comparisons."""
+    """Print a table of the paper next to the measured results for each benchmark, then its comparisons."""
     target = reproduction.target
     console.print(f"{target.table}: {target.title}.{' ' + QUICK_WARNING if reproduction.quick else ''}")
     for benchmark in dict.fromkeys(row.cell.benchmark for row in reproduction.rows):
@@ -306,16 +306,16 @@ def show_reproduction(console: Console, reproduction: Reproduction) -> None:
         _show_comparison(console, c, len(reproduction.comparisons))
     if reproduction.comparisons and not reproduction.quick:
         console.print(
-            f"(marks as the paper's, of the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
+            f"(marks as in the paper, by the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
         )
     for c in reproduction.best:
         console.print(f"The best edited method against the previous best, by {c.selected_by}:")
         _show_comparison(console, c, len(reproduction.best))
     if reproduction.best:
         level = "" if reproduction.quick else f"† p < {max(target.levels):g}; "
-        console.print(f"({level}where our means choose, the difference is flattered by the choice)")
+        console.print(f"({level}differences are biased upwards where our own means select the methods)")
     for benchmark, reason in reproduction.missing.items():
-        console.print(f"left out: {benchmark}: {reason}")
+        console.print(f"skipped: {benchmark}: {reason}")
     for failure in reproduction.results.failures:
         _show_failure(console, failure)
 
@@ -324,11 +324,11 @@ def _describe_intervals(reproduction: Reproduction) -> str:
     """Describe which runs the confidence intervals of differences from the paper account for."""
     published = [row.cell.published for row in reproduction.rows]
     if all(number.std is None for number in published):
-        return "the paper gives no standard deviations here: intervals are of our runs alone"
+        return "the paper gives no standard deviations here: intervals account only for our runs"
     if any((number.location, number.quantity) == (reproduction.target.table, "runs") for number in quantities()):
-        return "intervals are of our runs and the paper's"
+        return "intervals account for our runs and those of the paper"
     counts = " or ".join(str(n) for n in sorted({number.n for number in published if number.n}))
-    return f"the paper does not say over how many runs this table is; intervals take it to be {counts}"
+    return f"the paper does not state the number of runs for this table; intervals assume {counts}"
 
 
 def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
@@ -344,7 +344,7 @@ def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
 
 
 def show_artifact(console: Console, result: ArtifactResult | Reproduction) -> None:
-    """Print a reproduced table or figure: measured beside published numbers, and the files that were written."""
+    """Print a reproduced table or figure: measured and published numbers, and the files that were written."""
     if isinstance(result, Reproduction):
         show_reproduction(console, result)
         return
@@ -361,7 +361,7 @@ def show_artifact(console: Console, result: ArtifactResult | Reproduction) -> No
         console.print(note)
     if result.table is None:
         for name, reason in result.missing.items():
-            console.print(f"left out: {name}: {reason}")
+            console.print(f"skipped: {name}: {reason}")
     already_shown = result.table.failures if result.table is not None else []
     for failure in result.failures:
         if failure not in already_shown:
@@ -380,7 +380,7 @@ def _show_numbers(console: Console, result: ArtifactResult) -> None:
     for number in result.numbers:
         if (difference := number.difference) is not None and difference.low < difference.high:
             console.print(
-                f"{number.benchmark}: {number.quantity}: {difference.mean:+.3g} from the paper's,\n"
+                f"{number.benchmark}: {number.quantity}: {difference.mean:+.3g} vs. the paper,\n"
                 f"  95 % interval [{difference.low:+.3g}, {difference.high:+.3g}], {number.n} runs"
             )
 
@@ -398,12 +398,12 @@ def show_artifact_status(console: Console, statuses: Sequence[ArtifactStatus]) -
         table.add(first, second, stored, _time_left(status))
     console.print(render_table(table, gap=1))
     notes = {
-        "* not here; gmed data says how to get it. Time is of what can be run here.": any(
+        "* missing; run gmed data to see how to get it. Times exclude these.": any(
             not available for status in statuses for available in status.data.values()
         ),
-        "- run anew every time, and not stored.": not all(status.cached for status in statuses),
-        "? not known, + and more that is not known.": any(status.unknown for status in statuses),
-        "gmed reproduce TARGET computes what is left, --quick a small version.": True,
+        "- always recomputed, never stored.": not all(status.cached for status in statuses),
+        "? unknown, + plus an unknown amount.": any(status.unknown for status in statuses),
+        "gmed reproduce TARGET computes the remaining runs; --quick is a smoke test.": True,
     }
     for note, applies in notes.items():
         if applies:
@@ -433,7 +433,7 @@ def show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[
     console.print(render_table(table, boxed=True))
     by_stage = [speed for speed in speeds if speed.stages]
     names = list(dict.fromkeys(stage for speed in by_stage for stage in speed.stages or ()))
-    table = Table([METHOD, *numbers(*names)], "by stage, in a loop of its own")
+    table = Table([METHOD, *numbers(*names)], "milliseconds per step by stage, measured in a separate loop")
     for speed in by_stage:
         stages = speed.stages or {}
         table.add(speed.method, *(f"{stages[name]:.3f}" if name in stages else MISSING for name in names))

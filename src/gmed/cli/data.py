@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(help="mnist, cifar10, cifar100 or mini-imag
 
 @data_app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """List data sets: where each is, or how to get it."""
+    """List the data sets, with the location of each or how to get it."""
     if context.invoked_subcommand:
         return
     table = Table(texts("name", "images", "disk"))
@@ -41,19 +41,19 @@ def data(context: typer.Context) -> None:
 
 @data_app.command("fetch")
 def data_fetch(name: Name) -> None:
-    """Download a data set into the cache; a download that was cut goes on where it was."""
+    """Download a data set into the cache. An interrupted download resumes."""
     try:
         with progress_bar(name, DownloadColumn()) as progress:
             folder = get_dataset_info(name).fetch(progress)
     except KeyboardInterrupt:
-        make_console(stderr=True).print("Stopped. The same command goes on from there.")
+        make_console(stderr=True).print("Stopped. Run the same command again to resume.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     make_console().print(f"{name} is in {folder}", soft_wrap=True)
 
 
 @data_app.command("verify")
 def data_verify(
-    name: Annotated[str | None, typer.Argument(help="The data set [all that are found]")] = None,
+    name: Annotated[str | None, typer.Argument(help="The data set [all that are available]")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Read and check every file of a data set."""
@@ -65,7 +65,7 @@ def data_verify(
         except DataError:
             if name:
                 raise
-            console.print(f"{entry.name}: not found, not checked")
+            console.print(f"{entry.name}: not found, skipped")
             continue
         try:
             with progress_bar(entry.name, MofNCompleteColumn()) as progress:
@@ -75,15 +75,15 @@ def data_verify(
             failed = True
         else:
             images = f"{len(dataset.y_train):,} + {len(dataset.y_test):,} images, {dataset.num_classes} classes"
-            console.print(f"{entry.name}: sound, {images}, in {location}", soft_wrap=True)
+            console.print(f"{entry.name}: valid, {images}, in {location}", soft_wrap=True)
     raise typer.Exit(EXIT_USAGE if failed else EXIT_OK)
 
 
 @data_app.command("remove")
 def data_remove(name: Name) -> None:
-    """Remove what was fetched or decoded into the cache; folders of your own stay."""
+    """Remove the downloaded or decoded files of a data set from the cache; your own folders are kept."""
     removed = get_dataset_info(name).remove()
     for path in removed:
         make_console().print(f"removed {path}", soft_wrap=True)
     if not removed:
-        make_console().print(f"There is nothing of {name} in the cache to remove.")
+        make_console().print(f"The cache has no files of {name}.")

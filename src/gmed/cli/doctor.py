@@ -32,7 +32,7 @@ from gmed.results.store import APPLICATION_ID, EVERY_RUN, SCHEMA_VERSION, decode
 from gmed.results.stored_runs import row_name, row_problem
 from gmed.results.tables import Cell, Table, texts
 
-SOUND, NOTE, PROBLEM = "ok", "note", "problem"
+OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 MAX_NAMED = 20
 """The maximum number of damaged runs that are named."""
@@ -79,8 +79,8 @@ def run_checks(store: str | Path) -> list[Finding]:
 
 def _check_versions() -> Iterator[Finding]:
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield Finding("gmed", SOUND, f"{__version__}; {system}")
-    yield Finding("packages", SOUND, f"torch {torch.__version__}, numpy {np.__version__}")
+    yield Finding("gmed", OK, f"{__version__}; {system}")
+    yield Finding("packages", OK, f"torch {torch.__version__}, numpy {np.__version__}")
 
 
 def _check_edit() -> Finding:
@@ -97,37 +97,37 @@ def _check_edit() -> Finding:
     next_weight, next_bias = weight - 0.5 * grad.T @ x, bias - 0.5 * grad.sum(0)
     expected = x + output_grad(next_weight, next_bias) @ next_weight - 1.1 * grad @ weight
     if torch.allclose(edited, expected, rtol=1e-9, atol=1e-12):
-        return Finding("arithmetic", SOUND, "an edit comes out as by hand")
-    return Finding(
-        "arithmetic", PROBLEM, "an edit of a linear model comes out wrong: reinstall torch, or try another one"
-    )
+        return Finding("arithmetic", OK, "self-test passed: an edit matches the closed-form result")
+    return Finding("arithmetic", PROBLEM, "self-test failed: an edit is wrong; reinstall torch or try another version")
 
 
 def _check_device() -> Finding:
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         name = torch.cuda.get_device_name()
-        return Finding("device", SOUND, f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free")
+        return Finding("device", OK, f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free")
     if torch.version.cuda is not None:
         return Finding(
-            "device", NOTE, f"CPU: torch is built for CUDA {torch.version.cuda}, but sees no device or driver"
+            "device", NOTE, f"CPU: torch is built for CUDA {torch.version.cuda}, but finds no device or driver"
         )
-    return Finding("device", SOUND, "CPU: this torch is built without CUDA")
+    return Finding("device", OK, "CPU: this torch is built without CUDA")
 
 
 def _check_threads() -> Iterator[Finding]:
     cores = default_workers(on_gpu=False)
-    yield Finding("threads", SOUND, f"{cores} usable cores: gmed run starts as many workers, of one torch thread each")
+    yield Finding("threads", OK, f"{cores} usable cores: gmed run starts {cores} workers with one torch thread each")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > cores:
-        yield Finding("threads", NOTE, f"the machine is busy (load {load:.1f} on {cores} cores): timings will be poor")
+        yield Finding(
+            "threads", NOTE, f"the machine is busy (load {load:.1f} on {cores} cores): timings will be unreliable"
+        )
 
 
 def _check_extras() -> Iterator[Finding]:
     try:
         required = metadata.requires("gmed") or []
     except metadata.PackageNotFoundError:
-        yield Finding("extras", NOTE, "gmed runs from a folder and is not installed, so its extras are not known")
+        yield Finding("extras", NOTE, "gmed is not installed but run from a folder, so its extras are unknown")
         return
     missing_by_extra: dict[str, list[str]] = {}
     for line in required:
@@ -136,10 +136,10 @@ def _check_extras() -> Iterator[Finding]:
             missing = [] if _is_installed(requirement[0]) else [requirement[0]]
             missing_by_extra[extra[1]] = missing_by_extra.get(extra[1], []) + missing
     if installed := [name for name, missing in missing_by_extra.items() if not missing]:
-        yield Finding("extras", SOUND, f"installed: {', '.join(installed)}")
+        yield Finding("extras", OK, f"installed: {', '.join(installed)}")
     for name, missing in missing_by_extra.items():
         if missing:
-            yield Finding("extras", NOTE, f"{name}: without {', '.join(missing)}; pip install 'gmed[{name}]'")
+            yield Finding("extras", NOTE, f"{name}: {', '.join(missing)} missing; pip install 'gmed[{name}]'")
 
 
 def _is_installed(distribution: str) -> bool:
@@ -153,14 +153,14 @@ def _is_installed(distribution: str) -> bool:
 def _check_data() -> Iterator[Finding]:
     for entry in DATASETS.values():
         try:
-            yield Finding("data", SOUND, f"{entry.name} is in {entry.find(None)}")
+            yield Finding("data", OK, f"{entry.name} is in {entry.find(None)}")
         except DataError:
-            yield Finding("data", NOTE, f"{entry.name} is not here; gmed data says how to get it")
+            yield Finding("data", NOTE, f"{entry.name} is missing; run gmed data to see how to get it")
 
 
 def _check_store(path: Path) -> Iterator[Finding]:
     if not path.exists():
-        yield Finding("store", NOTE, f"{path} does not exist yet; gmed run makes it")
+        yield Finding("store", NOTE, f"{path} does not exist yet; gmed run creates it")
     else:
         yield from _check_file(path)
     folder = next(parent for parent in path.resolve().parents if parent.exists())
@@ -191,10 +191,10 @@ def _check_database(path: Path, database: sqlite3.Connection) -> Iterator[Findin
     (schema,) = database.execute("PRAGMA user_version").fetchone()
     if verdict != "ok":
         yield Finding(
-            "store", PROBLEM, f"{path} is damaged ({verdict}); gmed merge takes what can be read into a new one"
+            "store", PROBLEM, f"{path} is damaged ({verdict}); gmed merge copies what can be read to a new store"
         )
     elif application != APPLICATION_ID:
-        yield Finding("store", PROBLEM, f"{path} is an SQLite file of something else; choose another --store")
+        yield Finding("store", PROBLEM, f"{path} is an SQLite file of another program; choose another --store")
     elif schema > SCHEMA_VERSION:
         yield Finding("store", PROBLEM, f"{path} was written by a newer gmed; upgrade, or choose another --store")
     elif damaged := [
@@ -203,8 +203,8 @@ def _check_database(path: Path, database: sqlite3.Connection) -> Iterator[Findin
         yield Finding(
             "store",
             PROBLEM,
-            f"{path} holds {len(damaged)} damaged run{'s' * (len(damaged) > 1)}; gmed run computes a run again and "
-            "replaces it, gmed rm removes it, and gmed merge takes all others into a new store",
+            f"{path} holds {len(damaged)} damaged run{'s' * (len(damaged) > 1)}; gmed run recomputes and "
+            "replaces a run, gmed rm removes it, and gmed merge copies all others to a new store",
         )
         for text in damaged[:MAX_NAMED]:
             yield Finding("store", PROBLEM, text)
@@ -213,11 +213,11 @@ def _check_database(path: Path, database: sqlite3.Connection) -> Iterator[Findin
     else:
         counts = database.execute("SELECT status, count(*) FROM runs GROUP BY status ORDER BY status").fetchall()
         runs = ", ".join(f"{count} {status}" for status, count in counts) or "no"
-        older = "" if schema == SCHEMA_VERSION else f"; of schema {schema}, brought to {SCHEMA_VERSION} when next used"
-        yield Finding("store", SOUND, f"{path} is sound: {runs} runs, {len(unfinished_runs(path))} unfinished{older}")
+        older = "" if schema == SCHEMA_VERSION else f"; schema {schema}, upgraded to {SCHEMA_VERSION} on next use"
+        yield Finding("store", OK, f"{path} is valid: {runs} runs, {len(unfinished_runs(path))} unfinished{older}")
 
 
-COLORS = {SOUND: "green", NOTE: "yellow", PROBLEM: "bold red"}
+COLORS = {OK: "green", NOTE: "yellow", PROBLEM: "bold red"}
 
 
 def register_doctor(app: typer.Typer) -> None:
@@ -227,9 +227,9 @@ def register_doctor(app: typer.Typer) -> None:
 
 def _doctor(
     store: StoreFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only a JSON document")] = False,
 ) -> None:
-    """Look at versions, device, threads, extras, data sets and the store; change nothing."""
+    """Check versions, device, threads, extras, data sets and the store (read-only)."""
     findings = run_checks(store or default_store())
     problems = sum(finding.state == PROBLEM for finding in findings)
     if as_json:

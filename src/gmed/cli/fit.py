@@ -35,23 +35,31 @@ def register_fit(app: typer.Typer) -> None:
 
 
 def fit(
-    table: Annotated[str, typer.Argument(help="A .csv or .parquet file; rows are learned from in their order")],
-    label: Annotated[str, typer.Option(help="The column that is the label")],
-    out: Annotated[str, typer.Option("--out", "-o", help="The file the model is written to")],
+    table: Annotated[str, typer.Argument(help="A .csv or .parquet file; rows are learned in their order")],
+    label: Annotated[str, typer.Option(help="The label column")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Output file for the model")],
     drop: Drop = None,
-    start: Annotated[str | None, typer.Option("--from", help="A model to go on from, with its settings")] = None,
-    memory: Annotated[int | None, typer.Option(help=f"Examples stored [{DEFAULTS.memory}]")] = None,
-    alpha: Annotated[float | None, typer.Option(help=f"Stride of the edit, 0 for none [{DEFAULTS.alpha:g}]")] = None,
-    beta: Annotated[float | None, typer.Option(help=f"How the edit holds losses down [{DEFAULTS.beta:g}]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help=f"Of plain SGD [{DEFAULTS.learning_rate:g}]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help=f"Rows in a step [{DEFAULTS.batch_size}]")] = None,
-    updates_per_batch: Annotated[int | None, typer.Option(help=f"In a step [{DEFAULTS.updates_per_batch}]")] = None,
-    replay_size: Annotated[int | None, typer.Option(help=f"Replayed with a batch [{DEFAULTS.replay_size}]")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="A saved model to continue from, with its settings")
+    ] = None,
+    memory: Annotated[int | None, typer.Option(help=f"Number of stored examples [{DEFAULTS.memory}]")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help=f"Step size of the edit, 0 for no edit [{DEFAULTS.alpha:g}]")
+    ] = None,
+    beta: Annotated[float | None, typer.Option(help=f"Weight of the edit's loss penalty [{DEFAULTS.beta:g}]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=f"SGD learning rate [{DEFAULTS.learning_rate:g}]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help=f"Rows per step [{DEFAULTS.batch_size}]")] = None,
+    updates_per_batch: Annotated[
+        int | None, typer.Option(help=f"Gradient updates per step [{DEFAULTS.updates_per_batch}]")
+    ] = None,
+    replay_size: Annotated[
+        int | None, typer.Option(help=f"Replayed examples per step [{DEFAULTS.replay_size}]")
+    ] = None,
     hidden: Annotated[int | None, typer.Option(help=f"Width of the two hidden layers [{DEFAULTS.hidden}]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Every random choice follows from it [0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed [0]")] = None,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints")] = 60.0,
 ) -> None:
-    """Learn to tell the classes of a table apart, row by row; a fit that was cut goes on where it was."""
+    """Train a classifier on a table, row by row. An interrupted fit resumes."""
     options = {
         "memory": memory,
         "alpha": alpha,
@@ -65,7 +73,7 @@ def fit(
     chosen = {name: value for name, value in options.items() if value is not None}
     if start is not None and (chosen or seed is not None):
         name = next(iter(chosen), "seed").replace("_", "-")
-        raise UsageError(f"--{name} cannot be given with --from: the model goes on with the settings it has")
+        raise UsageError(f"--{name} cannot be given with --from: the saved settings are used")
     job = TableFit(
         table=_table_path(table),
         label=label,
@@ -81,25 +89,27 @@ def fit(
         printer = _ProgressPrinter()
         learned = fit_table(job, checkpoint_every=checkpoint_every, progress=progress, watch=printer, stop=stop)
     if learned.repeated:
-        console.print(f"{job.model.resolve()} was made by this very fit; nothing was learned again", soft_wrap=True)
+        console.print(
+            f"{job.model.resolve()} is already the result of this fit; nothing was learned again", soft_wrap=True
+        )
     if learned.resumed:
-        console.print(f"went on after row {learned.resumed:,}")
+        console.print(f"resumed after row {learned.resumed:,}")
     if not learned.finished:
-        console.print(f"Stopped after row {learned.rows:,}. The same command goes on from there.")
+        console.print(f"Stopped after row {learned.rows:,}. Run the same command again to resume.")
         raise typer.Exit(EXIT_INTERRUPTED)
     classes = len(learned.classifier.labels.classes_by_output)
     console.print(
-        f"{learned.rows:,} rows, {classes} classes; {learned.num_correct / learned.rows:.1%} were predicted correctly "
-        f"before they were learned from. The model is in {job.model.resolve()}",
+        f"{learned.rows:,} rows, {classes} classes; prequential (test-then-train) accuracy "
+        f"{learned.num_correct / learned.rows:.1%}. The model is in {job.model.resolve()}",
         soft_wrap=True,
     )
 
 
 def predict(
-    model: Annotated[str, typer.Argument(help="What gmed fit wrote")],
-    table: Annotated[str, typer.Argument(help="A .csv or .parquet file with the same columns; others are left out")],
-    out: Annotated[str | None, typer.Option("--out", "-o", help="A .csv file [standard output]")] = None,
-    proba: Annotated[bool, typer.Option("--proba", help="The probability of every class too")] = False,
+    model: Annotated[str, typer.Argument(help="A model file written by gmed fit")],
+    table: Annotated[str, typer.Argument(help="A .csv or .parquet file with the same columns; others are ignored")],
+    out: Annotated[str | None, typer.Option("--out", "-o", help="Output .csv file [standard output]")] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Also write the probability of every class")] = False,
 ) -> None:
     """Predict the class of every row of a table."""
     path = _table_path(table)
@@ -124,9 +134,9 @@ def predict(
             labeled += len(labels)
             correct += sum(str(name) == label for name, label in zip(predictions, labels, strict=False))
         if not rows:
-            raise DataError(f"{path}: there are no rows in it.")
+            raise DataError(f"{path}: the table has no rows.")
     if labeled:
-        make_console(stderr=True).print(f"{correct / labeled:.1%} of {labeled:,} rows are as the table says")
+        make_console(stderr=True).print(f"accuracy on the {labeled:,} labeled rows: {correct / labeled:.1%}")
     raise typer.Exit(EXIT_OK)
 
 
@@ -154,7 +164,7 @@ class _ProgressPrinter:
         if not self.console.is_terminal and time.monotonic() - self.last_printed > 10:
             self.last_printed = time.monotonic()
             self.console.print(
-                f"  {learned.rows:,} rows, {learned.num_correct / learned.rows:.1%} right before learning"
+                f"  {learned.rows:,} rows, prequential accuracy {learned.num_correct / learned.rows:.1%}"
             )
 
 
@@ -183,7 +193,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
 def _table_path(table: str) -> Path:
     path = Path(table)
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise UsageError(f"{table}: a table is a .csv or a .parquet file")
+        raise UsageError(f"{table}: a table must be a .csv or .parquet file")
     if not path.exists():
         raise DataError(f"{table}: no such file.")
     return path

@@ -77,4 +77,4 @@ Label = _option("label")
 Drop = _option("drop")
 Model = _option("model")
 
-Baseline = Annotated[str | None, typer.Option(help="Method to show gains over [each without its last part]")]
+Baseline = Annotated[str | None, typer.Option(help="Baseline for gains [the same method without its last component]")]

@@ -25,28 +25,30 @@ def register_reproduce(app: typer.Typer) -> None:
 @with_options("device", "workers", "data_dir", "store")
 def _reproduce(
     target: Annotated[str | None, typer.Argument(help="A table or figure: main, ablation, cosine, tsne ...")] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="What there is, and what it still needs")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the targets and the runs each still needs")] = False,
     estimate: Annotated[
-        bool | None, typer.Option("--estimate/--no-estimate", help="With --list: measure speeds [yes]")
+        bool | None, typer.Option("--estimate/--no-estimate", help="With --list: measure speed to estimate times [yes]")
     ] = None,
     benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, max=MAX_SEEDS, help="How many [the paper's, 10 or 20]")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three seeds on one column: a try, not a result")] = False,
-    out: Annotated[str, typer.Option(help="Folder that figures are written into")] = "figures",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_SEEDS, help="Number of seeds [as in the paper, 10 or 20]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke test: three seeds on one column")] = False,
+    out: Annotated[str, typer.Option(help="Output folder for figures")] = "figures",
     *,
     options: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only a JSON document")] = False,
 ) -> None:
-    """Compute a table or figure of the paper anew and set ours beside the published numbers."""
+    """Reproduce a table or figure of the paper and compare it with the published numbers."""
     if show_list or target is None:
         _list(options, estimate is not False, as_json)
         return
     if estimate is not None:
-        raise UsageError("--estimate and --no-estimate go with --list")
+        raise UsageError("--estimate and --no-estimate require --list")
     run_options = {"store": default_store(), **options}
     columns = [name.strip() for name in (benchmarks or "").split(",") if name.strip()]
     if quick and seeds:
-        raise UsageError("--quick has three seeds; leave out one of --quick and --seeds")
+        raise UsageError("--quick uses three seeds and cannot be combined with --seeds")
     artifact = get_artifact(target)
     console, displays = make_console(stderr=True), list[LiveProgress]()
 
@@ -59,8 +61,8 @@ def _reproduce(
         result = artifact.run(Request(columns, seeds, quick, Path(out), watch, run_options))
     except KeyboardInterrupt:
         _close_all(displays)
-        resume_hint = f"What is finished is kept in {run_options['store']}; the same command goes on from there."
-        console.print(f"Stopped. {resume_hint if artifact.cached else 'Nothing of it is kept.'}")
+        resume_hint = f"Progress is stored in {run_options['store']}; run the same command again to resume."
+        console.print(f"Stopped. {resume_hint if artifact.cached else 'Nothing was stored.'}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         _close_all(displays)
@@ -84,8 +86,8 @@ def _list(options: dict[str, Any], estimate: bool, as_json: bool) -> None:
         console.print(f"measuring {benchmark} {method}")
 
     measure = announce if estimate else None
-    passed_on = {name: options[name] for name in ("store", "data_dir", "device") if name in options}
-    statuses = artifact_status(ARTIFACTS.values(), measure=measure, **passed_on)
+    status_options = {name: options[name] for name in ("store", "data_dir", "device") if name in options}
+    statuses = artifact_status(ARTIFACTS.values(), measure=measure, **status_options)
     if as_json:
         print(json.dumps([status.to_dict() for status in statuses], indent=2))
     else:

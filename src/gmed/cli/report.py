@@ -51,33 +51,33 @@ def register_report(app: typer.Typer) -> None:
 def _report(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder that it is written into")] = "report",
-    form: Annotated[Format, typer.Option("--format", help="A page, or tables for a paper")] = Format.html,
-    show: Annotated[bool, typer.Option("--open", help="Open it in the browser")] = False,
+    out: Annotated[str, typer.Option("--out", "-o", help="Output folder")] = "report",
+    form: Annotated[Format, typer.Option("--format", help="An HTML page, or tables for a paper")] = Format.html,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in the browser")] = False,
     gallery: Annotated[
-        bool, typer.Option("--gallery", help="Watch one run of each benchmark for edited examples and losses; kept")
+        bool, typer.Option("--gallery", help="Rerun one seed per benchmark to show edited examples and losses (cached)")
     ] = False,
-    device: Annotated[str, typer.Option(help="Where a watched run is computed: auto, cpu or cuda")] = "auto",
+    device: Annotated[str, typer.Option(help="Device for these runs: auto, cpu or cuda")] = "auto",
     data_dir: DataDir = None,
     store: StoreFile = None,
     extension: Extension = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model of your own that --gallery may make: net.py:small; may be given again"),
+        typer.Option(help="Custom model that --gallery may build: net.py:small; repeatable"),
     ] = None,
 ) -> None:
-    """Make one HTML file of a store, to be sent around; or tables for a paper."""
+    """Create a self-contained HTML report of a store, or tables for a paper."""
     path, folder, console = store or default_store(), Path(out), make_console()
     if form is Format.html:
         require_libraries("reports")
     results, outdated = stored_results(path, benchmark, methods or [])
     note = outdated_note(path, outdated)
     if not results.runs and not results.failures:
-        raise UsageError(f"{path}: nothing to report; {note or 'gmed run makes results'}")
+        raise UsageError(f"{path}: nothing to report; {note or 'create results with gmed run'}")
     if note:
         make_console(stderr=True).print(note, soft_wrap=True)
     if gallery and form is not Format.html:
-        raise UsageError("--gallery is for the page; leave out --format or --gallery")
+        raise UsageError("--gallery requires the HTML format; omit --format or --gallery")
     name = "report.html" if form is Format.html else TABLES[form][0]
     file = folder / name
     require_folder(folder)
@@ -96,7 +96,7 @@ def _report(
     write_bytes(file, text.encode())
     console.print(f"wrote {file.resolve()} ({len(text.encode()) / 1000:,.0f} kB)", soft_wrap=True)
     if show and not webbrowser.open(file.resolve().as_uri()):
-        console.print("no browser could be opened here; open the file by hand")
+        console.print("no browser could be opened; open the file manually")
 
 
 def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> None:
@@ -104,11 +104,11 @@ def _watch(results: Results, store: str, device: str, data_dir: Path | None) -> 
 
     @contextmanager
     def show_progress(run: str) -> Iterator[Progress]:
-        console.print(f"watching {run}", soft_wrap=True)
+        console.print(f"rerunning {run}", soft_wrap=True)
         with progress_bar("examples seen", MofNCompleteColumn()) as progress:
             yield progress
 
     device_type = resolve_device(device).type
     failed = watch_edits(results, store, device=device_type, data_dir=data_dir, shown=show_progress)
     for spec, error in failed.items():
-        console.print(f"not watched: {spec}: {error}")
+        console.print(f"could not be rerun: {spec}: {error}")

@@ -30,11 +30,11 @@ def register_results(app: typer.Typer) -> None:
 
 def runs(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Each failed run with the reason")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="List each failed run with its error")] = False,
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """List stored runs: how many of each method are finished, failed or half-finished."""
+    """Count the stored runs of each method: finished, failed and half-finished."""
     path = store or default_store()
     results, outdated = stored_results(path, benchmark)
     console = make_console()
@@ -56,8 +56,8 @@ def runs(
     console.print(render_table(table))
     if outdated:
         extensions = extensions_to_load(path)
-        hint = f", or by parts to be loaded: {extensions}" if extensions else ""
-        console.print(f"{outdated} more were computed by other versions of their parts{hint}")
+        hint = f", or by extensions that are not loaded: {extensions}" if extensions else ""
+        console.print(f"{outdated} more were computed by other versions of the code{hint}")
 
 
 def rm(
@@ -67,23 +67,23 @@ def rm(
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """Remove runs from the store; they are computed again when they are asked for."""
+    """Remove runs from the store; requesting them again recomputes them."""
     with Store(_require_store(store)) as run_store:
         benchmark, *others = run_store.matching_benchmarks(benchmark)
         if others:
-            raise UsageError(f"which of these? {', '.join(map(repr, (benchmark, *others)))}")
+            raise UsageError(f"several benchmarks match; choose one of {', '.join(map(repr, (benchmark, *others)))}")
         names = [resolve(get_benchmark(benchmark), method).name for method in methods or []]
         removed = run_store.remove(benchmark, names, failed=failed)
     make_console().print(f"removed {removed} run{'' if removed == 1 else 's'}")
 
 
 def export(
-    file: Annotated[str, typer.Argument(help="Where to: a name ending in .csv, .json or .parquet")],
+    file: Annotated[str, typer.Argument(help="Output file: .csv, .json or .parquet")],
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """Write stored runs to a file, one row each."""
+    """Write the stored runs to a file, one row per run."""
     check_exportable(Path(file))
     results, _ = stored_results(store or default_store(), benchmark)
     written = write_export(results, Path(file))
@@ -91,11 +91,11 @@ def export(
 
 
 def merge(
-    other: Annotated[str, typer.Argument(help="Another store, or a results document: .json")],
+    other: Annotated[str, typer.Argument(help="Another store, or a results document (.json)")],
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """Take in the runs of another store or of a results document; what is here with another result stays."""
+    """Import runs from another store or a results document. On conflict, the local result is kept."""
     file = Path(other)
     if not file.exists():
         raise UsageError(f"{other}: no such file")
@@ -106,19 +106,19 @@ def merge(
         outdated = len(document.runs) - len(source.keys()) if document else 0
         merged = target.merge(source)
     console = make_console()
-    observed = f", and {merged.observed} of what was observed of runs" if merged.observed else ""
-    console.print(f"{merged.added} added, {merged.known} already here{observed}")
+    observed = f", {merged.observed} observations added" if merged.observed else ""
+    console.print(f"{merged.added} added, {merged.known} already in the store{observed}")
     if outdated:
-        console.print(f"{outdated} left out: a part that computed them has changed or is not known here")
+        console.print(f"{outdated} skipped: they were computed by code that has changed or is not loaded")
     for conflict in merged.conflicts:
-        console.print(f"another result is here and was kept: {conflict}")
+        console.print(f"conflict, kept the local result: {conflict}")
     if merged.damaged:
-        console.print(f"{len(merged.damaged)} damaged, left out: {'; '.join(merged.damaged)}", soft_wrap=True)
+        console.print(f"{len(merged.damaged)} damaged, skipped: {'; '.join(merged.damaged)}", soft_wrap=True)
     raise typer.Exit(EXIT_RUN_FAILED if merged.conflicts or merged.damaged else EXIT_OK)
 
 
 def _require_store(store: str | None) -> str:
     path = store or default_store()
     if not Path(path).exists():
-        raise UsageError(f"{path}: no results there yet; gmed run makes some")
+        raise UsageError(f"{path}: no results yet; create some with gmed run")
     return path

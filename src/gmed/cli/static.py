@@ -22,14 +22,14 @@ def load() -> dict[str, Any]:
 
 
 class _Program(click.Group):
-    """The program with its commands' names and summaries alone."""
+    """The program with only the names and summaries of its commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
 
 def answer(arguments: list[str]) -> bool:
-    """Print the answer to these arguments, and return whether there is one here.
+    """Print the answer to these arguments, and return whether there is one without torch.
 
     >>> answer(["--version"])
     gmed 0.1.0

@@ -21,21 +21,21 @@ def register_tune(app: typer.Typer) -> None:
 
 @with_options("device", "workers", "cluster", "data_dir", "label", "split", "drop", "extensions", "store")
 def _tune(
-    benchmark: Annotated[str, typer.Argument(help="A benchmark, or data of your own: .csv, .parquet, .npz, folder")],
+    benchmark: Annotated[str, typer.Argument(help="A benchmark, or your own data: .csv, .parquet, .npz, folder")],
     method: Annotated[str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit")],
-    seeds: Annotated[int, typer.Option(min=1, help="How many each candidate is tried at")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per candidate")] = 5,
     *,
     options: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only a JSON document")] = False,
 ) -> None:
-    """Choose an edit's hyper-parameters on held-out examples of the first three tasks, as the paper does."""
+    """Tune an edit's hyper-parameters on held-out examples of the first three tasks, as in the paper."""
     path = options.pop("store", None) or default_store()
     progress = LiveProgress(make_console(stderr=True))
     try:
         with progress:
             tuned = tune(benchmark, method, seeds=seeds, store=path, callback=progress, **options)
     except KeyboardInterrupt:
-        progress.console.print(f"Stopped. What was tried is kept in {path}; the same command goes on from there.")
+        progress.console.print(f"Stopped. Finished runs are stored in {path}; run the same command again to resume.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
         tried = [{**dict(zip(tuned.parameters, p, strict=True)), "score": s} for p, s in tuned.scores.items()]

@@ -40,17 +40,17 @@ def register_watch(app: typer.Typer) -> None:
 
 
 def _watch(
-    once: Annotated[bool, typer.Option("--once", help="Say how things stand, and end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the current status once and exit")] = False,
     store: StoreFile = None,
 ) -> None:
-    """Watch the sweeps that compute into a store, from another terminal, until they end."""
+    """Show the progress of the sweeps of a store, live, until they end."""
     path, console = store or default_store(), make_console()
     if not Path(path).exists():
-        raise UsageError(f"{path}: no results there yet; gmed run makes some")
+        raise UsageError(f"{path}: no results yet; create some with gmed run")
     with Store(path) as run_store:
         sweeps, timings = active_sweeps(run_store), run_store.timings()
         if not sweeps:
-            console.print(f"no sweep is computing into {path}")
+            console.print(f"no sweep is running on {path}")
             raise typer.Exit(EXIT_OK)
         if once or not console.is_terminal:
             console.print(view(sweeps, timings))
@@ -62,9 +62,9 @@ def _watch(
                     sweeps, timings = active_sweeps(run_store), run_store.timings()
                     if sweeps:
                         live.update(view(sweeps, timings))
-        except KeyboardInterrupt:  # the sweep goes on
+        except KeyboardInterrupt:  # the sweep continues
             raise typer.Exit(EXIT_INTERRUPTED) from None
-    console.print("done; gmed table shows the results")
+    console.print("done; show the results with gmed table")
 
 
 def view(sweeps: Sequence[SweepStatus], timings: Sequence[Timing]) -> Group:
@@ -73,10 +73,10 @@ def view(sweeps: Sequence[SweepStatus], timings: Sequence[Timing]) -> Group:
 
 
 def _sweep_parts(sweep: SweepStatus, timings: Sequence[Timing]) -> list[RenderableType]:
-    ended, left = sum(run.ended for run in sweep.runs), estimate_remaining(sweep, timings)
+    ended, remaining = sum(run.ended for run in sweep.runs), estimate_remaining(sweep, timings)
     elapsed = max(0.0, time.time() - sweep.began)
-    remaining = "" if left is None else f", about {format_duration(left)} left, ends {ending(left)}"
-    headline = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {format_duration(elapsed)}{remaining}")
+    estimate = "" if remaining is None else f", about {format_duration(remaining)} left, ends {ending(remaining)}"
+    headline = Text(f"{sweep.host}: {ended} of {len(sweep.runs)} runs after {format_duration(elapsed)}{estimate}")
     failed = [(run, first_line(run.error)) for run in sweep.runs if run.error is not None]
     parts: list[RenderableType] = [headline]
     if running := [run for run in sweep.runs if not run.ended and run.done > 0]:
@@ -112,7 +112,7 @@ def _progress_bars(runs: Sequence[RunStatus]) -> RenderableType:
 
 
 def ending(seconds: float, now: datetime | None = None) -> str:
-    """Return the local time at which something ends that takes ``seconds`` from now.
+    """Return the local time in ``seconds`` from now.
 
     >>> ending(3600, datetime(2026, 1, 1, 12, 30)), ending(100_000, datetime(2026, 1, 1, 12, 30))
     ('at 13:30', 'on Fri 2 Jan at 16:16')

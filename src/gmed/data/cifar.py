@@ -73,7 +73,7 @@ def read_records(folder: Path, file: RecordFile, classes: Sequence[int]) -> tupl
         out_of_range = np.flatnonzero(records[:, column] >= limit)
         if out_of_range.size:
             index = out_of_range[0]
-            raise invalid(f"record {index:,} has label {records[index, column]}, labels end at {limit - 1}")
+            raise invalid(f"record {index:,} has label {records[index, column]}, the largest label is {limit - 1}")
     return records[:, len(classes) :].reshape(-1, *IMAGE), records[:, len(classes) - 1].astype(np.int64)
 
 
@@ -96,7 +96,7 @@ class Cifar:
             self.folder,
             directory,
             contains=lambda folder: any((folder / file.name).is_file() for file in self.files),
-            how_to_get=f"Get it with: gmed data fetch {self.name}; or say where it is with --data-dir or $GMED_DATA",
+            how_to_get=f"Get it with: gmed data fetch {self.name}; or give its folder with --data-dir or $GMED_DATA",
         )
 
     @property
@@ -159,7 +159,7 @@ def load_cifar10(directory: Path | None = None) -> Dataset:
     Parameters
     ----------
     directory
-        The folder with the official binary files, or the one around it; by default ``$GMED_DATA`` or the
+        The folder with the official binary files, or its parent folder; by default ``$GMED_DATA`` or the
         cache that ``gmed data fetch cifar10`` fills. Checksums are verified wherever the files are.
 
     References
@@ -175,7 +175,7 @@ def load_cifar100(directory: Path | None = None) -> Dataset:
     Parameters
     ----------
     directory
-        The folder with the official binary files, or the one around it; by default ``$GMED_DATA`` or the
+        The folder with the official binary files, or its parent folder; by default ``$GMED_DATA`` or the
         cache that ``gmed data fetch cifar100`` fills. Checksums are verified wherever the files are.
 
     References

@@ -72,7 +72,7 @@ def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[
     table = read_table(path, label, column, drop)
     classes, y = _encode_labels(table.labels)
     x = table.features
-    return RawData(path.name, x, y, x[:0], y[:0], classes, _digest([path]), table.names, table.apart)
+    return RawData(path.name, x, y, x[:0], y[:0], classes, _digest([path]), table.names, table.groups)
 
 
 def read_arrays(path: Path) -> RawData:
@@ -93,9 +93,9 @@ def read_arrays(path: Path) -> RawData:
     )
     for name, inputs, labels in (("y", x, y), ("y_test", x_test, y_test)):
         if labels.ndim != 1 or len(labels) != len(inputs) or labels.dtype.kind not in "iuU":
-            raise DataError(f"{path}: {name} must hold a whole number or a word for each example.")
+            raise DataError(f"{path}: {name} must hold one integer or string for each example.")
     if x_test.shape[1:] != x.shape[1:] or x_test.dtype != x.dtype:
-        raise DataError(f"{path}: x_test holds {x_test.dtype} {x_test.shape[1:]}, x {x.dtype} {x.shape[1:]}.")
+        raise DataError(f"{path}: x_test holds {x_test.dtype} {x_test.shape[1:]}, but x holds {x.dtype} {x.shape[1:]}.")
     if unseen := set(y_test.tolist()) - set(y.tolist()):
         raise DataError(f"{path}: y_test holds {min(unseen, key=str)!r}, which is not in y.")
     classes, indices = _encode_labels([*y.tolist(), *y_test.tolist()])
@@ -109,12 +109,12 @@ def _load_arrays(path: Path, file: BinaryIO) -> dict[str, NDArray[Any]]:
             members = {name: f"{name}.npy" for name in NAMES if f"{name}.npy" in archive.namelist()}
             if not {"x", "y"} <= members.keys():
                 present = ", ".join(sorted(name.removesuffix(".npy") for name in archive.namelist())[:10])
-                raise DataError(f"{path}: it must hold the arrays x and y; it holds {present or 'none'}.")
+                raise DataError(f"{path}: the file must hold the arrays x and y; it holds {present or 'none'}.")
             if ("x_test" in members) != ("y_test" in members):
-                raise DataError(f"{path}: of x_test and y_test it holds only one.")
+                raise DataError(f"{path}: the file must hold both x_test and y_test, or neither.")
             for name, member in members.items():
                 _check_declared(path, name, archive, member)
-            check_room(path, "what it holds", sum(archive.getinfo(member).file_size for member in members.values()))
+            check_room(path, "its content", sum(archive.getinfo(member).file_size for member in members.values()))
             arrays = {}
             for name, member in members.items():
                 with archive.open(member) as stream:
@@ -123,7 +123,7 @@ def _load_arrays(path: Path, file: BinaryIO) -> dict[str, NDArray[Any]]:
     except DataError:
         raise
     except Exception as error:  # NumPy raises different errors for different damage
-        raise DataError(f"{path}: not a sound .npz file of plain arrays ({error}).") from None
+        raise DataError(f"{path}: not a valid .npz file of plain arrays ({error}).") from None
 
 
 def _check_declared(path: Path, name: str, archive: ZipFile, member: str) -> None:
@@ -134,10 +134,12 @@ def _check_declared(path: Path, name: str, archive: ZipFile, member: str) -> Non
         shape, _, dtype = read_header(stream)
         data_start = stream.tell()
     if dtype.hasobject or dtype.itemsize == 0 or major > 2 or any(length < 0 for length in shape):
-        raise DataError(f"{path}: {name} holds {dtype}; plain arrays of numbers or words are needed.")
+        raise DataError(f"{path}: {name} holds {dtype}; arrays of numbers or strings are needed.")
     size = data_start + math.prod(shape) * dtype.itemsize
     if size != archive.getinfo(member).file_size:
-        raise DataError(f"{path}: {name} is not as large as it says, {dtype} of shape {shape}. Write the file anew.")
+        raise DataError(
+            f"{path}: {name} does not have the size in its header, {dtype} of shape {shape}. Write the file again."
+        )
 
 
 def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -150,11 +152,11 @@ def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
     if x.dtype == np.uint8 and x.ndim == 4:
         return x
     if x.dtype.kind not in "iuf":
-        raise DataError(f"{path}: {name} holds {x.dtype}, numbers are needed.")
+        raise DataError(f"{path}: {name} holds {x.dtype}, but numbers are needed.")
     x = x.astype(np.float64 if x.ndim == 2 else np.float32)
     if not np.isfinite(x).all():
         index = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0])
-        raise DataError(f"{path}: {name}[{index}] holds NaN or infinity. Fill it in or leave it out.")
+        raise DataError(f"{path}: {name}[{index}] contains NaN or infinity. Impute it or leave the example out.")
     return x
 
 
@@ -347,17 +349,17 @@ class CustomDataRef:
         label = label if path.suffix.lower() in TABLES else None
         ref = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop)
         if cls.parse(ref.name) != ref or not ref.name.isprintable():
-            raise DataError(f"{str(path)!r}: rename the file or the columns: {ref.name!r} cannot serve as a name.")
+            raise DataError(f"{str(path)!r}: rename the file or the columns: {ref.name!r} is not a valid name.")
         return ref
 
     def load(self, folder: Path | None) -> TaskDataset:
-        """Load the data; raise a :class:`~gmed.errors.DataError` if they have changed since the reference was made."""
+        """Load the data; raise a :class:`~gmed.errors.DataError` if they have changed."""
         path = (folder or Path()) / self.file
         data = _read_once(path, self.label, self.split, self.drop, path.stat().st_mtime_ns if path.exists() else 0)
         if data.digest != self.digest:
-            raise DataError(f"{path}: not the data of {self.name}: it has changed since. Run again by its path.")
+            raise DataError(f"{path}: the data have changed; they are not {self.name}. Run again with the path.")
         if (data.tasks, data.x_train.shape[1:], data.num_classes) != (self.tasks, self.shape, self.classes):
-            raise DataError(f"{path}: {self.name} says another size of the data than they have. Run again by its path.")
+            raise DataError(f"{path}: the sizes in {self.name} are not those of the data. Run again with the path.")
         return data
 
     def class_names(self, folder: Path | None) -> tuple[str, ...]:
@@ -402,24 +404,24 @@ def load_custom(
     if kind not in ("by-class", "by-time", "by-column", "none") or (kind == "by-column") > bool(option):
         raise UsageError(f"split must be by-class, by-time, by-column=NAME or none, not {split!r}")
     if (kind == "none" and option) or split.endswith("="):
-        raise UsageError(f"split {split!r}: there is {'no option of none' if option else 'nothing after ='}")
+        raise UsageError(f"split {split!r}: {'none takes no option' if option else 'a value is missing after ='}")
     suffix, column = path.suffix.lower(), option if kind == "by-column" else None
     if column is not None and suffix not in TABLES:
-        raise UsageError(f"{path}: only tables have columns to make tasks by, not {split!r}")
+        raise UsageError(f"{path}: {split!r} is only available for tables")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
     if not (path.is_file() or path.is_dir()):
-        raise DataError(f"{path}: neither a file nor a folder: it cannot be read twice.")
+        raise DataError(f"{path}: neither a regular file nor a folder; data are read more than once.")
     if suffix in TABLES:
         raw = read_rows(path, label, column, drop)
     elif label is not None:
-        raise UsageError(f"{path}: --label is for tables; here labels are known")
+        raise UsageError(f"{path}: --label is only for tables; these data have labels")
     elif drop:
-        raise UsageError(f"{path}: --drop is for tables; there are no columns here")
+        raise UsageError(f"{path}: --drop is only for tables; these data have no columns")
     else:
         raw = read_arrays(path) if suffix == ".npz" else read_folder(path)
     if len(raw.classes) < 2:
-        raise DataError(f"{path}: all examples are of one class ({raw.classes[0]}): there is nothing to learn.")
+        raise DataError(f"{path}: all examples are of one class ({raw.classes[0]}); at least two are needed.")
     return _assign_tasks(path, raw, kind, option)
 
 
@@ -427,13 +429,15 @@ def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDatas
     count = len(raw.y)
     task, task_test = np.zeros(count, dtype=np.int64), np.zeros(len(raw.y_test), dtype=np.int64)
     if kind == "by-class":
-        classes_per_task = _parse_count("classes in a task", option or "2", len(raw.classes))
+        classes_per_task = _parse_count("classes per task", option or "2", len(raw.classes))
         task, task_test = raw.y // classes_per_task, raw.y_test // classes_per_task
     elif kind == "by-time":
-        parts = _parse_count("tasks", option or "10", count)
+        num_tasks = _parse_count("tasks", option or "10", count)
         if len(raw.y_test):
-            raise DataError(f"{path}: a test set of its own has no time. Divide by-class, or leave it out.")
-        task = np.arange(count) * parts // count
+            raise DataError(
+                f"{path}: by-time cannot divide a separate test set. Divide by-class, or leave the test set out."
+            )
+        task = np.arange(count) * num_tasks // count
     elif raw.groups is not None:
         task_of = {group: index for index, group in enumerate(dict.fromkeys(raw.groups))}
         task = np.array([task_of[group] for group in raw.groups], dtype=np.int64)
@@ -472,8 +476,8 @@ def _sample_test_mask(path: Path, task: NDArray[np.int64], tasks: int) -> NDArra
         examples = np.flatnonzero(task == index)
         if len(examples) < 2:
             raise DataError(
-                f"{path}: task {index + 1} of {tasks} has {len(examples)} example(s); it needs one to learn from and "
-                "one to test with. Make fewer tasks."
+                f"{path}: task {index + 1} of {tasks} has {len(examples)} example(s); it needs one for training and "
+                "one for testing. Use fewer tasks."
             )
         mask[rng.choice(examples, ceil(TEST_SHARE * len(examples)), replace=False)] = True
     return mask
@@ -491,7 +495,7 @@ def _standardize(
     finite = np.isfinite(std) & np.isfinite(train).all(0) & np.isfinite(test).all(0)
     for index in np.flatnonzero(~finite).tolist():
         name = columns[index] if columns else str(index)
-        raise DataError(f"{path}: the values of column {name!r} are too large to be standardised. Scale them down.")
+        raise DataError(f"{path}: the values of column {name!r} are too large to be standardized. Scale them down.")
     return train, test
 
 
@@ -539,5 +543,5 @@ def _is_split(head: str, start: int) -> bool:
 
 def _parse_count(noun: str, text: str, limit: int) -> int:
     if not re.fullmatch("[1-9][0-9]{0,8}", text) or int(text) > limit:
-        raise UsageError(f"the number of {noun} must be a whole number from 1 to {limit}, not {text!r}")
+        raise UsageError(f"the number of {noun} must be an integer from 1 to {limit}, not {text!r}")
     return int(text)

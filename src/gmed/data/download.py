@@ -19,13 +19,13 @@ from gmed.data.paths import atomic_dir, cache_dir, exclusive, open_to_append, wr
 from gmed.errors import DataError
 
 CHUNK = 1 << 16
-MANUAL_HINT = "or get the data set another way and say where it is with --data-dir or $GMED_DATA"
+MANUAL_HINT = "or get the data set another way and give its folder with --data-dir or $GMED_DATA"
 
 
 def download(url: str, path: Path, md5: str, progress: Progress = no_progress, timeout: float = 30) -> None:
     """Download a file with a known checksum; ``path`` appears when it is complete and verified.
 
-    A partial download is kept in ``path`` + ``.part``, and the next call resumes it. If a resumed download has the
+    A partial download is stored in ``path`` + ``.part``, and the next call resumes it. If a resumed download has the
     wrong checksum (the file on the server has changed), it is downloaded again from the start.
     """
     part = path.with_name(path.name + ".part")
@@ -40,8 +40,8 @@ def download(url: str, path: Path, md5: str, progress: Progress = no_progress, t
         if (actual := checksum(part)) != md5:
             part.unlink()
             raise DataError(
-                f"{url}: what came is not the published file (its MD5 checksum is {actual}, not {md5}). "
-                f"Nothing was kept. Try again later, {MANUAL_HINT}.",
+                f"{url}: the downloaded file is not the published one (its MD5 checksum is {actual}, not {md5}). "
+                f"It was deleted. Try again later, {MANUAL_HINT}.",
             )
         part.replace(path)
 
@@ -60,10 +60,10 @@ def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
         response = urlopen(request, timeout=timeout)
     except HTTPError as error:
         error.close()
-        if error.code == 416 and size:  # the range is empty: everything is there already
+        if error.code == 416 and size:  # the range is empty: the file is complete
             return True
         raise DataError(
-            f"{url}: the server answers {error.code} {error.reason}. Try again later, {MANUAL_HINT}."
+            f"{url}: the server responded with {error.code} {error.reason}. Try again later, {MANUAL_HINT}."
         ) from None
     except (OSError, HTTPException) as error:
         raise DataError(f"{url}: cannot be reached ({_reason(error)}). Check the network, {MANUAL_HINT}.") from None
@@ -94,7 +94,8 @@ def _receive(url: str, part: Path, progress: Progress, timeout: float) -> bool:
 def _interrupted(url: str, done: int, total: int | None, reason: str) -> DataError:
     of_total = "" if total is None else f" of {total:,}"
     return DataError(
-        f"{url}: broke off after {done:,}{of_total} bytes ({reason}). The same command goes on from there."
+        f"{url}: the download was interrupted after {done:,}{of_total} bytes ({reason}). "
+        "Run the same command again to resume."
     )
 
 
@@ -129,19 +130,19 @@ def unpack(archive: Path, members: Mapping[str, int], folder: Path) -> None:
                 if name not in members:
                     continue
                 if name not in missing:
-                    raise invalid(f"holds {name} twice")
+                    raise invalid(f"contains {name} twice")
                 source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
                 if source is None:
-                    raise invalid(f"{name} in it is not a plain file")
+                    raise invalid(f"its member {name} is not a regular file")
                 if member.size != missing.pop(name):
-                    raise invalid(f"{name} in it has {member.size:,} bytes, not {members[name]:,}")
+                    raise invalid(f"its member {name} has {member.size:,} bytes, not {members[name]:,}")
                 content, path = source.read(), folder / PurePosixPath(name).name
                 with writing(path):
                     path.write_bytes(content)
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
-        raise invalid(f"not a sound archive ({error})") from None
+        raise invalid(f"not a valid archive ({error})") from None
     if missing:
-        raise invalid(f"holds no {', '.join(missing)}")
+        raise invalid(f"does not contain {', '.join(missing)}")
 
 
 FETCHED_MARKER = ".fetched"
@@ -159,7 +160,7 @@ def fetch(cifar: Cifar, progress: Progress = no_progress) -> Path:
         if _is_intact(cifar, folder):
             return folder
         if folder.exists() and not (folder / FETCHED_MARKER).exists():
-            raise DataError(f"{folder}: not sound, and not from `gmed data fetch`. Move it away, then fetch again.")
+            raise DataError(f"{folder}: damaged, and not created by `gmed data fetch`. Move it away, then fetch again.")
         download(cifar.url, archive, cifar.md5, progress)
         sizes = {f"{cifar.folder}/{file.name}": file.records * record_bytes(cifar.classes) for file in cifar.files}
         with atomic_dir(folder) as building:

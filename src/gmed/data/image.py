@@ -44,7 +44,7 @@ def decode_image(file: BinaryIO, path: Path, size: int) -> NDArray[np.uint8]:
     except DataError:
         raise
     except Exception as error:  # Pillow raises different errors for different formats and damage
-        raise DataError(f"{path}: not a sound image ({error}). Replace it with the original.") from None
+        raise DataError(f"{path}: not a valid image ({error}). Replace it with the original.") from None
     if pixels is None:
         raise DataError(
             f"{path}: {actual[0]} x {actual[1]} pixels, not {size} x {size}. Resize it, for example with Pillow: "
@@ -72,11 +72,11 @@ def is_16_bit_gray(header: bytes) -> bool:
 def _to_rgb(image: Image, path: Path) -> NDArray[np.uint8]:
     """Return the pixels as (height, width, 3)."""
     if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
-        raise DataError(f"{path}: an animation. Save the one picture of it that is meant.")
+        raise DataError(f"{path}: an animation. Save a single frame of it.")
     if image.mode.startswith("I"):
         return _scale_16_bit(image, path)
     if image.mode not in CONVERTED:
-        raise DataError(f"{path}: a picture of the kind {image.mode!r}. Save it as RGB or gray of 8 bits.")
+        raise DataError(f"{path}: the image mode {image.mode!r} is not supported. Save it as 8-bit RGB or grayscale.")
     if "A" in image.getbands() or "transparency" in image.info:
         pixels = np.asarray(image.convert("RGBA"))
         _require_opaque(pixels[:, :, 3] == 255, path)
@@ -90,13 +90,12 @@ def _scale_16_bit(image: Image, path: Path) -> NDArray[np.uint8]:
     if (transparent_value := image.info.get("transparency")) is not None:
         _require_opaque(values != transparent_value, path)
     if values.min() < 0 or values.max() > 65535:
-        raise DataError(f"{path}: values that are not of 16 bits. Save it as RGB or gray of 8 bits.")
+        raise DataError(f"{path}: values outside the 16-bit range. Save it as 8-bit RGB or grayscale.")
     return np.repeat(((values + 128) // 257).astype(np.uint8)[:, :, None], 3, axis=2)
 
 
 def _require_opaque(opaque: NDArray[np.bool_], path: Path) -> None:
     if not opaque.all():
         raise DataError(
-            f"{path}: it is transparent in places, and what is behind it is not known. "
-            "Save it on the background that is meant."
+            f"{path}: the image has transparent pixels, and their background is unknown. Save it without transparency."
         )

@@ -82,7 +82,7 @@ def _write_header(path: Path, shape: tuple[int, ...]) -> int:
 
 
 def _indexed_blocks(source: ImageSource, size: int) -> Iterator[tuple[Part, int, NDArray[np.uint8]]]:
-    """Yield blocks of images, each with the index of its first image in the whole array."""
+    """Yield blocks of images, each with the index of its first image in the full array."""
     starts: dict[tuple[str, Part], int] = {}
     ends = dict.fromkeys(PARTS, 0)
     for name, counts in source.counts.items():
@@ -94,4 +94,4 @@ def _indexed_blocks(source: ImageSource, size: int) -> Iterator[tuple[Part, int,
 
 
 def _damaged(name: str, what: str) -> DataError:
-    return DataError(f"{what} is damaged. Remove it with: gmed data remove {name}; it is then decoded again.")
+    return DataError(f"{what} is damaged. Remove it with: gmed data remove {name}; the images are then decoded again.")

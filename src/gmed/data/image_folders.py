@@ -47,7 +47,7 @@ def hold_out_last_sixth(source: Path, items: Sequence[Item]) -> tuple[Sequence[I
     """
     if len(items) < 6:
         raise DataError(
-            f"{source}: {len(items)} images. Put at least 6 there: the last sixth of a class is its test set."
+            f"{source}: {len(items)} images; at least 6 are needed, as the last sixth of a class is its test set."
         )
     count = len(items) - len(items) // 6
     return items[:count], items[count:]
@@ -76,8 +76,8 @@ class ImageFolders(ImageSource):
         if len(parts) == 2 and parts[0].keys() == parts[1].keys():
             return {name: (parts[0][name], parts[1][name]) for name in sorted(pooled)}
         raise DataError(
-            f"{self.folder}: {' and '.join(names)} share classes. Either there are two folders with the same classes, "
-            "for training and for testing, or no class is in two of them.",
+            f"{self.folder}: {' and '.join(names)} share classes. Use either two folders with the same classes, for "
+            "training and for testing, or folders with disjoint classes.",
         )
 
     @property
@@ -105,9 +105,9 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
             continue
         images[inner.name] = [file for file in _entries(inner) if _is_image(file)]
         if not images[inner.name]:
-            raise DataError(f"{inner}: no images in it. Put those of its class there, or remove the folder.")
+            raise DataError(f"{inner}: the folder has no images. Add the images of its class, or remove it.")
     if not images:
-        raise DataError(f"{folder}: no folders of images in it, one for each class. Put them there.")
+        raise DataError(f"{folder}: the folder has no subfolders of images. Create one for each class.")
     return images
 
 
@@ -131,5 +131,5 @@ def _is_image(file: Path) -> bool:
     if file.name.startswith(".") or suffix in IGNORED:
         return False
     if suffix not in IMAGES:
-        raise DataError(f"{file}: not a .jpg, .jpeg or .png file. Move it out of the folder of its class.")
+        raise DataError(f"{file}: not a .jpg, .jpeg or .png file. Move it out of the class folder.")
     return True

@@ -21,7 +21,7 @@ NAME = "mini-imagenet"
 SIZE, CLASSES = 84, 100
 
 HOW_TO_GET = (
-    "It cannot be downloaded from here (https://image-net.org gives it out). Put its images of 84 x 84 pixels in "
+    "It cannot be downloaded automatically (request it from https://image-net.org). Put its 84 x 84 pixel images in "
     "DIR/train/<class>/ and DIR/val/<class>/, or its mini-imagenet-cache-*.pkl in DIR; then pass --data-dir DIR "
     "or set GMED_DATA=DIR"
 )
@@ -97,7 +97,9 @@ def _decode_once(source: ImageSource, target: Path, size: int, classes: int, pro
             return False
         remove_stale_dirs(decoded_dir())
         if len(source.counts) != classes:
-            raise DataError(f"{source.folder}: {len(source.counts)} classes, not {classes}. Is a part of it missing?")
+            raise DataError(
+                f"{source.folder}: {len(source.counts)} classes, not {classes}. Is a part of the data set missing?"
+            )
         decode(source, size, target, progress)
     return True
 
@@ -124,7 +126,7 @@ class PickledImages(ImageSource):
         for path in self.files:
             for name, indices in read_classes(path)[1].items():
                 if name in counts:
-                    raise DataError(f"{path}: class {name} is in another of the files too. Get the originals.")
+                    raise DataError(f"{path}: class {name} is also in another of the files. Use the original files.")
                 train, test = hold_out_last_sixth(path / name, indices)
                 counts[name] = len(train), len(test)
         return dict(sorted(counts.items()))
@@ -135,7 +137,7 @@ class PickledImages(ImageSource):
             images, classes = read_classes(path)
             if images.shape[1:] != (size, size, 3):
                 raise DataError(
-                    f"{path}: images of shape {images.shape[1:]}, not {(size, size, 3)}. Get the originals."
+                    f"{path}: images of shape {images.shape[1:]}, not {(size, size, 3)}. Use the original files."
                 )
             for name, indices in classes.items():
                 train, test = hold_out_last_sixth(path / name, indices)
@@ -159,7 +161,7 @@ def read_classes(path: Path) -> tuple[NDArray[np.uint8], Mapping[str, list[int]]
     for name, indices in classes.items():
         invalid_type = indices.ndim != 1 or indices.dtype.kind not in "iu"
         if invalid_type or np.any((indices < 0) | (indices >= len(images))):
-            raise invalid(f"class {name} lists images it does not hold")
+            raise invalid(f"class {name} has image indices out of range")
     all_indices = np.concatenate([np.empty(0, np.int64), *classes.values()])
     if len(np.unique(all_indices)) < len(all_indices):
         raise invalid("an image is listed twice")

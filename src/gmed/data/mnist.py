@@ -80,7 +80,7 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[
     try:
         raw = read_bytes(path)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Put the original there, or leave out --data-dir.") from None
+        raise DataError(f"{path}: no such file. Put the original file there, or omit --data-dir.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     header = 4 + 4 * dimensions
@@ -94,19 +94,19 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[
                 raise invalid(f"truncated: {len(content)} bytes, the header alone has {header}")
             shape = tuple(int(n) for n in np.frombuffer(content, ">u4", count=dimensions, offset=4))
             expected = header + math.prod(shape)
-            check_room(path, f"what its header {shape} calls for", expected)
+            check_room(path, f"the array of shape {shape}", expected)
             content += file.read(expected - header + 1)
     except EOFError:
         raise invalid("truncated: the compressed data end early") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise invalid(f"not a sound gzip file ({error})") from None
+        raise invalid(f"not a valid gzip file ({error})") from None
     if len(content) != expected:
         kind = "truncated" if len(content) < expected else "too long"
         actual = f"{len(content)} bytes" if len(content) < expected else "more bytes"
-        raise invalid(f"{kind}: {actual} where its header {shape} calls for {expected}")
+        raise invalid(f"{kind}: {actual}, but the shape {shape} in its header requires {expected}")
     if sha256 is not None and hashlib.sha256(raw).hexdigest() != sha256:
         raise invalid("altered: its SHA-256 checksum is not the published file's")
     try:
         return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     except ValueError:  # zero bytes cannot have dimensions that overflow
-        raise invalid(f"its header calls for the impossible sizes {shape}") from None
+        raise invalid(f"the shape {shape} in its header is impossible") from None

@@ -54,7 +54,7 @@ def _expanduser(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise DataError(f"{path}: there is no home folder here. Set GMED_CACHE to a folder for data sets.") from None
+        raise DataError(f"{path}: there is no home folder. Set GMED_CACHE to a folder for data sets.") from None
 
 
 if sys.platform != "win32":
@@ -69,7 +69,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written ({error.strerror or error}). "
-            "Make room or get leave to write there, or set GMED_CACHE to another folder.",
+            "Free disk space or fix the permissions, or set GMED_CACHE to another folder.",
         ) from None
 
 

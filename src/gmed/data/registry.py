@@ -27,7 +27,9 @@ def remove_fetched(cifar: Cifar) -> list[Path]:
     """Remove a fetched data set from the cache; return the removed paths."""
     folder, archive = cache_dir() / cifar.folder, archive_of(cifar)
     if folder.is_symlink() or (folder.exists() and not (folder / FETCHED_MARKER).exists()):
-        raise DataError(f"{folder}: not from `gmed data fetch`, so it stays. Remove it yourself if you want to.")
+        raise DataError(
+            f"{folder}: not created by `gmed data fetch`, so it is not removed. Delete it by hand if necessary."
+        )
     return _remove(folder, archive, archive.with_name(archive.name + ".part"))
 
 
@@ -89,7 +91,7 @@ def _find_mnist(directory: Path | None) -> Path:
         return PACKAGED
     if any((directory / name).is_file() for name in SHA256):
         return directory
-    raise DataError(f"mnist is not in {directory}. Leave out --data-dir: it is in the package.")
+    raise DataError(f"mnist is not in {directory}. Omit --data-dir to use the copy in the package.")
 
 
 def _cifar_entry(cifar: Cifar) -> Entry:

@@ -34,7 +34,7 @@ def read_pickle(path: Path) -> Any:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     except Exception as error:  # damaged bytes can make an unpickler raise anything
         reason = str(error) or type(error).__name__
-        raise DataError(f"{path}: not a sound pickle ({reason}). Replace the file with the original.") from None
+        raise DataError(f"{path}: not a valid pickle ({reason}). Replace the file with the original.") from None
 
 
 def array_of(value: object) -> NDArray[Any]:
@@ -49,7 +49,7 @@ def array_of(value: object) -> NDArray[Any]:
         return value.values
     if isinstance(value, (list, tuple)) and all(type(v) is int for v in value):
         return np.array(value, np.int64)
-    raise TypeError(f"no array of whole numbers: {type(value).__name__}")
+    raise TypeError(f"not an array of integers: {type(value).__name__}")
 
 
 class _Budget:
@@ -61,7 +61,7 @@ class _Budget:
     def encode(self, text: str) -> bytes:
         self.remaining -= len(text)
         if self.remaining < 0:
-            raise DataError("asks for more bytes than it holds")
+            raise DataError("requests more bytes than the file contains")
         return text.encode("latin1")
 
 
@@ -74,7 +74,7 @@ class _Placeholder:
 class _Dtype(_Placeholder):
     def __init__(self, code: str, *_flags: object) -> None:
         if not isinstance(code, str) or code not in INTEGERS:
-            raise DataError(f"an array of type {short(code)}, where only whole numbers belong")
+            raise DataError(f"an array of type {short(code)}, where only integers are allowed")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -111,7 +111,7 @@ def _to_array(raw: object, dtype: object, shape: object, order: str, budget: _Bu
     if isinstance(raw, str):  # Python 2 pickles bytes as text
         raw = budget.encode(raw)
     if not isinstance(raw, bytes) or not isinstance(dtype, _Dtype):
-        raise DataError("an array that is not made of bytes")
+        raise DataError("an array without bytes")
     if not isinstance(shape, tuple) or len(shape) > DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
         raise TypeError("an array without a shape")
     return np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
@@ -133,21 +133,21 @@ DIMENSIONS = 8
 def _check_keys(keys: Iterable[object]) -> None:
     for key in keys:
         if not isinstance(key, str | bytes | int | float | None) or (isinstance(key, int) and key.bit_length() > 64):
-            raise DataError(f"has a key of type {type(key).__name__}, where only text and numbers belong")
+            raise DataError(f"has a key of type {type(key).__name__}, where only text and numbers are allowed")
 
 
 def _check_arguments(arguments: object) -> None:
     if not isinstance(arguments, tuple) or len(arguments) > DIMENSIONS:
-        raise DataError("calls something with more than an array is made of")
+        raise DataError("calls something with more arguments than an array takes")
 
 
 def _check_target(target: object) -> None:
     if not isinstance(target, _Dtype | _Array):
-        raise DataError("fills something that is no array")
+        raise DataError("sets the state of something that is not an array")
 
 
 def _refuse_object(_stack: list[Any]) -> Never:
-    raise DataError("makes an object that is no array")
+    raise DataError("creates an object that is not an array")
 
 
 def _with_check(check: Callable[[list[Any]], None], opcode: bytes) -> Callable[[Any], None]:
@@ -193,8 +193,8 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> type:
         placeholder = self._placeholders.get((module.replace("numpy._core", "numpy.core"), name))
         if placeholder is None:
-            raise DataError(f"asks for {module}.{name}, which no pickle of arrays needs")
+            raise DataError(f"requests {module}.{name}, which no pickle of arrays needs")
         return placeholder
 
     def get_extension(self, code: int) -> Never:
-        raise DataError(f"asks for the extension {code}, which no pickle of arrays needs")
+        raise DataError(f"requests the extension {code}, which no pickle of arrays needs")

@@ -29,18 +29,18 @@ class Table:
     ----------
     features
         Float64 numbers, one column for each name in ``names``.
-    labels, apart
-        The label of each row as text, and the value of the separate text column, if there is one.
+    labels, groups
+        The label of each row as text, and the value of the group column, if there is one.
     """
 
     names: tuple[str, ...]
     features: NDArray[np.float64]
     labels: tuple[str, ...]
-    apart: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
 
 
-def read_table(path: Path, label: str | None, apart: str | None = None, drop: Sequence[str] = ()) -> Table:
-    """Read a .csv or .parquet file whose columns are numbers except for ``label``, ``apart`` and those in ``drop``.
+def read_table(path: Path, label: str | None, group: str | None = None, drop: Sequence[str] = ()) -> Table:
+    """Read a .csv or .parquet file whose columns are numbers except for ``label``, ``group`` and those in ``drop``.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -52,22 +52,26 @@ def read_table(path: Path, label: str | None, apart: str | None = None, drop: Se
     """
     file = TableFile(path)
     if label is None:
-        raise DataError(f"{path}: which column is the label? Say so with --label, one of: {', '.join(file.header)}.")
-    text_columns = [label, *([] if apart is None else [apart])]
+        raise DataError(
+            f"{path}: a label column is required. Choose it with --label, one of: {', '.join(file.header)}."
+        )
+    text_columns = [label, *([] if group is None else [group])]
     file.check([*text_columns, *drop])
-    if label == apart:
-        raise DataError(f"{path}: {label!r} cannot be both the label and what tasks are made by.")
+    if label == group:
+        raise DataError(f"{path}: {label!r} cannot be both the label and the column that defines the tasks.")
     for name in text_columns:
         if name in drop:
-            raise DataError(f"{path}: {name!r} cannot be dropped: it is the label, or what tasks are made by.")
-    parts = list(file.batches(file.others([*text_columns, *drop]), label, apart))
+            raise DataError(
+                f"{path}: {name!r} cannot be dropped: it is the label or the column that defines the tasks."
+            )
+    parts = list(file.batches(file.others([*text_columns, *drop]), label, group))
     if not parts:
-        raise DataError(f"{path}: there are no rows in it.")
+        raise DataError(f"{path}: the table has no rows.")
     return Table(
         parts[0].names,
         np.concatenate([part.features for part in parts]),
         tuple(text for part in parts for text in part.labels),
-        None if apart is None else tuple(text for part in parts for text in part.apart or ()),
+        None if group is None else tuple(text for part in parts for text in part.groups or ()),
     )
 
 
@@ -103,11 +107,11 @@ class TableFile:
         names = [name for name in self.header if name not in columns]
         if not names:
             excluded = " and ".join(repr(column) for column in columns)
-            raise DataError(f"{self.path}: there is no column of numbers besides {excluded}.")
+            raise DataError(f"{self.path}: there are no feature columns besides {excluded}.")
         return names
 
     def batches(
-        self, features: Sequence[str], label: str | None, apart: str | None = None, size: int = 1000, skip: int = 0
+        self, features: Sequence[str], label: str | None, group: str | None = None, size: int = 1000, skip: int = 0
     ) -> Iterator[Table]:
         """Yield the rows in batches of ``size``, without the first ``skip`` rows.
 
@@ -115,7 +119,7 @@ class TableFile:
         ----------
         features
             The columns of numbers.
-        label, apart
+        label, group
             The columns of text to read, or ``None``.
         """
         index_of = {name: index for index, name in enumerate(self.header)}
@@ -131,7 +135,7 @@ class TableFile:
                 tuple(features),
                 self._numbers(block, [(index_of[name], name) for name in features]),
                 () if label is None else self._texts(block, index_of[label], label),
-                None if apart is None else self._texts(block, index_of[apart], apart),
+                None if group is None else self._texts(block, index_of[group], group),
             )
 
     def _numbers(self, block: Sequence[Row], columns: Sequence[tuple[int, str]]) -> NDArray[np.float64]:
@@ -190,15 +194,15 @@ class TableFile:
         except (GmedError, GeneratorExit):
             raise
         except Exception as error:  # Arrow raises different errors for different damage
-            raise DataError(f"{self.path}: not a sound Parquet file ({error}).") from None
+            raise DataError(f"{self.path}: not a valid Parquet file ({error}).") from None
 
 
 def _header(path: Path, cells: Sequence[Any]) -> list[str]:
     names = [str(cell).strip() for cell in cells]
     if not names or not all(names) or len(set(names)) < len(names):
-        raise DataError(f"{path}: the first line must name every column, each differently.")
+        raise DataError(f"{path}: the first line must give every column a different name.")
     if all(map(_is_number, names)):
-        raise DataError(f"{path}: the first line must name the columns, and holds numbers.")
+        raise DataError(f"{path}: the first line must name the columns, but it contains numbers.")
     return names
 
 
@@ -210,17 +214,17 @@ def _parse_number(path: Path, location: str, column: str, cell: Any) -> float:
     if math.isfinite(number):
         return number
     if cell is None or str(cell).strip().lower() in ("", "nan", "na", "null", "none", "?"):
-        problem = "a value is missing. Fill it in or leave the row out"
+        problem = "a value is missing. Impute it or leave the row out"
     else:
-        problem = f"{str(cell)[:40]!r} is not a finite number. Write it as one, or leave the column out"
+        problem = f"{str(cell)[:40]!r} is not a finite number. Convert it, or leave the column out"
     raise DataError(f"{path}, {location}, column {column!r}: {problem}.")
 
 
 def _parse_text(path: Path, location: str, column: str, cell: Any) -> str:
     if cell is None or cell != cell or not str(cell).strip():  # a Parquet cell may be NaN
-        raise DataError(f"{path}, {location}, column {column!r}: a value is missing. Fill it in or leave the row out.")
+        raise DataError(f"{path}, {location}, column {column!r}: a value is missing. Add it or leave the row out.")
     if isinstance(cell, (list, dict)):
-        raise DataError(f"{path}, {location}, column {column!r}: {str(cell)[:40]!r} is neither a word nor a number.")
+        raise DataError(f"{path}, {location}, column {column!r}: {str(cell)[:40]!r} is not text or a number.")
     return str(cell).strip()
 
 

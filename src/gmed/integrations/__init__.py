@@ -1,1 +1,1 @@
-"""The same learners for scikit-learn, River, Avalanche and TensorBoard."""
+"""Adapters for scikit-learn, River, Avalanche and TensorBoard."""

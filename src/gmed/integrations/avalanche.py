@@ -18,7 +18,7 @@ from gmed.retrieval import Retrieval
 try:
     from avalanche.core import SupervisedPlugin
     from avalanche.models.utils import is_multi_task_module
-except (ImportError, RuntimeError) as error:  # RuntimeError: how a torchvision that does not fit torch says so
+except (ImportError, RuntimeError) as error:  # RuntimeError: raised by a torchvision that does not match torch
     hint = "pip install 'gmed[avalanche]', with a torchvision built for your torch"
     raise UsageError(f"the Avalanche plugin needs Avalanche, which cannot be imported ({error}): {hint}") from error
 
@@ -26,7 +26,7 @@ __all__ = ["GMEDPlugin"]
 
 
 class _Step(NamedTuple):
-    """What has to be known until the update is made."""
+    """The state of a step, from the forward pass to the update."""
 
     x: Tensor
     y: Tensor
@@ -36,28 +36,28 @@ class _Step(NamedTuple):
 
 
 class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
-    """Experience replay from a memory that is edited, for a strategy such as ``Naive`` on a stream seen once.
+    """Experience replay with an edited memory, for a strategy such as ``Naive`` on a stream seen once.
 
-    What it adds to a strategy is what :class:`gmed.learners.ER` does in a step. Before the strategy's forward pass it
-    draws stored examples, edits them and joins them to the batch; after it, it parts them again, so that the strategy,
-    its metrics and other plugins see the incoming batch alone. The loss is that of the batch plus that of the replayed
-    examples, each a mean. After the update the edited examples are written back and the batch is offered to memory.
+    It adds a step of :class:`gmed.learners.ER` to a strategy. Before the strategy's forward pass it draws stored
+    examples, edits them and appends them to the batch; after the pass it removes them again, so that the strategy, its
+    metrics and other plugins see only the incoming batch. The loss is the mean over the batch plus the mean over the
+    replayed examples. After the update the edited examples are written back and the batch is offered to the memory.
 
-    Task labels and boundaries are not used. A strategy that passes several times over experiences of one batch each
-    does as ``ER`` with ``updates_per_batch``: it edits in the first pass and stores in the last.
+    Task labels and boundaries are not used. A strategy with several epochs over experiences of one batch each is
+    equivalent to ``ER`` with ``updates_per_batch``: it edits in the first epoch and stores in the last.
 
     Parameters
     ----------
     memory, editing, replay_size, retrieval, seed
-        As in :class:`gmed.learners.ER`. Without ``editing`` it is experience replay alone.
+        As in :class:`gmed.learners.ER`. Without ``editing`` it is plain experience replay.
     lr
-        The step size of the look-ahead, which is a step of plain SGD. By default the learning rate that the
-        strategy's optimizer has at that step, if that is SGD.
+        The learning rate of the look-ahead, which is a step of plain SGD. By default the current learning rate of the
+        strategy's optimizer, which must then be SGD.
 
     Attributes
     ----------
     learner
-        The replay learner whose parts are used, from the first experience on; its model is the strategy's.
+        The replay learner, created with the first experience; its model is the strategy's.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
         self.memory = memory
         self.lr = None if lr is None else check_float("lr", lr, greater_than=0)
         self.learner: ER | None = None
-        self._parts: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "memory": memory,
             "editing": editing,
             "replay_size": replay_size,
@@ -95,48 +95,48 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
         self._step: _Step | None = None
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
-        """Make sure that the strategy is one that replay can join."""
+        """Check that replay is compatible with the strategy."""
         if is_multi_task_module(strategy.model):
-            raise UsageError("the model needs task labels, which memory does not keep; give one that needs none")
+            raise UsageError("the model needs task labels, which the memory does not store; use a model without them")
         if getattr(strategy._criterion, "reduction", "mean") != "mean":
             raise UsageError(f"the criterion must be a mean over examples, not {strategy._criterion.reduction!r}")
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Make sure that examples are seen once, or one batch at a time."""
+        """Check that examples are seen once, or one batch at a time."""
         if strategy.train_epochs > 1 and len(strategy.dataloader) > 1:
             raise UsageError(
                 f"{strategy.train_epochs} epochs over an experience of {len(strategy.dataloader)} batches are not "
                 "online; choose one epoch, or experiences of one batch each (split_online_stream)"
             )
         if self.learner is None:
-            self.learner = ER(strategy.model, lr=self._step_size(strategy), **self._parts)
+            self.learner = ER(strategy.model, lr=self._lookahead_lr(strategy), **self._options)
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
-        """Draw and edit stored examples, and join them to the batch."""
+        """Draw and edit stored examples, and append them to the batch."""
         learner, memory = self._learner(), self.memory
         x, y = strategy.mb_x, strategy.mb_y
-        self._check(x, y)
+        self._check_batch(x, y)
         if memory.is_allocated:
             memory.to(x)
         else:
             memory.allocate(x, y)
-        learner.model, learner.lr = strategy.model, self._step_size(strategy)
-        ahead = LookAhead(strategy.model, x, y, lr=learner.lr, loss=strategy._criterion)
-        if again := strategy.clock.train_exp_epochs:
-            drawn = learner.retrieve(ahead, f"replay {again}")
+        learner.model, learner.lr = strategy.model, self._lookahead_lr(strategy)
+        lookahead = LookAhead(strategy.model, x, y, lr=learner.lr, loss=strategy._criterion)
+        if epoch := strategy.clock.train_exp_epochs:
+            drawn = learner.retrieve(lookahead, f"replay {epoch}")
             edited = EditedBatch(drawn, memory.x[drawn])
         else:
-            drawn = learner.retrieve(ahead)
-            edited = learner.edit(drawn, ahead)
+            drawn = learner.retrieve(lookahead)
+            edited = learner.edit(drawn, lookahead)
         self._step = _Step(x, y, edited, memory.y[drawn])
         strategy.mbatch[0] = torch.cat([x, edited.x[: len(drawn)]])
 
     def after_forward(self, strategy: Any, **kwargs: Any) -> None:
-        """Part the batch and the replayed examples."""
+        """Separate the batch from the replayed examples."""
         step = self._current()
-        stream, replayed = torch.split(strategy.mb_output, [len(step.y), len(step.y_m)])
+        output, replayed = torch.split(strategy.mb_output, [len(step.y), len(step.y_m)])
         self._step = step._replace(output_m=replayed)
-        strategy.mbatch[0], strategy.mb_output = step.x, stream
+        strategy.mbatch[0], strategy.mb_output = step.x, output
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Add the loss of the replayed examples."""
@@ -159,25 +159,29 @@ class GMEDPlugin(SupervisedPlugin):  # type: ignore[misc]
             learner.steps += 1
         self._step = None
 
-    def _step_size(self, strategy: Any) -> float:
-        """τ of the look-ahead."""
+    def _lookahead_lr(self, strategy: Any) -> float:
+        """Return the learning rate of the look-ahead, τ."""
         if self.lr is not None:
             return self.lr
         optimizer = strategy.optimizer
         rates = {float(group["lr"]) for group in optimizer.param_groups}
         if not isinstance(optimizer, torch.optim.SGD) or len(rates) != 1:
             kind = type(optimizer).__name__ + (f" with learning rates {sorted(rates)}" if len(rates) > 1 else "")
-            raise UsageError(f"the look-ahead is a step of plain SGD, the optimizer is {kind}; give GMEDPlugin(lr=...)")
+            raise UsageError(
+                f"the look-ahead is a step of plain SGD, but the optimizer is {kind}; set GMEDPlugin(lr=...)"
+            )
         return rates.pop()
 
-    def _check(self, x: Tensor, y: Tensor) -> None:
+    def _check_batch(self, x: Tensor, y: Tensor) -> None:
         if not x.is_floating_point():
             raise InputError(f"inputs must be floating-point tensors, not {x.dtype}; add a transform such as ToTensor")
         if y.dtype != torch.int64 or y.shape != (len(x),):
             raise InputError(f"targets must be one class label per example, not {y.dtype} {tuple(y.shape)}")
         if self.memory.is_allocated and x.shape[1:] != self.memory.x.shape[1:]:
             stored = tuple(self.memory.x.shape[1:])
-            raise InputError(f"examples have shape {tuple(x.shape[1:])}, those stored {stored}; make them alike")
+            raise InputError(
+                f"examples have shape {tuple(x.shape[1:])}, stored ones {stored}; all must have the same shape"
+            )
 
     def _learner(self) -> ER:
         assert self.learner is not None

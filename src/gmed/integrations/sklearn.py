@@ -1,4 +1,4 @@
-"""A scikit-learn classifier that goes on learning: ``partial_fit`` with a memory that GMED edits."""
+"""A scikit-learn classifier that learns incrementally: ``partial_fit`` with a memory that GMED edits."""
 
 from __future__ import annotations
 
@@ -29,61 +29,61 @@ __all__ = ["GMEDClassifier"]
 
 
 class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A neural network that learns from a stream of rows and replays, and edits, some it has stored.
+    """A neural network that learns from a stream of rows, and replays and edits rows it has stored.
 
-    ``partial_fit`` takes rows as they come, once; classes that were never met before may appear in any call. ``fit``
-    starts anew and passes over the rows several times. Features need no scaling: they are standardised by what has
-    been met of the stream, and edits move stored rows in these units.
+    ``partial_fit`` learns from each row once, in a stream; new classes may appear in any call. ``fit`` starts over and
+    makes several passes over the rows. Features need no scaling: they are standardized with running statistics of the
+    stream, and edits move stored rows in standardized units.
 
     A call that fails, or is interrupted by Ctrl-C, changes nothing. One thread may learn while others predict, save or
-    copy: what is learned does not depend on it, and each prediction is that of one moment, before a step or a call or
-    after it. ``classes_`` may have grown between two calls; where probabilities must go with it, take both from a copy
+    copy: this does not affect what is learned, and each prediction uses one consistent state, before or after a step or
+    a call. ``classes_`` may grow between two calls; to get probabilities that agree with it, take both from a copy
     (``copy.deepcopy(model)``).
 
     Parameters
     ----------
     memory : int
-        How many examples are stored (reservoir sampling); 0 for none, which is fine-tuning.
+        Number of stored examples (reservoir sampling); 0 for none, which is fine-tuning.
     replay_size : int
-        How many stored examples are replayed in each step.
+        Number of stored examples that are replayed in each step.
     alpha : float
-        Stride of the edit, for features in units of their standard deviation; 0 for no edit, which is plain replay.
+        Step size of the edit, in standard deviations of the features; 0 for no edit, which is plain replay.
     beta : float
-        How much the edit holds down the current loss of what it edits.
+        Weight of the edit's penalty on the current loss of the edited examples.
     gamma : float
-        Decay of the stride with every edit of an example; 1 is none.
+        Decay factor of the step size with every edit of an example; 1 for no decay.
     edit_steps : int
-        Edits in a row.
+        Number of gradient steps of an edit.
     learning_rate : float
-        Of plain SGD.
+        Learning rate of plain SGD.
     updates_per_batch : int
-        Updates in each step; replayed examples are drawn anew for each, and edited for the first.
+        Updates in each step; each draws new replayed examples, and the first one edits them.
     batch_size : int
-        The most rows that one step learns from. More rows in a call are taken in several steps.
+        Maximum number of rows of a step; more rows in a call are learned in several steps.
     hidden : int
         Width of the two hidden layers.
     model : torch.nn.Module or callable, optional
-        A model of your own instead: a module from (rows, features) to (rows, classes), or a function
-        ``model(features, classes)`` that makes one.
+        A custom model instead: a module from (rows, features) to (rows, classes), or a function
+        ``model(features, classes)`` that builds one.
     standardise : bool
-        Whether features are standardised.
+        Whether features are standardized.
     passes : int
-        How often ``fit`` passes over the rows.
+        Number of passes that ``fit`` makes over the rows.
     shuffle : bool
         Whether ``fit`` shuffles the rows for each pass.
     random_state : int, RandomState instance or None
-        Every random choice follows from it.
+        Seed of all random choices.
 
     Attributes
     ----------
     classes_ : ndarray
-        The classes met so far, in order.
+        The classes seen so far, sorted.
     n_features_in_ : int
-        How many features a row has.
+        Number of features of a row.
     feature_names_in_ : ndarray
-        Their names, where rows came as a frame.
+        Their names, if rows came as a data frame.
     rows_ : int
-        How many rows it has learned from.
+        Number of rows it has learned from.
 
     Examples
     --------
@@ -147,16 +147,16 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (rows, features)
-            Finite numbers; an array or a frame.
+            Finite numbers; an array or a data frame.
         y : array-like of shape (rows,)
-            Words, whole numbers or truth values. LabelEncoder never met before are new classes.
+            Strings, integers or booleans. Labels that were not seen before become new classes.
         classes : array-like, optional
-            Classes to tell apart from now on, if more than those of ``y`` are known; never needed.
+            Further classes, besides those of ``y``; never required.
 
         Returns
         -------
         GMEDClassifier
-            Itself. A call that fails has changed nothing.
+            The estimator itself. A call that fails changes nothing.
         """
         with self._lock:
             if self.__sklearn_is_fitted__():
@@ -164,15 +164,15 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self._check_unchanged()
                 self._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
             else:
-                begun = self._blank()
-                features, labels = begun._validated(X, y, reset=True)
-                begun._classifier = begun._new(features.shape[1])
-                begun._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
-                self.__dict__ = begun.__dict__  # all of it at once
+                fitted = self._unfitted_copy()
+                features, labels = fitted._validated(X, y, reset=True)
+                fitted._classifier = fitted._make_classifier(features.shape[1])
+                fitted._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
+                self.__dict__ = fitted.__dict__  # atomic
         return self
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Forget everything and learn from rows that are all there at once, in several passes.
+        """Discard everything learned and learn from a complete data set, in several passes.
 
         Parameters
         ----------
@@ -182,14 +182,14 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         GMEDClassifier
-            Itself. A call that fails has changed nothing.
+            The estimator itself. A call that fails changes nothing.
         """
         with self._lock:
-            fitted = self._blank()
+            fitted = self._unfitted_copy()
             features, labels = fitted._validated(X, y, reset=True)
-            fitted._classifier = fitted._new(features.shape[1])
+            fitted._classifier = fitted._make_classifier(features.shape[1])
             fitted._classifier.fit(features, labels, check_int("passes", self.passes), bool(self.shuffle))
-            self.__dict__ = fitted.__dict__  # all of it at once
+            self.__dict__ = fitted.__dict__  # atomic
         return self
 
     def remove_examples(
@@ -199,7 +199,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label: Any = None,
         where: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[np.bool_]] | None = None,
     ) -> int:
-        """Remove stored rows on request, by number, by class or by what ``where(X, y)`` says; how many went.
+        """Remove stored rows by number, by class or by a mask ``where(X, y)``, and return how many were removed.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return features, labels
 
     def _is_clean_array(self, X: Any) -> TypeGuard[NDArray[np.floating[Any]]]:
-        """Whether these are sound rows without doubt; to ask scikit-learn takes as long as a step."""
+        """Return whether these are obviously valid rows; scikit-learn's validation takes as long as a step."""
         return (
             type(X) is np.ndarray
             and X.dtype in (np.float64, np.float32)
@@ -229,10 +229,10 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             and bool(np.isfinite(X).all())
         )
 
-    def _new(self, features: int) -> OnlineClassifier:
+    def _make_classifier(self, features: int) -> OnlineClassifier:
         settings, state = self._settings(), self.random_state
-        chance = isinstance(state, np.random.RandomState) or state is None
-        seed = check_random_state(state).randint(2**31) if chance else check_int("random_state", state, minimum=0)
+        is_random = isinstance(state, np.random.RandomState) or state is None
+        seed = check_random_state(state).randint(2**31) if is_random else check_int("random_state", state, minimum=0)
         classifier = OnlineClassifier(settings, features, int(seed))
         classifier.feature_names = _names(getattr(self, "feature_names_in_", None))
         return classifier
@@ -241,63 +241,63 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return ClassifierConfig(**{field.name: getattr(self, field.name) for field in fields(ClassifierConfig)})
 
     def _check_unchanged(self) -> None:
-        for name, learned in vars(self._classifier.settings).items():
-            now = getattr(self, name)
-            if now is not learned and now != learned:
-                raise UsageError(f"{name} was changed after learning had begun; put it back, or begin anew with fit")
+        for name, original in vars(self._classifier.settings).items():
+            current = getattr(self, name)
+            if current is not original and current != original:
+                raise UsageError(f"{name} was changed after the first partial_fit; restore it, or start over with fit")
 
-    def _blank(self) -> Self:
-        """One with the same parameters that has learned nothing; it shares the lock."""
-        blank = object.__new__(type(self))
+    def _unfitted_copy(self) -> Self:
+        """Return an unfitted estimator with the same parameters, which shares the lock."""
+        copy = object.__new__(type(self))
         learned = ("_classifier", "n_features_in_", "feature_names_in_")
-        blank.__dict__ = {name: value for name, value in self.__dict__.items() if name not in learned}
-        return blank
+        copy.__dict__ = {name: value for name, value in self.__dict__.items() if name not in learned}
+        return copy
 
-    def _at_this_moment(self) -> Self:
-        """What it is now, whatever another thread makes of it."""
-        seen = object.__new__(type(self))
-        seen.__dict__ = self.__dict__  # which is replaced as a whole
-        return seen
+    def _snapshot(self) -> Self:
+        """Return a view of the current state that other threads do not replace."""
+        view = object.__new__(type(self))
+        view.__dict__ = self.__dict__  # fit replaces it as a whole
+        return view
 
     @property
     def _lock(self) -> threading.RLock:
-        """What is held while it changes."""
+        """The lock of all calls that change the estimator."""
         lock: threading.RLock = self.__dict__.setdefault("_own_lock", threading.RLock())
         return lock
 
     # ------------------------------------------------------------------ predicting
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of each row."""
+        """Return the predicted class of each row."""
         classes, scores = self._classes_and_scores(X)
-        found: NDArray[Any] = classes[scores.argmax(1)]
-        return found
+        predictions: NDArray[Any] = classes[scores.argmax(1)]
+        return predictions
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The probability of each class, in the order of ``classes_``, for each row."""
-        found: NDArray[np.float64] = softmax(self._classes_and_scores(X)[1].astype(np.float64), axis=1)
-        return found
+        """Return the probability of each class, in the order of ``classes_``, for each row."""
+        probabilities: NDArray[np.float64] = softmax(self._classes_and_scores(X)[1].astype(np.float64), axis=1)
+        return probabilities
 
     def _classes_and_scores(self, X: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float32]]:
         check_is_fitted(self)
-        now = self._at_this_moment()
-        if now._is_clean_array(X):
-            return now._classifier.classes_and_scores(X.astype(np.float64, copy=False))
-        return now._classifier.classes_and_scores(validate_data(now, X, reset=False, dtype=np.float64))
+        snapshot = self._snapshot()
+        if snapshot._is_clean_array(X):
+            return snapshot._classifier.classes_and_scores(X.astype(np.float64, copy=False))
+        return snapshot._classifier.classes_and_scores(validate_data(snapshot, X, reset=False, dtype=np.float64))
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The classes met so far, in order."""
-        return self._begun().labels.classes
+        """The classes seen so far, sorted."""
+        return self._fitted().labels.classes
 
     @property
     def rows_(self) -> int:
-        """How many rows it has learned from."""
-        return self._begun().rows
+        """Number of rows it has learned from."""
+        return self._fitted().rows
 
-    def _begun(self) -> OnlineClassifier:
+    def _fitted(self) -> OnlineClassifier:
         if not self.__sklearn_is_fitted__():
-            raise AttributeError("this estimator has learned nothing yet; call fit or partial_fit first")
+            raise AttributeError("this estimator is not fitted yet; call fit or partial_fit first")
         return self._classifier
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -306,27 +306,30 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # ------------------------------------------------------------------ saving
 
     def save(self, path: str | Path) -> None:
-        """Write the estimator to one file (safetensors), whole or not at all; :meth:`load` reads it.
+        """Write the estimator to a safetensors file atomically; :meth:`load` reads it.
 
-        A model of your own is not in the file but for its parameters: give it to :meth:`load` again.
+        Of a custom model the file contains only the parameters: give the model to :meth:`load` again.
         """
         check_is_fitted(self)
-        now = self._at_this_moment()
-        names = getattr(now, "feature_names_in_", None)
-        beyond = {"passes": now.passes, "shuffle": now.shuffle, "random_state": now._seed_given()}
-        known = {} if names is None else {"feature_names": json.dumps(names.tolist())}
-        now._classifier.save(path, parameters=json.dumps(beyond, default=lambda number: number.item()), **known)
+        snapshot = self._snapshot()
+        names = getattr(snapshot, "feature_names_in_", None)
+        seed = snapshot._integer_seed()
+        parameters = {"passes": snapshot.passes, "shuffle": snapshot.shuffle, "random_state": seed}
+        texts = {"parameters": json.dumps(parameters, default=lambda number: number.item())}
+        if names is not None:
+            texts["feature_names"] = json.dumps(names.tolist())
+        snapshot._classifier.save(path, **texts)
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> Self:
-        """The estimator that was saved in a file. Reading it runs no code.
+        """Load a saved estimator; this runs no code from the file.
 
         Parameters
         ----------
         path
-            The file.
+            The file that :meth:`save` wrote.
         model
-            The estimator's ``model``, if it was one of your own.
+            The estimator's ``model``, if it was a custom one.
         """
         classifier, texts = OnlineClassifier.load(path, model)
         settings = {field.name: getattr(classifier.settings, field.name) for field in fields(ClassifierConfig)}
@@ -338,9 +341,9 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 or len(names) != classifier.inputs
                 or not all(isinstance(n, str) for n in names)
             ):
-                raise ValueError("the names of features")
+                raise ValueError("invalid feature names")
         except (LookupError, TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: what it says of the estimator is damaged ({error})") from None
+            raise UsageError(f"{path}: the saved estimator parameters are damaged ({error})") from None
         estimator.n_features_in_ = classifier.inputs
         if names is not None:
             estimator.feature_names_in_ = np.array(names, dtype=object)
@@ -348,25 +351,25 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         estimator._classifier = classifier
         return estimator
 
-    def _seed_given(self) -> int | None:
-        """The random state where it is a number; a generator has given its numbers away."""
+    def _integer_seed(self) -> int | None:
+        """Return the random state if it is an integer; the state of a generator is not saved."""
         state = self.random_state
         return None if state is None or isinstance(state, np.random.RandomState) else int(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        held: dict[str, Any] = dict(super().__getstate__())
-        held.pop("_own_lock", None)
-        if "_classifier" in held:
-            held["_classifier"] = held["_classifier"].state()
-        return held
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("_own_lock", None)
+        if "_classifier" in state:
+            state["_classifier"] = state["_classifier"].state()
+        return state
 
-    def __setstate__(self, held: dict[str, Any]) -> None:
-        held = dict(held)
-        if "_classifier" in held:
-            tensors, texts = held["_classifier"]
-            held["_classifier"] = OnlineClassifier.from_state(tensors, texts, held["model"])
-            held["_classifier"].feature_names = _names(held.get("feature_names_in_"))
-        super().__setstate__(held)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if "_classifier" in state:
+            tensors, texts = state["_classifier"]
+            state["_classifier"] = OnlineClassifier.from_state(tensors, texts, state["model"])
+            state["_classifier"].feature_names = _names(state.get("feature_names_in_"))
+        super().__setstate__(state)
 
 
 def _is_clean_labels(y: Any) -> TypeGuard[NDArray[Any]]:

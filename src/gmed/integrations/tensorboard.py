@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, while runs are under way."""
+"""A callback that writes accuracy curves for TensorBoard during runs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class TensorBoardCallback(Callback):
-    """Writes the accuracies of every run as they are found, a folder for each: benchmark/method/seed.
+    """Writes the accuracies of every run as they are measured, to one folder per run: benchmark/method/seed.
 
-    Tells another callback everything as well.
+    Forwards all calls to another callback.
 
     Parameters
     ----------
     folder
-        What ``tensorboard --logdir`` is given.
+        The folder for ``tensorboard --logdir``.
     other
-        Who else is told.
+        The callback to forward to.
     """
 
     def __init__(self, folder: Path, other: Callback) -> None:
@@ -46,7 +46,7 @@ class TensorBoardCallback(Callback):
                 pass
         except OSError as error:
             raise UsageError(f"{folder}: cannot be written ({error.strerror}); choose another --tensorboard") from None
-        self.folder, self.other, self.make = folder, other, SummaryWriter
+        self.folder, self.other, self.make_writer = folder, other, SummaryWriter
         self.writers: dict[str, SummaryWriter] = {}
         self.points: dict[str, int] = {}
 
@@ -67,7 +67,7 @@ class TensorBoardCallback(Callback):
         self.other.on_event(event)
 
     def _finish(self, spec: RunSpec, result: RunResult) -> None:
-        """What was not told on the way, as of a run on a cluster, and what is known at the end."""
+        """Write what was not reported during the run, as on a cluster, and the final accuracy."""
         examples = result.steps * spec.benchmark.batch_size
         self._write(spec, examples, result.accuracy)
         writer = self._writer(spec)
@@ -76,20 +76,20 @@ class TensorBoardCallback(Callback):
         del self.writers[spec.key]
 
     def _write(self, spec: RunSpec, seen: int, accuracy: Sequence[Sequence[float]]) -> None:
-        """The points that were not written yet; those that nobody told of are taken to lie evenly."""
+        """Write the points that are new; points that were not reported one by one are placed at equal distances."""
         writer, points = self._writer(spec), len(accuracy)
         for point in range(self.points.get(spec.key, 0), points):
-            at, met = seen * (point + 1) // points, accuracy[point][: point + 1]
-            writer.add_scalar("accuracy on tasks met so far", sum(met) / len(met), at)
-            for task, share in enumerate(accuracy[point]):
-                writer.add_scalar(f"accuracy on each task/{task + 1}", share, at)
+            position, learned = seen * (point + 1) // points, accuracy[point][: point + 1]
+            writer.add_scalar("accuracy on tasks met so far", sum(learned) / len(learned), position)
+            for task, task_accuracy in enumerate(accuracy[point]):
+                writer.add_scalar(f"accuracy on each task/{task + 1}", task_accuracy, position)
         self.points[spec.key] = points
         writer.flush()
 
     def _writer(self, spec: RunSpec) -> SummaryWriter:
         if spec.key not in self.writers:
             parts = (spec.benchmark.name, spec.method.name, f"seed {spec.seed}")
-            self.writers[spec.key] = self.make(str(self.folder.joinpath(*map(safe_dirname, parts))))
+            self.writers[spec.key] = self.make_writer(str(self.folder.joinpath(*map(safe_dirname, parts))))
         return self.writers[spec.key]
 
     def __enter__(self) -> TensorBoardCallback:
@@ -103,7 +103,7 @@ class TensorBoardCallback(Callback):
 
 
 def safe_dirname(name: str) -> str:
-    """A name that can be that of a folder everywhere.
+    """Return a name that is a valid folder name on every platform.
 
     >>> safe_dirname("er+gmed(alpha=1.0)"), safe_dirname("a/b:c")
     ('er+gmed(alpha=1.0)', 'a_b_c')

@@ -1,4 +1,4 @@
-"""One classifier of rows: a learner, the units of its features and the names of its classes."""
+"""An online classifier of table rows: a learner, a feature scaler and a label encoder."""
 
 from typing import TYPE_CHECKING
 

@@ -1,3 +1,5 @@
+"""The hyper-parameters of an online classifier."""
+
 from __future__ import annotations
 
 import json
@@ -19,33 +21,33 @@ from gmed.models import MLP, eval_mode, expand_outputs
 from gmed.rng import seeded_torch
 
 Model = nn.Module | Callable[[int, int], nn.Module]
-"""A model, or what makes one from the number of inputs and of classes."""
+"""A model, or a function that builds one from the number of inputs and the number of classes."""
 
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """How a classifier learns.
+    """The hyper-parameters of a classifier.
 
     Parameters
     ----------
     memory
-        How many examples are stored (reservoir sampling); 0 for none, which is fine-tuning.
+        Number of stored examples (reservoir sampling); 0 for none, which is fine-tuning.
     replay_size
-        How many stored examples are replayed in each step.
+        Number of stored examples that are replayed in each step.
     alpha, beta, gamma, edit_steps
-        Of the edit, as in :class:`gmed.editing.GMED`; with ``alpha=0`` there is none, which is plain experience replay.
+        Parameters of :class:`gmed.editing.GMED`; ``alpha=0`` disables editing, which is plain experience replay.
     learning_rate
-        Of plain SGD.
+        Learning rate of plain SGD.
     updates_per_batch
-        Updates in each step; replayed examples are drawn anew for each, and edited for the first.
+        Updates in each step; each draws new replayed examples, and the first one edits them.
     batch_size
-        The most rows that one step learns from. More rows at once are taken in several steps.
+        Maximum number of rows of a step; more rows are learned in several steps.
     hidden
         Width of the two hidden layers of the model.
     model
-        A model of your own instead: a module, or a function of the number of inputs and of classes that makes one.
+        A custom model instead: a module, or a function that builds one from the numbers of inputs and classes.
     standardise
-        Whether features are standardised by what has been met of the stream.
+        Whether features are standardized with running statistics of the stream.
     """
 
     memory: int = 1000
@@ -70,10 +72,10 @@ class ClassifierConfig:
         if not isinstance(self.standardise, bool | np.bool_):
             raise UsageError(f"standardise must be True or False, not {self.standardise!r}")
         if self.model is not None and not callable(self.model):
-            raise UsageError(f"model must be a module or a function that makes one, not {self.model!r}")
+            raise UsageError(f"model must be a module or a function that builds one, not {self.model!r}")
 
     def make_learner(self, inputs: int, classes: int, seed: int) -> Learner:
-        """A learner that has learned nothing yet."""
+        """Create an untrained learner."""
         with seeded_torch(seed, "weights"):
             model = self._model(inputs, classes)
         if self.memory == 0:
@@ -111,32 +113,32 @@ class ClassifierConfig:
                 outputs = model(next(model.parameters()).new_zeros((1, inputs))).shape[1]
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
             raise UsageError(
-                f"the model does not give (rows, classes) for rows of {inputs} features: {error}"
+                f"the model must map (rows, {inputs}) to (rows, classes), but failed on zeros: {error}"
             ) from error
         if outputs < classes:
             expand_outputs(model, classes)
         return model
 
     def to_json(self) -> str:
-        """As text. Of a model of one's own it says no more than that there is one."""
-        written = {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the settings as JSON; of a custom model only that there is one."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return json.dumps(
-            written | {"model": None if self.model is None else "own"}, default=lambda number: number.item()
+            values | {"model": None if self.model is None else "own"}, default=lambda number: number.item()
         )
 
     @classmethod
     def from_json(cls, text: str, model: Model | None = None) -> ClassifierConfig:
-        """What :meth:`to_json` wrote, with the model if it was one's own."""
+        """Read what :meth:`to_json` wrote; give ``model`` if it was a custom one."""
         try:
-            written: dict[str, Any] = json.loads(text)
-            own = written.pop("model")
-            settings = cls(**written, model=model)
+            values: dict[str, Any] = json.loads(text)
+            custom = values.pop("model")
+            settings = cls(**values, model=model)
         except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
-            raise UsageError(f"what it says of settings is damaged ({error})") from None
-        if (own is None) != (model is None):
+            raise UsageError(f"its settings are damaged ({error})") from None
+        if (custom is None) != (model is None):
             raise UsageError(
-                "it holds the package's own model, so none can be given"
-                if own is None
-                else "its model is one of your own: give it again, as the parameter model"
+                "it was saved with the built-in model, so none can be given"
+                if custom is None
+                else "it was saved with a custom model: give it again, as the parameter model"
             )
         return settings

@@ -1,4 +1,4 @@
-"""Test-then-train: every example is predicted before it is learned from."""
+"""Prequential (test-then-train) evaluation: every example is predicted before it is learned from."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Example = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Prequential:
-    """What came out.
+    """The result of a prequential evaluation.
 
     Attributes
     ----------
     examples
-        How many there were.
+        Number of examples.
     accuracy
-        The share that was predicted rightly, every example counting alike, from the first on.
+        Share of all examples that were predicted correctly, with equal weights.
     curve
-        For each window of the stream: how many examples it ended after, and the share of its own that was right.
+        For each window of the stream: the number of examples up to its end, and the accuracy within it.
     seconds
-        Time spent, by ``predict`` and ``learn``.
+        Time spent in ``predict`` and in ``learn``.
     """
 
     examples: int
@@ -53,25 +53,26 @@ def prequential(
     Parameters
     ----------
     model
-        With ``partial_fit`` and ``predict``, as in scikit-learn, or ``learn_one`` and ``predict_one``, as in River. A
-        model that cannot predict yet, having learned nothing, is wrong.
+        A model with ``partial_fit`` and ``predict``, as in scikit-learn, or ``learn_one`` and ``predict_one``, as in
+        River. Predictions of a model that is not fitted yet count as wrong.
     stream
-        Arrays or frames ``(X, y)``, or any iterable of examples ``(x, y)``, x being a mapping (as River's) or a row.
+        Arrays or data frames ``(X, y)``, or any iterable of examples ``(x, y)``, with x a mapping (as in River) or a
+        row.
     batch_size
-        How many examples are predicted, then learned from, at once: by default 10, with River's models 1.
+        Number of examples that are predicted, then learned from, at once: by default 10, and 1 for River's models.
     classes
-        All there will be, for models whose first ``partial_fit`` must be told.
+        All classes of the stream, for models that require them in the first ``partial_fit``.
     window
-        How many examples a point of the curve is made from.
+        Number of examples per point of the curve.
     progress
-        Told how many examples are done and, where that is known, of how many.
+        Called with the number of examples that are done and, if known, the total number.
 
     Examples
     --------
     >>> from sklearn.datasets import load_digits
     >>> from gmed.sklearn import GMEDClassifier
-    >>> found = prequential(GMEDClassifier(random_state=0), load_digits(return_X_y=True))
-    >>> found.examples, found.accuracy > 0.7, len(found.curve)
+    >>> result = prequential(GMEDClassifier(random_state=0), load_digits(return_X_y=True))
+    >>> result.examples, result.accuracy > 0.7, len(result.curve)
     (1797, True, 2)
 
     References
@@ -81,29 +82,28 @@ def prequential(
     one_by_one = _is_river(model)
     size = check_int("batch_size", (1 if one_by_one else 10) if batch_size is None else batch_size)
     check_int("window", window)
-    known = None if classes is None else list(classes)
-    step = _RiverStep(model) if one_by_one else _SklearnStep(model, known)
+    step = _RiverStep(model) if one_by_one else _SklearnStep(model, None if classes is None else list(classes))
     seconds = {"predict": 0.0, "learn": 0.0}
     total = _length(stream)
-    right: list[bool] = []
+    correct: list[bool] = []
     for x, y in _batches(stream, size):
         start = time.perf_counter()
-        guesses = step.predict(x)
+        predictions = step.predict(x)
         middle = time.perf_counter()
         step.learn(x, y)
         seconds["predict"] += middle - start
         seconds["learn"] += time.perf_counter() - middle
-        right += [guess is not None and bool(guess == label) for guess, label in zip(guesses, y, strict=True)]
-        progress(len(right), total)
-    if not right:
+        correct += [p is not None and bool(p == label) for p, label in zip(predictions, y, strict=True)]
+        progress(len(correct), total)
+    if not correct:
         raise UsageError("the stream is empty")
-    ends = [*range(window, len(right), window), len(right)]
-    curve = [(end, float(np.mean(right[start:end]))) for start, end in zip([0, *ends], ends, strict=False)]
-    return Prequential(len(right), float(np.mean(right)), curve, seconds)
+    ends = [*range(window, len(correct), window), len(correct)]
+    curve = [(end, float(np.mean(correct[start:end]))) for start, end in zip([0, *ends], ends, strict=False)]
+    return Prequential(len(correct), float(np.mean(correct)), curve, seconds)
 
 
 class _SklearnStep:
-    """A batch to a model with ``partial_fit`` and ``predict``."""
+    """Predicts and learns batches with a model that has ``partial_fit`` and ``predict``."""
 
     def __init__(self, model: Any, classes: list[Any] | None) -> None:
         self.model, self.classes = model, classes
@@ -113,7 +113,7 @@ class _SklearnStep:
         try:
             return list(self.model.predict(self._matrix(x)))
         except Exception as error:
-            if type(error).__name__ != "NotFittedError":  # scikit-learn's; it need not be installed
+            if type(error).__name__ != "NotFittedError":  # of scikit-learn, which need not be installed
                 raise
             return [None] * len(x)
 
@@ -130,7 +130,7 @@ class _SklearnStep:
 
 
 class _RiverStep:
-    """A batch, one example after the other, to a model with ``learn_one`` and ``predict_one``."""
+    """Predicts and learns batches, example by example, with a model that has ``learn_one`` and ``predict_one``."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -145,8 +145,11 @@ class _RiverStep:
     def _rows(self, x: Any) -> Iterator[Mapping[Any, Any]]:
         names = getattr(x, "columns", None)
         for row in x if isinstance(x, list) else np.asarray(x).tolist():
-            named = isinstance(row, Mapping)
-            yield row if named else dict(zip(range(len(row)) if names is None else names, row, strict=True))
+            yield (
+                row
+                if isinstance(row, Mapping)
+                else dict(zip(range(len(row)) if names is None else names, row, strict=True))
+            )
 
 
 def _is_river(model: Any) -> bool:
@@ -154,7 +157,7 @@ def _is_river(model: Any) -> bool:
         if all(callable(getattr(model, name, None)) for name in methods):
             return methods[0] == "learn_one"
     kind = type(model).__name__
-    raise UsageError(f"a {kind} has neither partial_fit and predict nor learn_one and predict_one")
+    raise UsageError(f"{kind} has neither partial_fit and predict nor learn_one and predict_one")
 
 
 def _is_arrays(stream: Any) -> bool:
@@ -164,7 +167,7 @@ def _is_arrays(stream: Any) -> bool:
 def _length(stream: Any) -> int | None:
     if _is_arrays(stream):
         return len(stream[0])
-    count = getattr(stream, "n_samples", None)  # River's data sets know
+    count = getattr(stream, "n_samples", None)  # an attribute of River's data sets
     return len(stream) if isinstance(stream, (list, tuple)) else count if isinstance(count, int) else None
 
 
@@ -172,7 +175,7 @@ def _batches(stream: Any, size: int) -> Iterator[tuple[Any, Any]]:
     if _is_arrays(stream):
         X, y = stream[0], np.asarray(stream[1])
         if len(X) != len(y):
-            raise UsageError(f"{len(X)} rows and {len(y)} labels do not go together")
+            raise UsageError(f"the stream has {len(X)} rows but {len(y)} labels")
         for start in range(0, len(X), size):
             yield getattr(X, "iloc", X)[start : start + size], y[start : start + size]
         return

@@ -1,4 +1,4 @@
-"""A classifier from a table on the disk, which may be larger than memory, and predictions for another."""
+"""Fitting a classifier to a table on disk, which may be larger than memory, and predicting for another table."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gmed.online.classifier import OnlineClassifier
 from gmed.online.config import ClassifierConfig
 
 BLOCK = 1000
-"""About how many rows are read at once."""
+"""Approximate number of rows that are read at once."""
 
 
 @dataclass(frozen=True)
 class TableFit:
-    """What is learned, from which table, and where the model goes.
+    """A table to learn from, the settings, and the file for the model.
 
     Parameters
     ----------
     table
-        A .csv or .parquet file, whose rows are learned from in their order.
+        A .csv or .parquet file; its rows are learned in their order.
     label
-        The column that is the label. LabelEncoder are words, whatever they look like.
+        The label column. Labels are read as strings, even if they look like numbers.
     model
-        The file that is written.
+        The file to which the model is written.
     drop
-        Columns that are left out. All others must hold numbers.
+        Columns to leave out. All others must contain numbers.
     settings, seed
-        How it is learned.
+        Hyper-parameters and random seed.
     start
-        A model to go on from; the settings and the seed are then its own.
+        A model to continue from, with the settings and the seed that it was saved with.
     """
 
     table: Path
@@ -53,7 +53,7 @@ class TableFit:
 
     @property
     def checkpoint(self) -> Path:
-        """Where what is learned so far is kept while it goes on."""
+        """The file of the checkpoint of an unfinished fit."""
         return self.model.with_name(f"{self.model.name}.unfinished")
 
     def discard_checkpoint(self) -> None:
@@ -62,27 +62,27 @@ class TableFit:
         remove_stale_files(self.checkpoint.parent, self.checkpoint.name)
 
     def identity(self, table: str, start: str | None) -> str:
-        """What is the same of two fits that learn the same, by the digests of the files that they learn from."""
-        same = [table, self.label, self.drop, self.settings.to_json(), self.seed, start]
-        return hashlib.sha256(json.dumps(same).encode()).hexdigest()
+        """Return a digest that is the same for two fits with the same result, given the digests of their files."""
+        parts = [table, self.label, self.drop, self.settings.to_json(), self.seed, start]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @dataclass
 class FitProgress:
-    """How far a fit has come.
+    """The progress of a fit.
 
     Attributes
     ----------
     rows
-        How many rows of the table have been learned from.
+        Number of rows of the table learned so far.
     num_correct
-        How many of them were predicted rightly before.
+        Number of rows that were predicted correctly before they were learned.
     resumed
-        How many had been learned from when it was resumed; 0 if it was not.
+        Number of rows in the checkpoint it was resumed from; 0 if it was not resumed.
     finished
-        Whether that is all of them.
+        Whether all rows have been learned.
     repeated
-        Whether an earlier fit had finished with the same, so that nothing was learned.
+        Whether the model file is already the result of the same fit, so that nothing was learned.
     """
 
     classifier: OnlineClassifier
@@ -101,32 +101,32 @@ def fit_table(
     watch: Callable[[FitProgress], None] = lambda learned: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> FitProgress:
-    """Learn from a table, predicting each batch before it is learned from; a fit that was cut goes on where it was.
+    """Learn from a table, predicting each batch before learning from it; an interrupted fit resumes.
 
-    What comes out does not depend on where it was cut. ``stop`` is asked after every step; when it says so, what is
-    learned is kept and the rest left for another call. The model says which fit made it: the same fit once more, be
-    it because the last one was killed at its very end, learns nothing twice, also where the model takes the place of
-    the one that was gone on from.
+    The result does not depend on interruptions. ``stop`` is called after every step; if it returns true, a checkpoint
+    is written, from which the next call resumes. The model file identifies the fit that wrote it: repeating a finished
+    fit, for example because it was killed at the very end, learns nothing twice, even if the model replaced the one
+    that the fit continued from.
     """
     check_float("checkpoint_every", checkpoint_every, greater_than=0)
     check_output_path(fit.model)
     file = TableFile(fit.table)
     file.check([fit.label, *fit.drop])
     features = file.others([fit.label, *fit.drop])
-    unchanged, table = _changes(fit.table), _digest(fit.table)
-    if (done := _finished(fit, table)) is not None:
+    signature, table = _file_signature(fit.table), _digest(fit.table)
+    if (done := _finished_fit(fit, table)) is not None:
         fit.discard_checkpoint()
         return done
-    stream_index = None if fit.start is None else _digest(fit.start)
-    identity = fit.identity(table, stream_index)
+    start_digest = None if fit.start is None else _digest(fit.start)
+    identity = fit.identity(table, start_digest)
     learned = _resume_or_start(fit, features, identity)
     classifier, size = learned.classifier, learned.classifier.settings.batch_size
     classifier.feature_names = features
-    due = time.monotonic() + checkpoint_every
+    next_checkpoint = time.monotonic() + checkpoint_every
 
-    def keep(path: Path, **more: str) -> None:
-        if _changes(fit.table) != unchanged:
-            raise DataError(f"{fit.table}: it was changed while it was learned from. Begin again when it is complete.")
+    def save(path: Path, **more: str) -> None:
+        if _file_signature(fit.table) != signature:
+            raise DataError(f"{fit.table}: the file changed while it was being read. Run again when it is complete.")
         counts = {"rows": learned.rows, "right": learned.num_correct}
         texts = {"fit": identity, "progress": json.dumps(counts), "feature_names": json.dumps(features)}
         classifier.save(path, **texts, **more)
@@ -135,31 +135,31 @@ def fit_table(
         labels = np.array(block.labels)
         for start in range(0, len(labels), size):
             x, y = block.features[start : start + size], labels[start : start + size]
-            guesses = classifier.predict(x) if classifier.rows else np.full(len(y), "")
+            predictions = classifier.predict(x) if classifier.rows else np.full(len(y), "")
             classifier.learn(x, y)
-            learned.num_correct += int((guesses == y).sum())
+            learned.num_correct += int((predictions == y).sum())
             learned.rows += len(y)
             if stop():
-                keep(fit.checkpoint)
+                save(fit.checkpoint)
                 return learned
-            if time.monotonic() >= due:
-                keep(fit.checkpoint)
-                due = time.monotonic() + checkpoint_every
+            if time.monotonic() >= next_checkpoint:
+                save(fit.checkpoint)
+                next_checkpoint = time.monotonic() + checkpoint_every
         progress(file.position, file.size)
         watch(learned)
     if not learned.rows:
-        raise DataError(f"{fit.table}: there are no rows in it.")
-    keep(fit.model, label=fit.label, start=stream_index or "")
+        raise DataError(f"{fit.table}: the table has no rows.")
+    save(fit.model, label=fit.label, start=start_digest or "")
     fit.discard_checkpoint()
     learned.finished = True
     return learned
 
 
-def _finished(fit: TableFit, table: str) -> FitProgress | None:
-    """What came out of the same fit, where it has come to its end before."""
+def _finished_fit(fit: TableFit, table: str) -> FitProgress | None:
+    """Return the result of the same fit if it has finished before."""
     try:
         texts = read_metadata(fit.model)
-    except UsageError:  # there is none, or something else is there
+    except UsageError:  # no file, or a different one
         return None
     start = None if fit.start is None else texts.get("start")
     if "start" not in texts or texts.get("fit") != fit.identity(table, start):
@@ -167,70 +167,68 @@ def _finished(fit: TableFit, table: str) -> FitProgress | None:
     if fit.start is not None and not _same_file(fit.start, fit.model) and _digest(fit.start) != start:
         return None
     classifier, texts = OnlineClassifier.load(fit.model)
-    rows, right = _counts(fit.model, texts)
-    return FitProgress(classifier, rows, right, finished=True, repeated=True)
+    rows, num_correct = _parse_counts(fit.model, texts)
+    return FitProgress(classifier, rows, num_correct, finished=True, repeated=True)
 
 
 def _resume_or_start(fit: TableFit, features: Sequence[str], identity: str) -> FitProgress:
-    """A fit at its beginning, or where a checkpoint says that it was cut."""
+    """Resume from the checkpoint if there is one, or start from the beginning."""
     if fit.checkpoint.exists():
         classifier, texts = OnlineClassifier.load(fit.checkpoint)
         if texts.get("fit") != identity:
             raise UsageError(
-                f"{fit.checkpoint}: what is kept there is of another fit: other rows, columns or settings, or another "
-                "version of gmed. Give those again to go on with it, or remove it to begin anew."
+                f"{fit.checkpoint}: this checkpoint belongs to another fit, with other rows, columns or settings or "
+                "another version of gmed. Use the same ones to resume it, or delete it to start over."
             )
-        rows, right = _counts(fit.checkpoint, texts)
-        return FitProgress(classifier, rows, right, resumed=rows)
+        rows, num_correct = _parse_counts(fit.checkpoint, texts)
+        return FitProgress(classifier, rows, num_correct, resumed=rows)
     if fit.start is None:
         return FitProgress(OnlineClassifier(fit.settings, len(features), fit.seed))
     classifier, texts = OnlineClassifier.load(fit.start)
     if feature_names(fit.start, texts) != list(features):
-        raise UsageError(f"{fit.table}: its columns are not those that {fit.start} has learned from, in their order")
+        raise UsageError(f"{fit.table}: its columns are not those that {fit.start} was trained on, in the same order")
     return FitProgress(classifier)
 
 
 def feature_names(model: Path, texts: dict[str, str]) -> list[str]:
-    """The names of the columns that a saved classifier has learned from."""
+    """Return the names of the columns that a saved classifier was trained on."""
     try:
         names = json.loads(texts.get("feature_names", "null"))
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{model}: it does not know the names of its columns; it has learned from arrays without any")
+        raise UsageError(f"{model}: the model has no column names, as it was trained on arrays")
     return names
 
 
 def predict_table(
     model: Path, table: Path, progress: Progress = no_progress
 ) -> Iterator[tuple[OnlineClassifier, np.ndarray, tuple[str, ...]]]:
-    """Predictions for the rows of a table, block by block.
+    """Predict the rows of a table, block by block.
 
-    Yields the classifier, (rows, classes) scores, and the labels where the table has the column that they were
-    learned from.
+    Yields the classifier, (rows, classes) scores, and the labels if the table has the label column.
     """
     classifier, texts = OnlineClassifier.load(model)
     names, file = feature_names(model, texts), TableFile(table)
-    if lacking := [name for name in names if name not in file.header]:
-        raise DataError(f"{table} has no column {lacking[0]!r}, which {model} learned from")
+    if missing := [name for name in names if name not in file.header]:
+        raise DataError(f"{table} has no column {missing[0]!r}, which {model} was trained on")
     label = texts.get("label")
-    known = label if label in file.header else None
-    for block in file.batches(names, known):
+    for block in file.batches(names, label if label in file.header else None):
         yield classifier, classifier.scores(block.features), block.labels
         progress(file.position, file.size)
 
 
-def _counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
-    """How many rows of its table a fit has learned from, and how many of them were predicted rightly before."""
+def _parse_counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
+    """Parse the number of rows that a fit has learned, and how many of them it predicted correctly before."""
     try:
         counts = json.loads(texts["progress"])
         return check_int("rows", counts["rows"], minimum=0), check_int("right", counts["right"], minimum=0)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: what it says of its fit is damaged ({error})") from None
+        raise UsageError(f"{path}: its fit progress is damaged ({error})") from None
 
 
 def _digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     try:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -238,13 +236,13 @@ def _digest(path: Path) -> str:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def _changes(path: Path) -> tuple[int, int]:
-    """What becomes another when a file is written to."""
+def _file_signature(path: Path) -> tuple[int, int]:
+    """Return the size and modification time of a file, to detect changes."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _same_file(path: Path, other: Path) -> bool:

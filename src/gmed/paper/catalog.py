@@ -60,7 +60,7 @@ TARGETS = {
         PaperTable("main", "final accuracy of every method on six data sets", "Table 1", (0.1, 0.05), best=True),
         PaperTable(
             "equal-memory",
-            "networks that grow, and replay with as much memory",
+            "growing networks, and replay with equal memory",
             "Table 2",
             pairs=tuple(("ER+GMED", baseline) for baseline in ("CN-DPM", "Prog. NN", "CompCL")),
         ),
@@ -80,13 +80,13 @@ TARGETS = {
         ),
         PaperTable(
             "steps",
-            "several steps of editing",
+            "several edit steps",
             "Table 5",
             pairs=(("3-step Edit", "1-step Edit"), ("5-step Edit", "1-step Edit")),
         ),
         PaperTable(
             "gamma",
-            "decay of the stride",
+            "decay of the edit step size",
             "Table 7",
             pairs=tuple(
                 (f"{base} + GMED_γ=1.0", f"{base} + GMED_γ={gamma}") for base in ("ER", "MIR") for gamma in (0.9, 0.99)
@@ -94,7 +94,7 @@ TARGETS = {
         ),
         PaperTable("er-t", "GMED on ER with tricks", "Table 8"),
         PaperTable("fuzzy", "fuzzy task boundaries, six data sets", "Table 9"),
-        PaperTable("task-aware", "methods that know the task", "Table 10"),
+        PaperTable("task-aware", "methods that are given the task", "Table 10"),
         PaperTable(
             "write-back",
             "edits that are not written back",
@@ -102,11 +102,11 @@ TARGETS = {
             pairs=(("ER + GMED", "ER + GMED w/o writeback"),),
         ),
         PaperTable("full-mnist", "Split MNIST with all examples", "Table 12", (0.1, 0.01)),
-        PaperTable("memory", "sizes of memory", "Table 13"),
+        PaperTable("memory", "memory sizes", "Table 13"),
         PaperTable("optimal", "edits that see the past", "Table 14", pairs=(("ER+Optimal Editing", "ER+GMED"),)),
         PaperTable(
             "extra",
-            "further examples edited",
+            "editing additional examples",
             "Table 15",
             pairs=tuple((f"+ {extra} examples", "ER+GMED (10 examples)") for extra in (3, 5, 10, 50)),
         ),

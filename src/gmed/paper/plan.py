@@ -25,15 +25,15 @@ PAPER_BENCHMARKS = (
 )
 """The benchmarks of most of the paper's experiments."""
 
-QUICK_WARNING = "A SMALL VERSION, three seeds at most: it shows that everything runs, and says nothing about the paper."
+QUICK_WARNING = "A SMOKE TEST with at most three seeds: it shows that everything runs, but allows no conclusions."
 """Printed with results of too few seeds for a conclusion."""
 
 QUICK_SEEDS = 3
 QUICK_BENCHMARKS = ("split-mnist", "split-mnist-fuzzy", "split-mnist-full", "rotated-mnist")
-"""The benchmarks that a quick version prefers, the first that is available."""
+"""The benchmarks of a quick version, of which the first available one is used."""
 
 SLOW_METHODS = "cn-dpm"
-"""The method that takes minutes a run, and is left out of a quick version."""
+"""The method that takes minutes per run, and is skipped in a quick version."""
 
 
 class PlannedRuns(NamedTuple):
@@ -112,14 +112,14 @@ def select_runs(
             missing[f"{name} {', '.join(methods)}"] = reason
     available = [name for name in requested if any(item.benchmark == name for item in plan)]
     if not available:
-        raise UsageError(f"{label}: the data of none of its columns are here; gmed data says how to get them")
+        raise UsageError(f"{label}: the data sets of all its columns are missing; run gmed data to see how to get them")
     if quick and not benchmarks:
         available = [next((name for name in QUICK_BENCHMARKS if name in available), available[0])]
         missing = {name: reason for name, reason in missing.items() if name.startswith(f"{available[0]} ")}
     selected = [item for item in plan if item.benchmark in available]
     if quick and any(item.method == SLOW_METHODS for item in selected):
         selected = [item for item in selected if item.method != SLOW_METHODS]
-        missing[SLOW_METHODS] = "takes minutes a run, and is not in the small version"
+        missing[SLOW_METHODS] = "takes minutes per run, so it is skipped with --quick"
     return Selection(selected, missing)
 
 

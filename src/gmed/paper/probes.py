@@ -33,7 +33,7 @@ class InstrumentedGMED(GMED):
     """GMED that measures, at every step, the cosine similarity of its edits to the optimal ones (Figure 3).
 
     The optimal direction is that of steepest descent of the loss of earlier examples after the real update. The loss is
-    estimated on a sample of them, drawn anew at every step.
+    estimated on a new sample of them at every step.
 
     Attributes
     ----------
@@ -135,20 +135,20 @@ def editing_learner(spec: RunSpec, device: str) -> Replay:
     """Return the learner of a run, or raise an error if it does not edit with GMED."""
     learner = make_learner(spec, torch.device(device))
     if not isinstance(learner, Replay) or not isinstance(learner.editing, GMED):
-        raise UsageError(f"{spec.method.name}: only methods that edit with gmed can be analysed so")
+        raise UsageError(f"{spec.method.name}: only methods that edit with gmed can be analyzed")
     return learner
 
 
 NUM_SNAPSHOTS = 24
-"""About how many snapshots of memory are taken during a run; there is one at every point of evaluation."""
+"""Approximate number of snapshots of memory in a run; there is one at every point of evaluation."""
 
 SLOTS = 100
-"""How many slots of memory a snapshot holds."""
+"""Number of memory slots in a snapshot."""
 
 
 @dataclass(frozen=True)
 class RecordingGMED(GMED):
-    """GMED that records how much the incoming batch would raise the loss of each example before and after its edit.
+    """GMED that records how much the incoming batch would increase the loss of each example before and after its edit.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class MemorySnapshot(NamedTuple):
     Attributes
     ----------
     seen
-        How many examples of the stream had been learned from.
+        Number of examples of the stream learned so far.
     x, label, edit_count, stream_index
         The stored examples, their labels, how often each was edited, and its index in the stream; -1 in an empty slot.
     """
@@ -221,7 +221,7 @@ def edit_history(
     learner = editing_learner(spec, device)
     if learner.memory.capacity > len(stream):
         raise UsageError(
-            f"{spec.method.name}: only memories that the {len(stream)} examples of the stream can fill are watched"
+            f"{spec.method.name}: the memory must not be larger than the stream, which has {len(stream)} examples"
         )
     recording = RecordingGMED(**asdict(learner.editing))  # type: ignore[call-overload]
     learner.editing = recording

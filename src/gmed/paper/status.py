@@ -136,7 +136,7 @@ def artifact_status(
 
 
 def from_timings(timings: Iterable[Timing], device: str) -> RuntimeEstimate:
-    """Return a estimate of the recorded times on this device: of the method, or of others with the same parts.
+    """Return an estimate from the recorded times on this device: of the method, or of others with the same parts.
 
     >>> estimate = from_timings([Timing("k", "split-mnist", "er+gmed(alpha=1.0)", "cpu", 4.0)], "cpu")
     >>> estimate("split-mnist", "er+gmed"), estimate("split-mnist", "er")
@@ -169,7 +169,7 @@ def strip_parameters(method: str) -> str:
 def _with_measurements(
     known: RuntimeEstimate, device: str, data_dir: str | Path | None, on_measure: Callable[[str, str], None]
 ) -> RuntimeEstimate:
-    """Return a estimate that times some steps and predictions where the given one has no time, within a budget.
+    """Return an estimate that times some steps and predictions where the given one has no time, within a budget.
 
     Images of the same size and methods of the same shape are assumed to take the same time per step.
     """
@@ -209,7 +209,7 @@ def _step_cost_key(spec: RunSpec) -> str:
 
 
 def _seconds_per_item(spec: RunSpec, device: str) -> tuple[float, float]:
-    """Return the seconds of a step and of a prediction, computed as runs are: single-threaded, or batched on a GPU."""
+    """Return the seconds of a step and of a prediction, computed as in runs: single-threaded, or batched on a GPU."""
     names = spec.benchmark.name, spec.method.name
     batched = resolve_device(device).type == "cuda" and spec.is_capturable()
     overrides: dict[str, Any] = (

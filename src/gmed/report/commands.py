@@ -30,7 +30,7 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
     benchmark, options = runs[0].benchmark, is_prequential(runs)
     model = BenchmarkId.parse(benchmark).model
     if model is not None and not model.has_import_path:
-        return [f"# {benchmark}: its model was handed over in Python, as a module; gmed.run(..., model=...) runs it"]
+        return [f"# {benchmark}: its model was passed in Python, as a module; rerun it with gmed.run(..., model=...)"]
     return [
         shlex.join(
             [
@@ -48,7 +48,7 @@ def is_prequential(runs: Iterable[RunResult]) -> list[str]:
 
 
 def tune_commands(benchmark: str, tuned: dict[str, Scores], store: str) -> list[str]:
-    """Return the commands that try the tuned hyper-parameters again."""
+    """Return the commands that repeat the hyper-parameter tuning."""
     return [
         shlex.join(
             [

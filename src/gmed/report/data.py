@@ -212,11 +212,9 @@ def _hints(runs: list[RunResult], charts: list[Chart], probe: Watched | None) ->
     chart_kinds = {chart.name.rsplit("-", 1)[-1] for chart in charts}
     hints = []
     if "memory" not in chart_kinds and any(has_memory(method) for method in by_method(runs)):
-        hints.append(
-            "What was in memory is not known of these runs, which are older than the count; gmed run --rerun counts."
-        )
+        hints.append("These older runs did not record the content of memory; recompute them with gmed run --rerun.")
     if runs and probe is None and edits.run_to_probe(runs) is not None:
-        hints.append("Edited examples and losses: gmed report --gallery watches one run of each benchmark.")
+        hints.append("To show edited examples and losses, use gmed report --gallery: it reruns one seed per benchmark.")
     return hints
 
 
@@ -281,12 +279,12 @@ def _check_may_run(spec: RunSpec) -> None:
     method = spec.method
     parts = [part for part in (method.base, method.memory, method.retrieval, method.edit) if part is not None]
     if method.sources() and any(isinstance(value, str) for part in parts for value in part.parameters.values()):
-        raise UsageError(f"{spec.method.name}: text is handed to a method of your own only by gmed run")
+        raise UsageError(f"{spec.method.name}: text parameters of a custom method are only passed by gmed run")
     model = spec.benchmark.model
     if isinstance(model, ModelRef) and not model.is_here:
         raise UsageError(
-            f"its model {model.reference} has not been given, or has changed since the run; "
-            f"if it is yours: --model {shlex.quote(model.reference)}"
+            f"its model {model.reference} is not loaded, or has changed since the run; "
+            f"if you trust it: --model {shlex.quote(model.reference)}"
             if model.has_import_path
-            else "its model was handed over in Python, as a module, and is not here"
+            else "its model was passed in Python, as a module, and is not available"
         )

@@ -20,7 +20,7 @@ from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 
 TITLE = "GMED report"
 
-GAINS = "methods with a significant gain over the same without the part named last, of all compared"
+GAINS = "methods with a significant gain over the same method without its last component, of all compared"
 """Explanation of the column that counts significant gains."""
 
 VEGA_ENTRY = "window.vegaEmbed = vegaEmbed;"
@@ -115,9 +115,9 @@ def glance(contents: ReportData) -> Table:
             Column("benchmark"),
             Column("runs", True, "finished"),
             *numbers("methods"),
-            Column("best method", note="of those that meet the stream as it comes; several if they tie"),
+            Column("best method", note="of the online methods (iid-* excluded); several if tied"),
             Column("accuracy, %", True, "its mean over seeds"),
-            Column("parts that help", True, GAINS),
+            Column("significant gains", True, GAINS),
         ],
         name="glance-table",
     )

@@ -59,7 +59,7 @@ def csv_table(results: Results) -> str:
 
 
 def markdown_tables(results: Results) -> str:
-    """Return every method with the published number, the gains of parts, and the corrections of the tests."""
+    """Return every method with the published number, the gains of components, and the corrections of the tests."""
     rows = results.rows()
     compared = comparisons(results, rows)
     corrected = [
@@ -100,16 +100,16 @@ def _cell(row: Row, best: dict[str, list[str]], compared: dict[tuple[str, str], 
 
 def _caption(rows: list[Row], compared: list[Comparison], common_n: int) -> str:
     varies = any(row.n != common_n for row in rows)
-    seeds = rf"$n = {common_n}$ seeds" + (" (another $n$ in brackets)" if varies else "")
+    seeds = rf"$n = {common_n}$ seeds" + (" (different $n$ in brackets)" if varies else "")
     parts = [
         rf"Final accuracy in \%, mean $\pm$ standard deviation over {seeds}.",
-        "Bold: the best method that meets the stream as it comes.",
+        "Bold: the best online method (iid-* excluded).",
     ]
     if compared:
         ast = r"\ast"
         stars = [rf"$^{{{ast * (index + 1)}}}$ $p < {level:g}$" for index, level in enumerate(LEVELS)]
         parts.append(
-            "Marks: better than the same method without the part named last at the same seeds, one-tailed paired "
+            "Marks: better than the same method without its last component at the same seeds, one-tailed paired "
             rf"$t$-test, {describe_correction(compared)} ({', '.join(stars)})."
         )
     return " ".join(parts)

@@ -16,7 +16,7 @@ IMAGE_PREFIX = "data:image/png;base64,"
 
 
 def find_probe(store: Store, spec: RunSpec) -> dict[str, Any] | None:
-    """Return what was observed of a run, or ``None``; damaged observations are skipped with a warning.
+    """Return the observations of a run, or ``None``; damaged observations are skipped with a warning.
 
     >>> with Store(":memory:") as store:
     ...     find_probe(store, RunSpec.make("split-mnist", "er+gmed", 0)) is None
@@ -29,8 +29,8 @@ def find_probe(store: Store, spec: RunSpec) -> dict[str, Any] | None:
         _check(observed)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         warnings.warn(
-            f"{store.path}: what was observed of {spec} is damaged and left out ({error}); "
-            "gmed report --gallery watches it again",
+            f"{store.path}: the observations of {spec} are damaged and skipped ({error}); "
+            "gmed report --gallery records them again",
             DamagedRunWarning,
             stacklevel=2,
         )

@@ -26,13 +26,13 @@ from gmed.results.tables import (
 
 
 def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str, Comparison], anchor: str) -> Table:
-    """Return the results of a benchmark with published numbers and the gain of each method's last part."""
+    """Return the results of a benchmark with published numbers and the gain of each method's last component."""
     columns = (
         ("n", "seeds"),
         ("accuracy, %", "final accuracy, mean ± standard deviation over seeds"),
         ("paper", "the published mean ± standard deviation"),
-        ("ours − paper", "difference ± its standard error; ! more than two standard errors apart"),
-        ("gain", "over the same method without the part named last, paired by seed, with 95 % interval"),
+        ("ours − paper", "difference ± its standard error; ! more than two standard errors"),
+        ("gain", "over the same method without its last component, paired by seed, with 95 % interval"),
         ("p", "one-tailed paired t-test, uncorrected"),
         ("p, corrected", "after Holm's correction for all comparisons of this report"),
     )
@@ -40,7 +40,7 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
     for row in rows:
         accuracy, comparison = accuracy_cell(row), compared.get(row.method)
         if row.method in best:
-            accuracy = replace(accuracy, strong=True, note="the best that meets the stream as it comes")
+            accuracy = replace(accuracy, strong=True, note="the best online method (iid-* excluded)")
         cells = [accuracy, published_cell(row), difference_cell(row)]
         table.add(row.method, row.n, *cells, *(_gain_cells(comparison) if comparison else [MISSING] * 3))
     return table.without_empty_columns()
@@ -66,23 +66,28 @@ def _gain_cells(comparison: Comparison) -> list[Cell]:
 
 
 METRICS = (
-    ("forgetting", "forgetting", "how far earlier tasks have fallen from their best, points", 100),
+    ("forgetting", "forgetting", "drop of earlier tasks from their maximum, points", 100),
     ("backward_transfer", "backward transfer", "change of earlier tasks since they were learned, points", 100),
-    ("forward_transfer", "forward transfer", "later tasks before they are learned, against the untrained model", 100),
-    ("anytime", "anytime", "mean accuracy on tasks met so far, over points of evaluation, %", 100),
+    (
+        "forward_transfer",
+        "forward transfer",
+        "later tasks before they are learned, compared with the untrained model",
+        100,
+    ),
+    ("anytime", "anytime", "mean accuracy on tasks seen so far, over points of evaluation, %", 100),
     ("worst_case", "worst case", "lowest accuracy since a task was learned, averaged, %", 100),
-    ("prequential", "prequential", "accuracy on each batch before it is learned from, %", 100),
+    ("prequential", "prequential", "accuracy on each batch before it is learned, %", 100),
     ("forward_passes", "forward", "forward passes per example of the stream", 1),
     ("backward_passes", "backward", "backward passes per example of the stream", 1),
-    ("seconds", "seconds", "of training", 1),
-    ("overhead", "memory, examples", "stored examples, and added parameters as so many, as the paper counts", 1),
-    ("overhead_mb", "memory, MB", "what all of that takes in truth", 1),
+    ("seconds", "seconds", "training time", 1),
+    ("overhead", "memory, examples", "stored examples and added parameters, counted in examples as in the paper", 1),
+    ("overhead_mb", "memory, MB", "actual size of the same", 1),
 )
 
 
 def metric_table(runs: Sequence[RunResult], anchor: str) -> Table:
     """Return the other metrics of every method: means over seeds and standard deviations."""
-    table = Table([METHOD, *(Column(title, True, what) for _, title, what, _ in METRICS)], name=f"{anchor}-metrics")
+    table = Table([METHOD, *(Column(title, True, note) for _, title, note, _ in METRICS)], name=f"{anchor}-metrics")
     for method, method_runs in by_method(runs).items():
         metrics = [Metrics.of(run) for run in method_runs]
         cells: list[Cell] = []

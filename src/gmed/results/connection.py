@@ -16,17 +16,17 @@ MEMORY = ":memory:"
 """The path of a store that is only held in memory."""
 
 PENDING = ("-wal", "-journal")
-"""Suffixes of the files that SQLite keeps beside a database; without them the last commits are missing."""
+"""Suffixes of the files that SQLite creates next to a database; they may contain the last commits."""
 
 PROBE_BYTES = 2**20
 """Bytes written to test whether a disk is full."""
 
 WAIT_SECONDS = 30.0
-"""How long to wait for locks that other processes hold."""
+"""Maximum time to wait for locks of other processes."""
 
 
 def is_writable(path: str) -> bool:
-    """Return whether a store can be written: its file, the files of SQLite beside it, and the folder."""
+    """Return whether a store can be written: its file, the other files of SQLite, and the folder."""
     if path == MEMORY:
         return True
     file = Path(path).resolve()
@@ -55,7 +55,7 @@ class StoreConnection:
 
     def __init__(self, path: str, *, to_write: bool = True) -> None:
         if path != MEMORY and Path(path).exists() and not Path(path).is_file():
-            raise StoreError(f"{path}: not a file but a folder, a pipe or a device; choose another --store")
+            raise StoreError(f"{path}: a folder, pipe or device, not a file; choose another --store")
         self._snapshot: TemporaryDirectory[str] | None = None
         self._unchanged: tuple[Path, list[tuple[int, int] | None]] | None = None
         self.writable = to_write and is_writable(path)
@@ -76,7 +76,7 @@ class StoreConnection:
         return _connect_read_only(file, "mode=ro&immutable=1")
 
     def _read_copy(self, file: Path) -> sqlite3.Connection:
-        """Read a private copy, in which SQLite can recover what a killed process left beside the file."""
+        """Read a private copy, in which SQLite can recover the unmerged commits of a killed process."""
         parts = [part for part in (file, *_siblings(file, *PENDING)) if part.exists()]
         self._snapshot = TemporaryDirectory(prefix="gmed-")
         try:
@@ -84,14 +84,14 @@ class StoreConnection:
             for part in parts:
                 shutil.copyfile(part, Path(self._snapshot.name) / part.name)
             if _file_states(parts) != before:
-                raise StoreError(f"{file}: was written to while it was being read. Try again.")
+                raise StoreError(f"{file}: the file changed while it was being read. Try again.")
             return sqlite3.connect(Path(self._snapshot.name) / file.name, isolation_level=None)
         except OSError as error:
             self._snapshot.cleanup()
             raise StoreError(
-                f"{file}: its last results are in {parts[-1].name}, beside it; to be read, both must be copied to "
-                f"{self._snapshot.name}, which failed ({error.strerror}). Make both readable, or let its owner run "
-                "gmed runs once, which brings them together."
+                f"{file}: its last results are in the neighboring file {parts[-1].name}; to read them, both must be "
+                f"copied to {self._snapshot.name}, which failed ({error.strerror}). Make both readable, or let the "
+                "owner run gmed runs once, which merges them."
             ) from None
         except BaseException:
             self._snapshot.cleanup()
@@ -102,7 +102,7 @@ class StoreConnection:
         if self._unchanged is not None:
             file, before = self._unchanged
             if _file_states((file, *_siblings(file, *PENDING))) != before:
-                raise StoreError(f"{file}: was written to while it was being read. Try again.")
+                raise StoreError(f"{file}: the file changed while it was being read. Try again.")
 
     def close(self) -> None:
         self.database.close()

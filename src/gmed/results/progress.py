@@ -14,7 +14,7 @@ from gmed.results.store import Store, Timing
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run that a sweep set out to compute.
+    """A run of a sweep, with its progress.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """A sweep that is alive.
+    """A sweep that is running.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class SweepStatus:
     began
         When it began, in seconds since 1970.
     runs
-        The runs it set out to compute.
+        Its planned runs.
     """
 
     host: str
@@ -95,9 +95,9 @@ def _run_status(row: Mapping[str, object]) -> RunStatus:
 
 
 def estimate_remaining(sweep: SweepStatus, timings: Sequence[Timing], now: float | None = None) -> float | None:
-    """Return about how many seconds a sweep still takes, or ``None`` while that cannot be estimated.
+    """Estimate the remaining seconds of a sweep; return ``None`` while that is impossible.
 
-    The rest is assumed to advance at the speed so far. The cost of a run is the mean time of stored runs of its
+    The rest is assumed to advance at the average speed so far. The cost of a run is the mean time of stored runs of its
     method on its benchmark, or the mean cost of the other runs where there are none.
 
     >>> timings = [Timing("", "b", "quick", "cpu", 1.0), Timing("", "b", "slow", "cpu", 3.0)]

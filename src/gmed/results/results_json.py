@@ -45,7 +45,7 @@ class Document:
 
     @classmethod
     def read(cls, file: Path) -> Document:
-        """Read a file, or raise the error that says what is wrong with it."""
+        """Read a file, or raise an error that explains what is wrong with it."""
         if file.exists() and not file.is_file():
             raise StoreError(f"{file}: cannot be read (not a file)")
         try:
@@ -53,9 +53,9 @@ class Document:
         except OSError as error:
             raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{file}: not JSON ({error}); was it cut off, or edited?") from None
+            raise StoreError(f"{file}: not valid JSON ({error}); it may be truncated") from None
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            raise StoreError(f"{file}: not a results document ({SCHEMA}), as gmed run --json and gmed export write it")
+            raise StoreError(f"{file}: not a results document ({SCHEMA}) of gmed run --json or gmed export")
         if not isinstance(content.get("runs"), list):
             raise StoreError(f"{file}: has no list 'runs'")
         runs = []
@@ -63,7 +63,7 @@ class Document:
             try:
                 runs.append(_decode_run(run))
             except RecordError as error:
-                raise StoreError(f"{file}: runs[{index}]{_describe(run)} is broken: {error}") from None
+                raise StoreError(f"{file}: runs[{index}]{_describe(run)} is invalid: {error}") from None
         keys = content.get("keys")
         if keys is not None and not _are_distinct_strings(keys, len(runs)):
             raise StoreError(f"{file}: 'keys' is not a list of {len(runs)} different keys, one for each run")
@@ -73,8 +73,8 @@ class Document:
         """Return the runs that the current code would reproduce, in a store held in memory."""
         if self.keys is None:
             raise StoreError(
-                f"{self.file}: has no list 'keys', so that nothing tells which versions computed its runs. "
-                f"Where they are stored, write it anew: gmed export {self.file.name}"
+                f"{self.file}: has no list 'keys', so the versions that computed its runs are unknown. "
+                f"Export it again from the original store: gmed export {self.file.name}"
             )
         specs = [current_spec(run.benchmark, run.method, run.seed) for run in self.runs]
         candidates = zip(specs, self.runs, self.keys, strict=True)
@@ -90,7 +90,7 @@ def _are_distinct_strings(keys: object, count: int) -> bool:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a valid number")
 
 
 def _describe(content: object) -> str:

@@ -115,7 +115,7 @@ OBSERVED = "key, what, content, recorded, benchmark, method"
 EVERY_RUN = "SELECT * FROM runs ORDER BY rowid"
 
 MAX_NAMED = 3
-"""How many damaged runs a warning names."""
+"""Maximum number of damaged runs that a warning names."""
 
 Outcomes = Sequence[tuple[RunSpec, RunResult | str]]
 """Runs, each with its result or its error."""
@@ -164,7 +164,7 @@ class Timing(NamedTuple):
 
 
 class Store:
-    """Results in one SQLite file. A finished run is looked up by its key and never computed again.
+    """Results in one SQLite file. A finished run is found by its key and never recomputed.
 
     Examples
     --------
@@ -206,9 +206,9 @@ class Store:
             )
         holds_tables = self.database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
         if holds_tables and self.database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise StoreError(f"{self.path}: an SQLite file of something else; choose another --store.")
+            raise StoreError(f"{self.path}: an SQLite file of another program; choose another --store.")
         if self.database.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()[0]:
-            raise StoreError(f"{self.path}: holds views or triggers, which no store does; choose another --store.")
+            raise StoreError(f"{self.path}: contains views or triggers, so it is not a store; choose another --store.")
 
     def _migrate(self) -> None:
         """Migrate the tables to the current version, in one transaction."""
@@ -240,7 +240,7 @@ class Store:
             if isinstance(error, sqlite3.Error) and is_full(error, self.path):
                 raise StoreError(
                     f"{self.path}: {what}: the disk is full ({error}). Free some space and run the same command again; "
-                    "what was finished before is kept."
+                    "finished runs are stored."
                 ) from error
             raise StoreError(
                 f"{self.path}: {what} ({error}). Check the file, its folder and permissions, or choose another --store."
@@ -315,8 +315,8 @@ class Store:
             more = f" and {len(damaged) - MAX_NAMED} more" if len(damaged) > MAX_NAMED else ""
             subject = f"{len(damaged)} damaged run{'s are' if len(damaged) > 1 else ' is'}"
             warnings.warn(
-                f"{self.path}: {subject} left out: {'; '.join(damaged[:MAX_NAMED])}{more}. To see all of them: "
-                f"gmed doctor --store {shlex.quote(self.path)}. gmed run computes a run again and replaces it; "
+                f"{self.path}: {subject} skipped: {'; '.join(damaged[:MAX_NAMED])}{more}. To list all: "
+                f"gmed doctor --store {shlex.quote(self.path)}. gmed run recomputes and replaces a run; "
                 "gmed rm removes it.",
                 DamagedRunWarning,
                 stacklevel=4,
@@ -363,7 +363,7 @@ class Store:
         return {name: existing[name] for name in MEASURED if row[name] is None}
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
-        """Return every finished run whose parts still have the versions that computed it, oldest first."""
+        """Return every finished run that the current code would reproduce, oldest first."""
         with self.wrap_errors("cannot be read"):
             return [run for run in self._current_outcomes("finished", benchmark) if isinstance(run, RunResult)]
 
@@ -389,7 +389,7 @@ class Store:
             return [timing for row in self.database.execute(query) if (timing := _timing(row)) is not None]
 
     def count_outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
-        """Return how many finished runs, of all methods or of these, other versions of their parts computed."""
+        """Return the number of finished runs, of all methods or of these, that other versions of the code computed."""
         with self.wrap_errors("cannot be read"):
             current, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
             return sum(current.computed_by(row) is None for row in rows if not methods or row["method"] in methods)
@@ -409,12 +409,12 @@ class Store:
             )
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
-        """Return every failed run whose parts still have the versions that computed it, oldest first."""
+        """Return every failed run that the current code would repeat, oldest first."""
         with self.wrap_errors("cannot be read"):
             return [run for run in self._current_outcomes("failed", benchmark) if isinstance(run, Failure)]
 
     def get_probe(self, spec: RunSpec, what: str) -> Any | None:
-        """Return what was observed of a run, if it was watched.
+        """Return the observations of a run, if there are any.
 
         >>> with Store(":memory:") as store:
         ...     spec = RunSpec.make("split-mnist", "er+gmed", seed=0)
@@ -433,7 +433,7 @@ class Store:
             return None if row is None else json.loads(row["content"])
 
     def put_probe(self, spec: RunSpec, what: str, content: Any) -> None:
-        """Store what was observed of a run, whether its result is stored or not."""
+        """Store the observations of a run, whether its result is stored or not."""
         with self.wrap_errors("could not be written"), self.transaction():
             row = (spec.key, what, json.dumps(content), _now(), spec.benchmark.name, spec.method.name)
             self.database.execute(f"INSERT OR REPLACE INTO observed ({OBSERVED}) VALUES (?, ?, ?, ?, ?, ?)", row)
@@ -589,7 +589,7 @@ class _CurrentSpecs:
         self._specs: dict[tuple[str, str], RunSpec | None] = {}
 
     def spec(self, row: sqlite3.Row) -> RunSpec | None:
-        """Return the run that a row names, if its parts are known."""
+        """Return the run that a row names, if its benchmark and method are known."""
         names, seed = (row["benchmark"], row["method"]), row["seed"]
         if [type(name) for name in (*names, seed)] != [str, str, int] or seed < 0:
             return None
@@ -599,7 +599,7 @@ class _CurrentSpecs:
         return None if spec is None else spec.at_seed(seed)
 
     def computed_by(self, row: sqlite3.Row) -> RunSpec | None:
-        """Return the run of a row if it would be computed the same now."""
+        """Return the run of a row if the current code would reproduce it."""
         spec = self.spec(row)
         return spec if spec is not None and spec.key == row["key"] else None
 
@@ -624,7 +624,7 @@ def _timing(row: sqlite3.Row) -> Timing | None:
 
 
 def _observed_problem(row: Fields) -> str | None:
-    """Return why what was observed of a run cannot be read, if it cannot."""
+    """Return why the observations of a run cannot be read, or ``None`` if they can."""
     try:
         for text in dict(row).values():
             text.encode()
@@ -637,7 +637,7 @@ def _observed_problem(row: Fields) -> str | None:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a valid number")
 
 
 def decode_text(text: bytes) -> str:

@@ -29,7 +29,7 @@ class StoredRun:
     key
         A hash of the configuration, the versions and the seed.
     config, versions
-        JSON: everything that decides the result, and the version of every part that computed it.
+        JSON: everything that determines the result, and the version of every part that computed it.
     recorded
         The time, with its zone.
     """
@@ -77,16 +77,16 @@ def encode_result(result: RunResult) -> dict[str, Any]:
 
 
 def decode_row(row: Fields) -> RunResult | Failure:
-    """Return the result or the failure of a row, or raise the error that says why it is neither."""
+    """Return the result or the failure of a row, or raise an error that explains why it is invalid."""
     cells = dict(row)
     run = decode(StoredRun, {name: cells[name] for name in RUN if name in cells})
     _check_parts(run.config, run.versions)
     try:
         zone = datetime.fromisoformat(run.recorded).tzinfo
     except ValueError as error:
-        raise RecordError(f"is no time ({error})", "recorded") from None
+        raise RecordError(f"is not a time ({error})", "recorded") from None
     if zone is None:
-        raise RecordError(f"is {short(run.recorded)}, a time without its zone", "recorded")
+        raise RecordError(f"is {short(run.recorded)}, a time without a time zone", "recorded")
     outcome: RunResult | Failure
     if run.status == "finished":
         result = {
@@ -102,12 +102,12 @@ def decode_row(row: Fields) -> RunResult | Failure:
             raise RecordError("has failed, but has no error")
         outcome = Failure(run.benchmark, run.method, run.seed, run.error)
     if run.checksum is not None and run.checksum != checksum(cells):
-        raise RecordError("was changed after it was written: its checksum is another one")
+        raise RecordError("was changed after it was written: its checksum does not match")
     return outcome
 
 
 def row_problem(row: Fields) -> str | None:
-    """Return what is wrong with a row, if anything is."""
+    """Return what is wrong with a row, or ``None`` if it is valid."""
     try:
         decode_row(row)
     except RecordError as error:

@@ -16,7 +16,7 @@ from gmed.results.formatting import to_cli_args
 from gmed.results.store import Store
 
 TUNED_SUFFIX = "(tuned)"
-"""Suffix of a method that is to run with the chosen hyper-parameters."""
+"""Suffix of a method that runs with the chosen hyper-parameters."""
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "gmed": {
@@ -42,15 +42,15 @@ def candidates(benchmark: str, method: str) -> dict[tuple[float, ...], str]:
     """
     if BenchmarkId.parse(benchmark).model is not None:
         raise UsageError(
-            f"{method}: with a model of your own nothing is tuned; give values, er+gmed(alpha=1.0,beta=0.01)"
+            f"{method}: tuning does not support custom models; set the values, as in er+gmed(alpha=1.0,beta=0.01)"
         )
     tuning_benchmark = get_benchmark(tuning_name(benchmark))
     base, *edit = parse(method)
     if len(edit) != 1 or edit[0].name not in GRIDS:
-        raise UsageError(f"{method}: methods with an edit can be tuned ({', '.join(GRIDS)}), such as er+gmed")
+        raise UsageError(f"{method}: only methods with an edit can be tuned ({', '.join(GRIDS)}), such as er+gmed")
     grid = {name: values for name, values in GRIDS[edit[0].name].items() if name not in edit[0].parameters}
     if not grid:
-        raise UsageError(f"{method}: everything that could be tuned is given")
+        raise UsageError(f"{method}: nothing can be tuned, as all tunable parameters are set")
     names = {}
     for point in product(*grid.values()):
         values = ",".join(f"{name}={value}" for name, value in zip(grid, point, strict=True))
@@ -74,7 +74,7 @@ def scores(store: Store, benchmark: str, method: str) -> Scores:
     Raises
     ------
     UsageError
-        If one of them has not been tried.
+        If one of them has not been run.
     """
     names = candidates(benchmark, method)
     accuracies: dict[str, dict[int, float]] = {name: {} for name in names.values()}
@@ -122,5 +122,5 @@ def best_candidate(store: Store, benchmark: str, method: str) -> str:
         try:
             means = scores(store, benchmark, other).means
         except UsageError as error:
-            raise UsageError(f"{method} was not tuned itself and takes what is chosen for {other}; {error}") from None
+            raise UsageError(f"{method} was not tuned and uses the choice for {other}; {error}") from None
     return names[max(means, key=lambda point: means[point])]

@@ -1,4 +1,4 @@
-"""Data sets as task-free streams: what is seen, in which order, and what it is tested on."""
+"""Data sets as task-free streams: the training examples in order, and a test set per task."""
 
 from typing import TYPE_CHECKING
 

@@ -1,3 +1,5 @@
+"""Streams whose tasks permute the pixels of images."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,10 +12,10 @@ from gmed.streams.stream import Examples, Stream, cumulative_lengths
 
 
 def permuted(data: Dataset, seed: int, *, tasks: int = 10, per_task: int = 1000) -> Stream:
-    """Domain-incremental: each task shuffles the pixels in a fixed way of its own; the first leaves them alone.
+    """Create a domain-incremental stream: each task has its own fixed permutation of the pixels, the first has none.
 
-    One random choice of ``per_task`` training images is shared by all tasks, in a fresh order for each; every
-    task is tested on the full test set.
+    All tasks share one random sample of ``per_task`` training images, in a new order for each task; every task is
+    tested on the full test set.
 
     References
     ----------
@@ -26,14 +28,14 @@ def permuted(data: Dataset, seed: int, *, tasks: int = 10, per_task: int = 1000)
     x_test, y_test = torch.tensor(data.x_test), torch.tensor(data.y_test)
     x, y, tests = [], [], []
     for task in range(tasks):
-        places = torch.from_numpy(np.arange(size) if task == 0 else permutations.permutation(size))
+        pixels = torch.from_numpy(np.arange(size) if task == 0 else permutations.permutation(size))
         seen = order.permutation(chosen)
-        x.append(permute_pixels(torch.from_numpy(data.x_train[seen]), places))
+        x.append(permute_pixels(torch.from_numpy(data.x_train[seen]), pixels))
         y.append(torch.from_numpy(data.y_train[seen]))
-        tests.append(Examples(permute_pixels(x_test, places), y_test))
+        tests.append(Examples(permute_pixels(x_test, pixels), y_test))
     return Stream(torch.cat(x), torch.cat(y), tuple(tests), cumulative_lengths([per_task] * tasks), data.num_classes)
 
 
-def permute_pixels(images: Tensor, places: Tensor) -> Tensor:
-    """Each image with its i-th pixel taken from ``places[i]``."""
-    return images.flatten(1)[:, places].reshape(images.shape)
+def permute_pixels(images: Tensor, pixels: Tensor) -> Tensor:
+    """Return each image with its i-th pixel taken from pixel ``pixels[i]``."""
+    return images.flatten(1)[:, pixels].reshape(images.shape)

@@ -1,3 +1,5 @@
+"""A stream of labeled examples, and the functions that build and read one."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -14,14 +16,13 @@ from gmed.data.dataset import Dataset
 from gmed.errors import check_int
 
 Indices = NDArray[np.int64]
-"""Where examples are in a data set."""
-
+"""Indices of examples in a data set."""
 
 BATCHES_AT_ONCE = 50
+"""Number of batches that are converted to floats at once."""
 
 ALIGNMENT = 64
-"""Bytes. Where a matrix begins in memory can decide the last bits of a product; torch begins every tensor at such a
-multiple."""
+"""In bytes. The alignment of a matrix can affect the last bits of a product; torch aligns new tensors to this."""
 
 
 class Examples(NamedTuple):
@@ -33,18 +34,18 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """A labelled stream, seen once, front to back, and the test set of each of its tasks.
+    """A labeled stream that is seen once, in order, and the test set of each of its tasks.
 
     Attributes
     ----------
     x, y
-        The training examples in the order they arrive. ``x`` is uint8 pixels or floats in [0, 1].
+        The training examples in the order in which they arrive. ``x`` is uint8 pixels or floats in [0, 1].
     tests
         One test set per task.
     eval_points
-        How many examples have gone by at each point of evaluation: the ends of the tasks.
+        Number of examples seen at each point of evaluation: the ends of the tasks.
     num_classes
-        Classes over the whole stream; all of them compete at test time.
+        Number of classes of the whole stream; predictions choose among all of them.
     """
 
     x: Tensor
@@ -57,7 +58,7 @@ class Stream:
         return len(self.y)
 
     def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches from one example to another, ready for a learner. None crosses a point of evaluation.
+        """Yield the batches from example ``start`` to ``stop``, as model input. None crosses a point of evaluation.
 
         >>> flow = Stream(torch.zeros(7, 2), torch.arange(7), (), eval_points=(4, 7), num_classes=7)
         >>> for x, y in flow.batches(3, start=1):
@@ -66,13 +67,13 @@ class Stream:
         tensor([4, 5, 6])
         """
         check_int("batch_size", batch_size)
-        at, stop = start, len(self) if stop is None else stop
+        position, stop = start, len(self) if stop is None else stop
         for end in (*self.eval_points, len(self)):
-            while at < min(end, stop):  # many batches are converted at once
-                rows = slice(at, min(at + BATCHES_AT_ONCE * batch_size, end, stop))
+            while position < min(end, stop):  # many batches are converted at once
+                rows = slice(position, min(position + BATCHES_AT_ONCE * batch_size, end, stop))
                 x, y = torch.split(to_float(self.x[rows]), batch_size), torch.split(self.y[rows], batch_size)
                 yield from zip(map(aligned, x), y, strict=True)
-                at = rows.stop
+                position = rows.stop
 
     def task_batches(self, batch_size: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
         """Yield the batches up to each point of evaluation, task by task."""
@@ -86,7 +87,7 @@ class Stream:
 
 
 def to_float(x: Tensor) -> Tensor:
-    """Stored images as model input: uint8 becomes float32 in [0, 1], floats stay as they are.
+    """Convert stored images to model input: uint8 becomes float32 in [0, 1], floats are unchanged.
 
     >>> to_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([0.0000, 0.2000, 1.0000])
@@ -95,7 +96,7 @@ def to_float(x: Tensor) -> Tensor:
 
 
 def aligned(x: Tensor) -> Tensor:
-    """Return these examples where a tensor of their own could begin, so that what is computed from them is the same.
+    """Return these examples aligned like a new tensor, so that results do not depend on where a batch begins.
 
     >>> x = torch.rand(8, 3)
     >>> aligned(x) is x, aligned(x[1:]).data_ptr() % 64
@@ -105,19 +106,19 @@ def aligned(x: Tensor) -> Tensor:
 
 
 def concat_tasks(data: Dataset, seen: Sequence[Indices], held: Sequence[Indices]) -> Stream:
-    """The stream of these training examples, task by task as they are to be seen, and these test examples of each."""
-    chosen = np.concatenate(seen)
+    """Create the stream of these training examples and these test examples, each given task by task."""
+    order = np.concatenate(seen)
     return Stream(
-        x=torch.from_numpy(data.x_train[chosen]),
-        y=torch.from_numpy(data.y_train[chosen]),
+        x=torch.from_numpy(data.x_train[order]),
+        y=torch.from_numpy(data.y_train[order]),
         tests=tuple(Examples(torch.from_numpy(data.x_test[t]), torch.from_numpy(data.y_test[t])) for t in held),
-        eval_points=cumulative_lengths([len(places) for places in seen]),
+        eval_points=cumulative_lengths([len(indices) for indices in seen]),
         num_classes=data.num_classes,
     )
 
 
 def cumulative_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Where tasks of these lengths end, laid one after another.
+    """Return the positions at which consecutive tasks of these lengths end.
 
     >>> cumulative_lengths([3, 2])
     (3, 5)

@@ -40,7 +40,7 @@ EVALUATED_AS = {"split-mnist-full": "split-mnist"}
 
 
 class EqualMemory(AccuracyTable):
-    """Growing networks and replay with as much memory: accuracies, and the memory used by each."""
+    """Growing networks and replay with equal memory: accuracies, and the memory used by each."""
 
     def run(self, request: Request) -> ArtifactResult:  # type: ignore[override]
         table = super().run(request)
@@ -57,5 +57,5 @@ class EqualMemory(AccuracyTable):
                 Measurement.of(cell.benchmark, f"memory of {cell.method}, in examples", overhead, published),
                 Measurement.of(cell.benchmark, f"memory of {cell.method}, in MB", [m.overhead_mb for m in metrics]),
             ]
-        result.notes.append("In examples: as the paper counts, a pixel being one byte. In MB: what it takes here.")
+        result.notes.append("In examples: counted as in the paper, one byte per pixel. In MB: the actual size.")
         return result

@@ -15,7 +15,7 @@ from gmed.paper.probes import prediction_change, similarity_to_optimal_edit
 BENCHMARKS = ("split-mnist", "rotated-mnist")
 SIMILARITY = "cosine similarity to the optimal edit"
 NUM_BINS = 50
-"""Measurement of equal segments of training; the smoothed curve shows the mean over each."""
+"""Number of equal segments of training; the smoothed curve shows the mean over each."""
 
 
 class Cosine(Figure):
@@ -48,7 +48,7 @@ class Cosine(Figure):
         benchmarks = list(dict.fromkeys(record["benchmark"] for record in records))
         scale = alt.Scale(domain=benchmarks, range=CATEGORIES[: len(benchmarks)])
         color = alt.Color("benchmark:N", title=None, scale=scale, legend=alt.Legend(symbolOpacity=1))
-        x = alt.X("training:Q", title="training done, %", scale=alt.Scale(domain=[0, 100]))
+        x = alt.X("training:Q", title="training progress, %", scale=alt.Scale(domain=[0, 100]))
         y = alt.Y("mean:Q", title="cosine similarity")
         curves = alt.Chart(data(records)).encode(x, color=color)
         band = curves.mark_area(opacity=0.2).encode(alt.Y("low:Q", title="cosine similarity"), alt.Y2("high:Q"))
@@ -62,7 +62,7 @@ class Cosine(Figure):
     def legend(self, records: list[Record]) -> list[str]:
         seeds = {record["n"] for record in records}
         return [
-            f"ER+GMED, mean over {NUM_BINS} stretches of training; "
+            f"ER+GMED, mean over {NUM_BINS} segments of training; "
             f"band: ± standard deviation over {' or '.join(map(str, seeds))} seeds",
             "dashed: the published means over training",
         ]
@@ -114,5 +114,5 @@ class PredictionChange(Artifact):
         for item in selection.planned:
             rates = [100 * share for share in run_probe(prediction_change, item, request, cache_as=self.probe_version)]
             result.numbers.append(Measurement.of(item.benchmark, RATE, rates, *self.published(item.benchmark, RATE)))
-        result.notes.append("Of all examples in memory after training; the paper does not say over how many runs.")
+        result.notes.append("Of all examples in memory after training; the paper does not state the number of runs.")
         return result

@@ -34,7 +34,7 @@ class EditedMemoryFigure(Figure):
 
     def run(self, request: Request) -> ArtifactResult:
         if request.seeds not in (None, 1):
-            raise UsageError(f"{self.location} shows the memory of one run; leave out --seeds")
+            raise UsageError(f"{self.location} shows the memory of one run; omit --seeds")
         return super().run(replace(request, seeds=1, quick=False))
 
     def find(self, request: Request) -> tuple[ArtifactResult, list[Record]]:
@@ -60,7 +60,7 @@ def edited_examples(memory: EditedMemory, labels: tuple[int, ...]) -> EditedMemo
 
 
 PER_CLASS = 3
-"""Measurement of examples of each digit."""
+"""Number of examples of each digit."""
 
 ROWS = ("before", "after", "difference")
 NEGATIVE, POSITIVE = (33, 102, 172), (178, 24, 43)
@@ -68,7 +68,7 @@ NEGATIVE, POSITIVE = (33, 102, 172), (178, 24, 43)
 
 
 class Gallery(EditedMemoryFigure):
-    """Stored examples before and after their edits, and what changed."""
+    """Stored examples before and after their edits, and the change."""
 
     name = "gallery"
     title = "edited examples in memory"
@@ -121,8 +121,8 @@ class Gallery(EditedMemoryFigure):
     def legend(self, records: list[Record]) -> list[str]:
         return [
             f"{PER_CLASS} of each digit of the first two tasks, drawn at random from the memory after training",
-            f"Split MNIST, ER+GMED, one run (seed 0); difference: red raised, blue lowered, "
-            f"full colour at ±{largest_change(records):.2f}",
+            f"Split MNIST, ER+GMED, one run (seed 0); difference: red increase, blue decrease, "
+            f"full color at ±{largest_change(records):.2f}",
         ]
 
 
@@ -178,7 +178,7 @@ def blue_to_red(change: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def _data_url(image: NDArray[np.uint8]) -> str:
-    """Return a PNG image as a data URL, enlarged as viewers would blur its pixels."""
+    """Return a PNG image as a data URL, enlarged because viewers would blur its pixels."""
     from PIL import Image
 
     picture, file = Image.fromarray(image), io.BytesIO()

@@ -55,9 +55,7 @@ class MemoryFigure(Figure):
             for item in extra_size()
             if (percent := [100 * accuracy for accuracy in extra.accuracies(item.benchmark, item.method).values()])
         ]
-        result.notes.append(
-            f"{self.location} has {EXTRA_SIZE:,} examples besides; the paper gives no numbers for them."
-        )
+        result.notes.append(f"{self.location} also has {EXTRA_SIZE:,} examples; the paper gives no numbers for them.")
         comparisons = {(c.benchmark, c.method): c for c in (*table.comparisons, *result.comparisons)}
         return result, [
             *(

@@ -17,7 +17,7 @@ from gmed.results.comparisons import Comparison, compare
 from gmed.results.tuning import GRIDS
 
 BENCHMARKS = ("split-mnist", "split-cifar10", "split-mini-imagenet")
-SYMBOLS = {"alpha": "editing stride α", "beta": "regularisation β"}
+SYMBOLS = {"alpha": "editing stride α", "beta": "regularization β"}
 
 
 class Sensitivity(Figure):
@@ -45,7 +45,9 @@ class Sensitivity(Figure):
                 result.numbers.append(Measurement.of(benchmark, method, percent, *reported_values))
         pairs = [(benchmark, method, "er") for benchmark, method, _ in selection.planned if method != "er"]
         result.comparisons = compare(results, pairs, levels=())
-        result.notes.append("Final accuracy in %. The paper gives no numbers for its figure; beside ours is Table 1.")
+        result.notes.append(
+            "Final accuracy in %. The paper gives no numbers for its figure; ours are compared with Table 1."
+        )
         return result, [
             record
             for benchmark in selection.benchmarks

@@ -33,12 +33,12 @@ class TrainingTime(Artifact):
             result.numbers += self.numbers([run for run in results.runs if run.benchmark == benchmark])
         machines = {f"{run.environment['machine']}, {run.environment['device']}" for run in results.runs}
         result.notes += [
-            f"Ours: on {' and on '.join(sorted(machines))}, alone or beside other runs; the paper's: on a GTX 1080 Ti "
-            "or 2080 Ti. Without data, evaluation and checkpoints.",
+            f"Ours: on {' and on '.join(sorted(machines))}, alone or concurrently with other runs; the paper's: on a "
+            "GTX 1080 Ti or 2080 Ti. Data loading, evaluation and checkpoints are excluded.",
             f"Ratios are paired by seed, on the same device. Section 4.5 of the paper: {overall:g} times as long.",
         ]
         if any(int(run.environment.get("replicas", 1)) > 1 for run in results.runs):
-            result.notes.append("Seeds that advanced together on a GPU have each their share of the time.")
+            result.notes.append("For seeds that were trained together on a GPU, each has its share of the time.")
         return result
 
     def numbers(self, runs: list[RunResult]) -> list[Measurement]:

@@ -16,7 +16,7 @@ PERPLEXITY = 30.0
 
 
 class TSNE(EditedMemoryFigure):
-    """The edits of stored examples as points, close to each other where the edits are similar."""
+    """The edits of stored examples as points, which are close to each other if the edits are similar."""
 
     name = "tsne"
     title = "t-SNE of the edits of stored examples"

@@ -20,7 +20,7 @@ ROWS = {"er+gmed": "er+gmed, mir+gmed, gem+gmed", "er-aug+gmed": "er-aug+gmed"}
 SEEDS = 5
 """The default number of seeds of ``gmed tune``."""
 
-X_AXIS, Y_AXIS = ("alpha", "editing stride α"), ("beta", "regularisation β")
+X_AXIS, Y_AXIS = ("alpha", "editing stride α"), ("beta", "regularization β")
 """The tuned parameters with their titles."""
 
 
@@ -29,7 +29,7 @@ def _tuned_benchmark(name: str) -> str:
 
 
 class Tuned(Figure):
-    """The hyper-parameters that ``gmed tune`` chooses, as a heat map; untried candidates are computed."""
+    """The hyper-parameters that ``gmed tune`` chooses, as a heat map; missing candidates are computed."""
 
     name = "tuned"
     title = "alpha and beta that gmed tune chooses"
@@ -49,7 +49,7 @@ class Tuned(Figure):
             if name not in PAPER_BENCHMARKS:
                 raise unknown(f"column of {self.location}:", name, PAPER_BENCHMARKS)
         if request.options.get("store", "") is None:
-            raise UsageError(f"{self.name} keeps what it tries in a store; give one")
+            raise UsageError(f"{self.name} stores its runs; a store is required")
         selection = self.select_runs(replace(request, benchmarks=[tuning_name(name) for name in request.benchmarks]))
         results = compute(selection.planned, request.callback, **request.options)
         missing = {_tuned_benchmark(name): reason for name, reason in selection.missing.items()}
@@ -92,7 +92,7 @@ class Tuned(Figure):
         seeds = sorted({record["n"] for record in records})
         return [
             f"held-out accuracy of the first three tasks in %, means over {' or '.join(map(str, seeds))} seeds",
-            "circle: chosen (of ties the smallest); square: published",
+            "circle: chosen (the smallest of ties); square: published",
         ]
 
 

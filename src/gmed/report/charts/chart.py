@@ -55,7 +55,7 @@ class Chart:
     name
         Its name, unique in a report, and that of saved files.
     title, caption
-        Its title, and the explanation below it.
+        Its title, and the caption below it.
     drawn
         The Altair chart of the data named ``rows``.
     records
@@ -63,7 +63,7 @@ class Chart:
     choice
         The options that can be selected, if any.
     wide
-        Whether it takes the whole width of a page that has room for two charts side by side.
+        Whether it spans the full width of a page that has room for two charts side by side.
     """
 
     name: str

@@ -17,15 +17,13 @@ from gmed.results.metrics import Metrics
 def seconds(runs: Sequence[RunResult], anchor: str) -> Chart | None:
     """Return the chart of accuracy against seconds of training."""
     devices = sorted({run.environment.get("device", "?") for run in runs})
-    on_devices = (
-        f"on {devices[0]}" if len(devices) == 1 else f"on {', '.join(devices)}: compare within one device alone"
-    )
+    on_devices = f"on {devices[0]}" if len(devices) == 1 else f"on {', '.join(devices)}: compare only within one device"
     return _cost_chart(
         runs,
         "seconds",
         f"{anchor}-seconds",
         "Accuracy against time",
-        f"Means over seeds; seconds of training of one run, {on_devices}. Runs that shared a busy machine took longer.",
+        f"Means over seeds; seconds of training of one run, {on_devices}. Runs on a busy machine took longer.",
         "seconds of training",
     )
 
@@ -37,8 +35,8 @@ def passes(runs: Sequence[RunResult], anchor: str) -> Chart | None:
         "passes",
         f"{anchor}-passes",
         "Accuracy against passes",
-        "Means over seeds; examples sent through the model, forward and backward together, for every example of the "
-        "stream. Passes depend on no machine.",
+        "Means over seeds; number of examples passed through the model, forward and backward, per example of the "
+        "stream. It does not depend on the machine.",
         "passes per example of the stream",
     )
 
@@ -69,8 +67,7 @@ def _cost_chart(runs: Sequence[RunResult], column: str, name: str, title: str, c
     names = base.mark_text(align="left", dx=6, dy=-8, fontSize=11, color=INK).encode(text="label:N")
     chart: Any = (front + points + names).properties(width="container", height=320)
     explanation = (
-        "Diamonds edit with GMED; the line and the names: methods that no other beats at that cost, "
-        "those aside that shuffle the stream."
+        "Diamonds: methods with GMED. Line and labels: the Pareto front, without methods that shuffle the stream."
     )
     return Chart(name, title, f"{caption} {explanation}", chart, records)
 
@@ -97,7 +94,7 @@ def records_of(runs: Sequence[RunResult], column: str) -> list[Record]:
 
 
 def pareto_front(records: list[Record]) -> list[Record]:
-    """Return the records that no other one matches at the same or a lower cost, cheapest first.
+    """Return the records that no other matches at the same or a lower cost, the cheapest first.
 
     >>> records = [{"cost": c, "accuracy": a} for c, a in ((1, 50), (2, 40), (3, 70), (3, 60))]
     >>> [record["accuracy"] for record in pareto_front(records)]

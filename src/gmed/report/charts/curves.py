@@ -29,7 +29,7 @@ def curves(runs: Sequence[RunResult], anchor: str) -> Chart | None:
         scale=alt.Scale(zero=False, nice=False),
     )
     scale = alt.Scale(zero=False, nice=True)
-    title = "accuracy on tasks met so far, %"
+    title = "accuracy on tasks seen so far, %"
     base = alt.Chart(rows()).encode(x, color=color)
     band = base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title, scale=scale), alt.Y2("high:Q"))
     line = base.mark_line(strokeWidth=2).encode(alt.Y("mean:Q", title=title))
@@ -41,8 +41,8 @@ def curves(runs: Sequence[RunResult], anchor: str) -> Chart | None:
     return Chart(
         f"{anchor}-curves",
         "Accuracy after each task",
-        "Mean accuracy over the tasks met so far, at the end of each; bands are one standard deviation over seeds to "
-        "either side, cut at 100 %. At most eight methods at once.",
+        "Mean accuracy on the tasks seen so far, at the end of each task; bands: ± one standard deviation over seeds, "
+        "clipped at 100 %. At most eight methods at once.",
         (band + line + points).properties(width="container", height=300),
         records,
         Choice("method", list(dict.fromkeys([*default, *by_method(runs)])), default, several=True),

@@ -165,10 +165,10 @@ def loss_increases(observed: dict[str, Any], spec: RunSpec, anchor: str) -> Char
     options = list(dict.fromkeys(record["part"] for record in records))
     return Chart(
         f"{anchor}-loss-rise",
-        "What edits do to losses",
-        "By how much one step on the incoming batch would raise the loss of each replayed example, before and after "
-        f"its edit: {bins['mean_before']:.3f} and {bins['mean_after']:.3f} on average. One watched run "
-        f"({spec.method.name}, seed {spec.seed}); the outermost bars hold what lies beyond.",
+        "Effect of edits on losses",
+        "How much one step on the incoming batch would increase the loss of each replayed example, before and after "
+        f"its edit: {bins['mean_before']:.3f} and {bins['mean_after']:.3f} on average. From one run "
+        f"({spec.method.name}, seed {spec.seed}); the outermost bars include all values beyond them.",
         chart,
         records,
         Choice("part", options, options[:1]),

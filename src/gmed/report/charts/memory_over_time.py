@@ -47,8 +47,8 @@ def memory_over_time(runs: Sequence[RunResult], names: Sequence[str], anchor: st
     defaults = [method for method in first_choice(runs) if method in recorded]
     return Chart(
         f"{anchor}-memory",
-        "What is in memory",
-        "Examples of each class that are stored at the end of each task, means over seeds.",
+        "Content of memory",
+        "Number of stored examples of each class at the end of each task, means over seeds.",
         chart,
         [record for records in recorded.values() for record in records],
         Choice("method", list(recorded), [next(iter(defaults or recorded))]),

@@ -14,11 +14,11 @@ from gmed.results.comparisons import Comparison, describe_levels
 def paired_differences(compared: Sequence[Comparison], anchor: str) -> Chart | None:
     """Return the chart of the differences at every seed for each comparison of one benchmark."""
     caption = (
-        "With the part named last minus without it at the same seed (dots), the mean and its 95 % interval (Student's "
-        f"t). Stars: one-tailed paired t-test, Holm-corrected ({describe_levels(LEVELS)}); grey where there is none."
+        "Accuracy with minus without the last component at each seed (dots), the mean and its 95 % interval (Student's "
+        f"t). Stars: one-tailed paired t-test, Holm-corrected ({describe_levels(LEVELS)}); gray: none."
     )
     return _forest_plot(
-        compared, [c.name for c in compared], f"{anchor}-paired", "What each part gains, seed by seed", caption
+        compared, [c.name for c in compared], f"{anchor}-paired", "Gain of each component, by seed", caption
     )
 
 
@@ -26,11 +26,11 @@ def gains_at_a_glance(compared: Sequence[Comparison], titles: Mapping[str, str])
     """Return the chart of the gain of GMED with its default parameters on every benchmark."""
     defaults = [c for c in compared if edits_with_gmed(c.method) and "(" not in c.method]
     caption = (
-        "GMED with the benchmark's own settings minus the same method without it: every seed, the mean and its 95 % "
-        "interval. Other settings and parts are with their benchmark."
+        "Each method with GMED, with the default settings of the benchmark, minus the same method without it: every "
+        "seed, the mean and its 95 % interval. Other settings and components are shown with their benchmark."
     )
     names = [f"{c.method} · {titles[c.benchmark]}" for c in defaults]
-    return _forest_plot(defaults, names, "gains", "Gains of GMED at a glance", caption)
+    return _forest_plot(defaults, names, "gains", "Gains of GMED", caption)
 
 
 def _forest_plot(

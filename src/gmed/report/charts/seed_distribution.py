@@ -42,7 +42,7 @@ def forgettings(runs: Sequence[RunResult], anchor: str) -> Chart | None:
         lambda run: forgetting(run.accuracy),
         f"{anchor}-forgetting",
         "Forgetting",
-        "How far accuracy on earlier tasks has fallen from the best it had been, on average; lower is better.",
+        "Average drop of the accuracy on earlier tasks from its maximum; lower is better.",
         "forgetting, points",
     )
 
@@ -54,7 +54,7 @@ def backward_transfers(runs: Sequence[RunResult], anchor: str) -> Chart | None:
         lambda run: backward_transfer(run.accuracy),
         f"{anchor}-backward-transfer",
         "Backward transfer",
-        "How accuracy on earlier tasks has changed since each was learned, on average; higher is better.",
+        "Average change of the accuracy on earlier tasks since each was learned; higher is better.",
         "backward transfer, points",
     )
 

@@ -30,8 +30,8 @@ def task_matrices(runs: Sequence[RunResult], anchor: str) -> Chart | None:
     defaults = [method for method in first_choice(runs) if method in means]
     return Chart(
         f"{anchor}-tasks",
-        "Task by task",
-        "Mean accuracy over seeds on every task (across) at the end of every task (down): a column fades where a task "
+        "Accuracy by task",
+        "Mean accuracy over seeds on every task (columns) at the end of every task (rows): a column fades where a task "
         "is forgotten.",
         _matrix_chart(
             alt.Scale(scheme="viridis", domain=[0, 100]), "accuracy, %", _num_tasks(means), ".0f", "datum.value < 60"
@@ -42,7 +42,7 @@ def task_matrices(runs: Sequence[RunResult], anchor: str) -> Chart | None:
 
 
 def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], anchor: str) -> Chart | None:
-    """Return the chart of the change by each method's last part, by task."""
+    """Return the chart of the change by each method's last component, by task."""
     means = mean_matrices(runs)
     differences = {
         c.name: means[c.method] - means[c.baseline] for c in compared if c.method in means and c.baseline in means
@@ -54,8 +54,8 @@ def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], 
     limit = max(1.0, float(max(np.abs(matrix).max() for matrix in differences.values())))
     return Chart(
         f"{anchor}-task-differences",
-        "What each part changes, task by task",
-        "Mean accuracy with the part named last minus without it, on every task at the end of every task: blue higher, "
+        "Effect of each component, by task",
+        "Mean accuracy with minus without the last component, on every task at the end of every task: blue higher, "
         "red lower.",
         _matrix_chart(
             alt.Scale(scheme="redblue", domain=[-limit, limit], domainMid=0),

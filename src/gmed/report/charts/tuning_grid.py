@@ -73,7 +73,7 @@ def tuning_grid(tuned: dict[str, Scores], anchor: str) -> Chart | None:
         f"{anchor}-tuning",
         "α and β",
         f"Accuracy on held-out examples of the first three tasks, means over {' or '.join(map(str, seeds))} seeds "
-        "(gmed tune); the circle is what was chosen.",
+        "(gmed tune); circle: the chosen values.",
         chart.properties(width="container", height=220),
         records_of(tuned),
         Choice("method", list(tuned), [next(iter(tuned))]),

@@ -2,7 +2,7 @@
 (() => {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const NARROW = 520, EXPORTED = 720, PRINTED = 660;
+  const NARROW_WIDTH = 520, EXPORT_WIDTH = 720, PRINT_WIDTH = 660;
   const LIGHT = {
     ink: "#1c2127", muted: "#7b8692", accent: "#0072b2", second: "#d55e00", ground: "#ffffff", grid: "#e8ebef",
     palette: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#33383e", "#8a7500"],
@@ -14,82 +14,82 @@
 
   // ---------------------------------------------------------------- charts
 
-  /** Columns as the page holds them become the records that Vega draws. */
+  /** Convert the columns stored in the page to the records that Vega draws. */
   function records(columns) {
     const names = Object.keys(columns);
     const values = names.map((name) => {
       const column = columns[name];
-      return Array.isArray(column) ? column : column.places.map((place) => column.texts[place]);
+      return Array.isArray(column) ? column : column.places.map((index) => column.texts[index]);
     });
     const count = values.length ? values[0].length : 0;
     return Array.from({ length: count }, (_, row) => Object.fromEntries(names.map((name, n) => [name, values[n][row]])));
   }
 
-  /** The specification with names of colours replaced by colours, and chosen methods put in. */
-  function filled(value, colours, chosen) {
+  /** Return a specification with its placeholders replaced by colors and by the selected options. */
+  function fillPlaceholders(value, colors, chosen) {
     if (Array.isArray(value)) {
-      if (value.length === 1 && value[0] === "$chosen") return chosen.map((one) => one.name);
-      if (value.length === 1 && value[0] === "$palette") return chosen.map((one) => colours.palette[one.slot]);
-      return value.map((one) => filled(one, colours, chosen));
+      if (value.length === 1 && value[0] === "$chosen") return chosen.map((option) => option.name);
+      if (value.length === 1 && value[0] === "$palette") return chosen.map((option) => colors.palette[option.slot]);
+      return value.map((item) => fillPlaceholders(item, colors, chosen));
     }
     if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, filled(one, colours, chosen)]));
+      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, fillPlaceholders(item, colors, chosen)]));
     }
-    if (typeof value === "string" && value.startsWith("$")) return colours[value.slice(1)] ?? value;
+    if (typeof value === "string" && value.startsWith("$")) return colors[value.slice(1)] ?? value;
     return value;
   }
 
-  function look(colours, width) {
+  function vegaConfig(colors, width) {
     const font = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif';
-    const narrow = width < NARROW;
+    const narrow = width < NARROW_WIDTH;
     return {
       font, background: null, view: { stroke: null },
       axis: {
-        labelColor: colours.ink, titleColor: colours.muted, gridColor: colours.grid, domainColor: colours.grid,
-        tickColor: colours.grid, labelFontSize: 11, titleFontSize: 11, titleFontWeight: "normal", titlePadding: 8,
+        labelColor: colors.ink, titleColor: colors.muted, gridColor: colors.grid, domainColor: colors.grid,
+        tickColor: colors.grid, labelFontSize: 11, titleFontSize: 11, titleFontWeight: "normal", titlePadding: 8,
       },
       axisY: { labelLimit: Math.round(width * (narrow ? 0.4 : 0.36)) },
       legend: {
-        labelColor: colours.ink, titleColor: colours.muted, titleFontWeight: "normal", labelFontSize: 11,
+        labelColor: colors.ink, titleColor: colors.muted, titleFontWeight: "normal", labelFontSize: 11,
         titleFontSize: 11, orient: narrow ? "bottom" : "right", columns: narrow ? 5 : 1,
         gradientDirection: narrow ? "horizontal" : "vertical", labelLimit: 260,
       },
-      title: { color: colours.ink, subtitleColor: colours.muted, anchor: "start", fontSize: 14, offset: 10 },
+      title: { color: colors.ink, subtitleColor: colors.muted, anchor: "start", fontSize: 14, offset: 10 },
     };
   }
 
-  /** A chart as Vega draws it at a width; exported ones carry a title and a legend of what is chosen. */
-  async function embedded(place, chart, width, colours, exported) {
-    const spec = filled(chart.spec, colours, chart.chosen);
-    const names = new Set(chart.chosen.map((one) => one.name));
+  /** Draw a chart with Vega at a width; exported charts get a title and a legend. */
+  async function embedChart(container, chart, width, colors, exported) {
+    const spec = fillPlaceholders(chart.spec, colors, chart.chosen);
+    const names = new Set(chart.chosen.map((option) => option.name));
     const shown = chart.choice ? chart.records.filter((row) => names.has(row[chart.choice.column])) : chart.records;
     spec.datasets = { ...spec.datasets, rows: shown };
     spec.width = width;
     spec.autosize = { type: "fit-x", contains: "padding" };
-    spec.config = look(colours, width);
+    spec.config = vegaConfig(colors, width);
     if (exported) {
-      const one = chart.choice && !chart.choice.several ? [chart.chosen[0].name] : [];
-      spec.title = { text: chart.title, subtitle: one };
-      spec.background = colours.ground;
+      const subtitle = chart.choice && !chart.choice.several ? [chart.chosen[0].name] : [];
+      spec.title = { text: chart.title, subtitle };
+      spec.background = colors.ground;
       spec.padding = 12;
     } else if (chart.choice && chart.choice.several) {
       spec.config.legend.disable = true; // the buttons above are the legend
     }
-    const how = { mode: "vega-lite", actions: false, defaultStyle: false, renderer: "svg", tooltip: showTooltip, logLevel: 1 };
-    return (await vegaEmbed(place, spec, how)).view;
+    const embedOptions = { mode: "vega-lite", actions: false, defaultStyle: false, renderer: "svg", tooltip: showTooltip, logLevel: 1 };
+    return (await vegaEmbed(container, spec, embedOptions)).view;
   }
 
-  async function draw(chart, width, colours) {
-    const outer = chart.figure.querySelector(".drawing"), place = document.createElement("div");
+  async function draw(chart, width, colors) {
+    const outer = chart.figure.querySelector(".drawing"), container = document.createElement("div");
     width = Math.floor(width ?? outer.clientWidth);
     if (width < 40) return;
     chart.drawn = width;
-    const turn = (chart.turn = (chart.turn ?? 0) + 1);
-    const view = await embedded(place, chart, width, colours ?? (dark.matches ? DARK : LIGHT), false);
-    if (turn !== chart.turn) { view.finalize(); return; } // a later one is on its way
+    const drawId = (chart.drawId = (chart.drawId ?? 0) + 1);
+    const view = await embedChart(container, chart, width, colors ?? (dark.matches ? DARK : LIGHT), false);
+    if (drawId !== chart.drawId) { view.finalize(); return; } // a later call is drawing
     chart.view?.finalize();
     chart.view = view;
-    outer.replaceChildren(place);
+    outer.replaceChildren(container);
     outer.style.minHeight = "0";
   }
 
@@ -109,16 +109,16 @@
     box.style.top = `${Math.max(4, y)}px`;
   }
 
-  // ---------------------------------------------------------------- what is shown of a chart
+  // ---------------------------------------------------------------- selection in a chart
 
-  function offer(chart) {
-    const place = chart.figure.querySelector(".choice"), { options, several } = chart.choice;
+  function addChoice(chart) {
+    const container = chart.figure.querySelector(".choice"), { options, several } = chart.choice;
     if (!several) {
       const select = document.createElement("select");
-      select.setAttribute("aria-label", `${chart.title}: what is shown`);
+      select.setAttribute("aria-label", `${chart.title}: selection`);
       select.append(...options.map((name) => new Option(name, name, false, name === chart.chosen[0].name)));
       select.addEventListener("change", () => { chart.chosen = [{ name: select.value, slot: 0 }]; draw(chart); });
-      place.append(select);
+      container.append(select);
       return;
     }
     const buttons = options.map((name) => {
@@ -126,11 +126,11 @@
       button.type = "button";
       button.textContent = name;
       button.addEventListener("click", () => {
-        const taken = chart.chosen.find((one) => one.name === name);
-        if (taken) {
-          if (chart.chosen.length > 1) chart.chosen = chart.chosen.filter((one) => one !== taken);
+        const selected = chart.chosen.find((option) => option.name === name);
+        if (selected) {
+          if (chart.chosen.length > 1) chart.chosen = chart.chosen.filter((option) => option !== selected);
         } else {
-          const slot = LIGHT.palette.findIndex((_, n) => !chart.chosen.some((one) => one.slot === n));
+          const slot = LIGHT.palette.findIndex((_, n) => !chart.chosen.some((option) => option.slot === n));
           if (slot < 0) return;
           chart.chosen = [...chart.chosen, { name, slot }];
         }
@@ -140,18 +140,18 @@
       return button;
     });
     chart.paint = () => buttons.forEach((button, n) => {
-      const taken = chart.chosen.find((one) => one.name === options[n]);
-      button.setAttribute("aria-pressed", String(Boolean(taken)));
-      button.style.setProperty("--slot", taken ? (dark.matches ? DARK : LIGHT).palette[taken.slot] : "");
+      const selected = chart.chosen.find((option) => option.name === options[n]);
+      button.setAttribute("aria-pressed", String(Boolean(selected)));
+      button.style.setProperty("--slot", selected ? (dark.matches ? DARK : LIGHT).palette[selected.slot] : "");
     });
     chart.paint();
-    place.append(...buttons);
+    container.append(...buttons);
   }
 
   // ---------------------------------------------------------------- saving
 
   async function save(chart, kind) {
-    const view = await embedded(document.createElement("div"), chart, EXPORTED, LIGHT, true);
+    const view = await embedChart(document.createElement("div"), chart, EXPORT_WIDTH, LIGHT, true);
     const file = kind === "svg"
       ? new Blob([await view.toSVG()], { type: "image/svg+xml" })
       : await new Promise((done) => view.toCanvas(2).then((canvas) => canvas.toBlob(done, "image/png")));
@@ -174,8 +174,8 @@
     heading.setAttribute("aria-sort", down ? "descending" : "ascending");
     const key = (row) => row.cells[column].dataset.key;
     const compare = (a, b) => (numeric ? Number(a) - Number(b) : a.localeCompare(b));
-    const sorted = [...body.rows].sort((one, two) => {
-      const a = key(one), b = key(two);
+    const sorted = [...body.rows].sort((first, second) => {
+      const a = key(first), b = key(second);
       if (a === "" || b === "") return (a === "") - (b === "");
       return down ? compare(b, a) : compare(a, b);
     });
@@ -204,35 +204,35 @@
     chart.figure = document.getElementById(chart.name);
     chart.records = records(chart.rows);
     chart.chosen = chart.choice ? chart.choice.chosen.map((name, slot) => ({ name, slot })) : [];
-    if (chart.choice) offer(chart);
+    if (chart.choice) addChoice(chart);
     for (const button of chart.figure.querySelectorAll("[data-saves]")) {
       button.setAttribute("aria-label", `Save ${chart.title} as ${button.textContent}`);
       button.addEventListener("click", () => save(chart, button.dataset.saves));
     }
   }
-  const ofFigure = new Map(charts.map((chart) => [chart.figure, chart]));
-  const near = new IntersectionObserver((entries) => {
+  const chartOf = new Map(charts.map((chart) => [chart.figure, chart]));
+  const lazyDrawing = new IntersectionObserver((entries) => {
     for (const entry of entries) {
-      const chart = ofFigure.get(entry.target);
+      const chart = chartOf.get(entry.target);
       if (entry.isIntersecting && !chart.drawn) draw(chart);
     }
   }, { rootMargin: "600px" });
-  for (const chart of charts) near.observe(chart.figure);
+  for (const chart of charts) lazyDrawing.observe(chart.figure);
 
-  let waiting = 0;
+  let resizeTimer = 0;
   addEventListener("resize", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => {
+    clearTimeout(resizeTimer);
+    resizeTimer = setTimeout(() => {
       for (const chart of charts) {
         const width = Math.floor(chart.figure.querySelector(".drawing").clientWidth);
         if (chart.drawn && chart.drawn !== width) draw(chart);
       }
     }, 150);
   });
-  const again = () => { for (const chart of charts) { chart.paint?.(); if (chart.drawn) draw(chart); } };
-  dark.addEventListener("change", again);
-  addEventListener("beforeprint", () => { for (const chart of charts) draw(chart, PRINTED, LIGHT); });
-  addEventListener("afterprint", again);
+  const redrawAll = () => { for (const chart of charts) { chart.paint?.(); if (chart.drawn) draw(chart); } };
+  dark.addEventListener("change", redrawAll);
+  addEventListener("beforeprint", () => { for (const chart of charts) draw(chart, PRINT_WIDTH, LIGHT); });
+  addEventListener("afterprint", redrawAll);
   addEventListener("scroll", () => { document.getElementById("tooltip").hidden = true; }, { passive: true });
 
   for (const heading of document.querySelectorAll("thead th")) {
@@ -251,13 +251,13 @@
     });
   }
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
-  const passing = new IntersectionObserver((entries) => {
+  const sectionObserver = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       for (const link of links.values()) link.removeAttribute("aria-current");
       links.get(entry.target.id)?.setAttribute("aria-current", "true");
     }
   }, { rootMargin: "-20% 0px -70% 0px" });
-  for (const id of links.keys()) { const part = document.getElementById(id); if (part) passing.observe(part); }
+  for (const id of links.keys()) { const section = document.getElementById(id); if (section) sectionObserver.observe(section); }
   document.documentElement.dataset.ready = "true";
 })();
