@@ -153,7 +153,7 @@ BAD_FILES = {
     "name": ("import gmed\n\nclass A(gmed.Edit): pass\n", "does not import: AttributeError in line 3"),
     "import": ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
     "exit": ("raise SystemExit(0)\n", "does not import: SystemExit"),
-    "nothing": ("x = 1\n", "registers nothing; put @gmed.register"),
+    "nothing": ("x = 1\n", "registers nothing; decorate a class with @gmed.register"),
     "taken": (FADE.replace('"fade"', '"gmed"'), "the name gmed is taken: by this package"),
     "taken by a method": (FADE.replace('"fade"', '"mir"'), "the name mir is taken"),
     "odd name": (FADE.replace('"fade"', '"My Edit"'), "'My Edit' cannot be the name"),
