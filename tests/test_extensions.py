@@ -485,4 +485,4 @@ def test_parts_defined_in_the_script_itself(tmp_path):
     assert done.stdout == "1\n", done.stderr
     (tmp_path / "mine.py").write_text(script.format("workers=2"))
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "put that into a file of its own and load it; or compute with workers=0" in done.stderr
+    assert "move that code to a separate file and load it; or compute with workers=0" in done.stderr
