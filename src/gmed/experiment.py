@@ -61,7 +61,7 @@ class Option(NamedTuple):
         The help text at the command line.
     types
         The valid types of its value, besides the default.
-    wanted
+    expected
         The valid types in words.
     flag
         Its name at the command line, if that differs.
@@ -71,13 +71,13 @@ class Option(NamedTuple):
 
     help: str
     types: tuple[type, ...]
-    wanted: str
+    expected: str
     flag: str | None = None
     each: str | None = None
 
 
-def _option(help: str, types: tuple[type, ...], wanted: str, **fields: str) -> dict[str, Option]:
-    return {"option": Option(help, types, wanted, **fields)}
+def _option(help: str, types: tuple[type, ...], expected: str, **fields: str) -> dict[str, Option]:
+    return {"option": Option(help, types, expected, **fields)}
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Experiment:
         is_unset = value is None and name in _OPTIONAL
         is_bool = isinstance(value, bool) and not {bool, object} & set(option.types)
         if not is_unset and (is_bool or not isinstance(value, option.types)):
-            raise UsageError(f"{name} must be {option.wanted}, not {short(value)}")
+            raise UsageError(f"{name} must be {option.expected}, not {short(value)}")
         for entry in value if option.each is not None else ():
             if not isinstance(entry, (str, Path) if name == "extensions" else str):
                 raise UsageError(f"{name} must be {option.each}, not {short(entry)}")
@@ -522,7 +522,7 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         requested = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
         outdated = sum(opened.count_outdated(name, requested.get(name or "", [])) for name in names)
     if methods:
-        named = {(name, method) for name, found in requested.items() for method in found}
+        named = {(name, method) for name, resolved in requested.items() for method in resolved}
         runs = [r for r in runs if (r.benchmark, r.method) in named]
         failures = [f for f in failures if (f.benchmark, f.method) in named]
     runs.sort(key=_sort_key)

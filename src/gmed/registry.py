@@ -303,15 +303,15 @@ def constructor_parameters(part: Callable[..., Any]) -> Mapping[str, Parameter]:
     >>> list(constructor_parameters(ER))[:3]
     ['model', 'lr', 'memory']
     """
-    own = dict(signature(part, eval_str=True).parameters)
-    rest = next((name for name, p in own.items() if p.kind is Parameter.VAR_KEYWORD), None)
+    parameters = dict(signature(part, eval_str=True).parameters)
+    rest = next((name for name, p in parameters.items() if p.kind is Parameter.VAR_KEYWORD), None)
     classes = [cls for cls in getattr(part, "__mro__", ())[:-1] if "__init__" in vars(cls)]
     if rest is None or len(classes) < 2:
-        return own
-    hint = own.pop(rest).annotation
+        return parameters
+    hint = parameters.pop(rest).annotation
     passed = get_type_hints(get_args(hint)[0]).keys() | {"self", "model"} if get_origin(hint) is Unpack else None
     base = constructor_parameters(classes[1])
-    return {**{k: p for k, p in base.items() if passed is None or k in passed}, **own}
+    return {**{k: p for k, p in base.items() if passed is None or k in passed}, **parameters}
 
 
 # ---------------------------------------------------------------- checks

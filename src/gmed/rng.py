@@ -51,7 +51,7 @@ def make_rng(seed: int, purpose: str, step: int = 0) -> np.random.Generator:
     >>> int(make_rng(0, "replay", 7).integers(1000)) == int(make_rng(0, "reservoir", 7).integers(1000))
     False
     """
-    counter = np.array([0, 0, 0, step], dtype=np.uint64)  # a step owns 2^192 blocks of its own
+    counter = np.array([0, 0, 0, step], dtype=np.uint64)  # each step has 2^192 blocks of random numbers
     return np.random.Generator(np.random.Philox(_key(seed, purpose), counter=counter))  # type: ignore[arg-type]
 
 

@@ -307,18 +307,18 @@ def _fill_defaults(typed: Component, entry: Entry, defaults: Mapping[str, Any]) 
     """
     allowed = entry.parameters()
     names = {other: name for name, ids in entry.parameter_ids().items() for other in ids}
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for typed_name, value in typed.parameters.items():
         name = typed_name if typed_name in allowed else names.get(typed_name, typed_name)
         if name not in allowed:
             raise unknown(f"parameter of {typed.name}:", name, allowed)
-        if name in given:
+        if name in values:
             raise UsageError(f"{typed.name}: {name} is given twice, also as {typed_name}")
-        given[name] = value
+        values[name] = value
     full, short = {}, {}
     for name, parameter in allowed.items():
         default = defaults.get(name, parameter.default)
-        value = given.get(name, default)
+        value = values.get(name, default)
         if value is Parameter.empty:
             raise UsageError(f"{typed.name} needs {name}=...: this benchmark has no published value for it")
         full[name] = _convert(typed.name, name, value, parameter.annotation)

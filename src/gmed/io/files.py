@@ -71,7 +71,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file atomically."""
+    """Write a file atomically."""
     with atomic_write(path) as file:
         file.write(data)
 
@@ -95,7 +95,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a whole regular file."""
+    """Read a regular file."""
     with open_regular(path) as file:
         return file.read()
 
@@ -153,7 +153,7 @@ def check_output_path(path: Path) -> None:
 
 @contextmanager
 def wrap_os_errors(path: Path | str) -> Iterator[None]:
-    """Convert errors of the file system into one that names the file and says what to do."""
+    """Convert errors of the file system to errors that name the file and say what to do."""
     try:
         yield
     except BrokenPipeError:
@@ -221,7 +221,7 @@ def _is_old(entry: os.DirEntry[str]) -> bool:
 
 
 def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
-    """Create and lock a new file beside ``path``."""
+    """Create and lock a new file in the folder of ``path``."""
     while True:
         temporary = path.with_name(f".{_stem(path.name)}.{secrets.token_hex(8)}.tmp")
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)

@@ -61,7 +61,7 @@ class DaskExecutor:
     where
         The address of the scheduler, or a ``distributed.Client``.
     patience
-        Seconds to wait for the scheduler and for a first worker.
+        Seconds to wait for the scheduler and for the first worker.
     """
 
     def __init__(self, where: str | Client, *, patience: float = 30.0) -> None:
