@@ -323,7 +323,7 @@ def test_strides_beyond_the_numbers_of_the_model_leave_examples_as_they_were(edi
 @pytest.mark.parametrize("capacity", [0, -1, 2.5, None, float("inf")])
 def test_every_memory_must_have_a_whole_number_of_slots(capacity):
     for memory in (GSSGreedy, LossAwareReservoir, lambda n: TaskRing(n, tasks=5)):
-        with pytest.raises(UsageError, match="memory capacity must be a whole number of at least 1"):
+        with pytest.raises(UsageError, match="memory capacity must be an integer of at least 1"):
             memory(capacity)
     with pytest.raises(UsageError, match="no slot for each of 5 tasks"):
         TaskRing(4, tasks=5)

@@ -280,7 +280,7 @@ def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):
     with dask_cluster(tmp_path, workers=1) as (client, workers):
         executor = Killing(client, workers[0])
         executor.patience, executor.enough = 1.0, 1
-        with pytest.raises(UsageError, match="the same command goes on"):
+        with pytest.raises(UsageError, match="run the same command again"):
             gmed.experiment.Experiment(
                 "split-mnist", ["er+gmed"], 1, store=tmp_path / "r.db", checkpoint_every=0.3
             ).run(executor=executor)

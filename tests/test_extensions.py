@@ -102,7 +102,7 @@ def test_memories_and_retrievals_take_the_place_of_the_bases(tmp_path):
     assert len(keys) == 4
     for text, message in [
         ("finetune+latest", "stores no examples"),
-        ("mir+hardest", "does not leave open what it replays; these do: er, er-aug, er-t, gss, two-steps"),
+        ("mir+hardest", "takes no retrieval; these do: er, er-aug, er-t, gss, two-steps"),
         ("er-t+latest", "LossAwareReservoir"),
         ("latest", "is a memory"),
         ("er+latest(size=3)", "unknown parameter of latest"),
@@ -153,23 +153,23 @@ BAD_FILES = {
     "name": ("import gmed\n\nclass A(gmed.Edit): pass\n", "does not import: AttributeError in line 3"),
     "import": ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
     "exit": ("raise SystemExit(0)\n", "does not import: SystemExit"),
-    "nothing": ("x = 1\n", "registers nothing; put @gmed.register"),
-    "taken": (FADE.replace('"fade"', '"gmed"'), "the name gmed is taken: by this package"),
+    "nothing": ("x = 1\n", "registers nothing; decorate a class with @gmed.register"),
+    "taken": (FADE.replace('"fade"', '"gmed"'), "the name gmed is taken by this package"),
     "taken by a method": (FADE.replace('"fade"', '"mir"'), "the name mir is taken"),
-    "odd name": (FADE.replace('"fade"', '"My Edit"'), "'My Edit' cannot be the name"),
-    "twice": (FADE + FADE.replace("Fade", "Other"), "the name fade is taken: by Fade in the same file"),
-    "abstract": (FADE.replace("def edit", "def edits"), "Fade has no method edit"),
-    "no part": ("import gmed\n@gmed.register('f')\ndef f(): pass\n", "'f' is none of these"),
+    "odd name": (FADE.replace('"fade"', '"My Edit"'), "'My Edit' is not a valid name"),
+    "twice": (FADE + FADE.replace("Fade", "Other"), "the name fade is taken by Fade in the same file"),
+    "abstract": (FADE.replace("def edit", "def edits"), "Fade does not implement edit"),
+    "no part": ("import gmed\n@gmed.register('f')\ndef f(): pass\n", "'f' must be a class derived from"),
     "options": (
         "import gmed\n@gmed.register('f')\nclass F(gmed.editing.Edit):\n    def __init__(self, **k): pass\n"
         "    def edit(self, x_m, y_m, edit_count, context): return x_m\n",
-        r"takes \*\*k; what can be set must be taken by its name",
+        r"takes \*\*k, which is not supported; list each parameter by name",
     ),
     "annotation": (
         FADE.replace("import gmed", "from __future__ import annotations\nimport gmed").replace("float", "floot"),
-        "cannot be understood",
+        "cannot read the signature",
     ),
-    "no memory": ("import gmed\n@gmed.register('f')\nclass F(gmed.learners.ER): pass\n", "say which: register"),
+    "no memory": ("import gmed\n@gmed.register('f')\nclass F(gmed.learners.ER): pass\n", "specify its class: register"),
     "a memory too many": (
         "import gmed\n@gmed.register('f', memory=gmed.memory.Reservoir)\nclass F(gmed.learners.BGD): pass\n",
         "takes no memory",
@@ -203,7 +203,7 @@ def test_files_that_are_not_there(tmp_path):
 
 def test_a_name_of_another_file_is_taken(fade, tmp_path):
     (tmp_path / "other.py").write_text(FADE + "\n# another file\n")
-    with pytest.raises(UsageError, match=r"the name fade is taken: by .*fade\.py"):
+    with pytest.raises(UsageError, match=r"the name fade is taken by .*fade\.py"):
         gmed.load_extension(tmp_path / "other.py")
 
 
@@ -383,10 +383,10 @@ def test_a_parameter_may_be_a_word(tmp_path):
     [
         ("er+wordy(norm=l3)", r"wordy\(norm=...\) takes l1 or l2, not l3"),
         ("er+wordy(norm=2)", r"takes l1 or l2, not 2"),
-        ("er+wordy(note=3)", r"wordy\(note=...\) takes a word, not 3"),
+        ("er+wordy(note=3)", r"wordy\(note=...\) takes a string, not 3"),
         ("er+gmed(alpha=large)", r"gmed\(alpha=...\) takes a number, not large"),
         ("er+gmed(alpha=inf)", r"takes a number, not inf"),
-        ("er(memory=many)", r"er\(memory=...\) takes a whole number, not many"),
+        ("er(memory=many)", r"er\(memory=...\) takes an integer, not many"),
         ("er+gmed(alpha=2*3)", "cannot read"),
         ("er+gmed(alpha=2,alpha=3)", "gmed: alpha is given twice in"),
     ],
@@ -489,4 +489,4 @@ def test_parts_defined_in_the_script_itself(tmp_path):
     assert done.stdout == "1\n", done.stderr
     (tmp_path / "mine.py").write_text(script.format("workers=2"))
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "put that into a file of its own and load it; or compute with workers=0" in done.stderr
+    assert "move that code to a separate file and load it; or compute with workers=0" in done.stderr

@@ -209,23 +209,23 @@ def package(here, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("os:system(command='touch mark')", "os is part of Python itself"),
-        ("subprocess:run(args=['touch','mark'])", "subprocess is part of Python itself"),
-        ("antigravity:fly", "antigravity is part of Python itself"),
-        ("builtins:exec(source='open(1)')", "builtins is part of Python itself"),
-        ("__main__:run", "not the name of a module that can be imported"),
-        ("mynets_of_a_test.__main__:net", "not the name of a module that can be imported"),
-        ("../net:small", "not the name of a module that can be imported"),
+        ("os:system(command='touch mark')", "os is in Python's standard library"),
+        ("subprocess:run(args=['touch','mark'])", "subprocess is in Python's standard library"),
+        ("antigravity:fly", "antigravity is in Python's standard library"),
+        ("builtins:exec(source='open(1)')", "builtins is in Python's standard library"),
+        ("__main__:run", "not the name of an importable module"),
+        ("mynets_of_a_test.__main__:net", "not the name of an importable module"),
+        ("../net:small", "not the name of an importable module"),
         ("nets.py:system(command='touch mark')", "neither a function nor a class derived from torch.nn.Module"),
         ("nets.py:getoutput(cmd='touch mark')", "getoutput is defined in subprocess, not in nets.py"),
         ("nets.py:Path", "neither a function nor a class derived from torch.nn.Module"),
-        ("nets.py:os.system(command='touch mark')", "nothing called os.system"),
-        ("nets.py:small.__globals__", "nothing called"),
-        ("nets.py:__import__(name='this')", "nothing called"),
+        ("nets.py:os.system(command='touch mark')", "no function or class os.system"),
+        ("nets.py:small.__globals__", "no function or class"),
+        ("nets.py:__import__(name='this')", "no function or class"),
         ("mynets_of_a_test:system(command='touch mark')", "neither a function nor a class"),
-        ("mynets_of_a_test:os.system(command='touch mark')", "nothing called os.system"),
-        ("mynets_of_a_test:unsaid", "must say that it returns a model"),
-        ("mynets_of_a_test.inside:wrong", "must say that it returns a model"),
+        ("mynets_of_a_test:os.system(command='touch mark')", "no function or class os.system"),
+        ("mynets_of_a_test:unsaid", "must be annotated as returning a model"),
+        ("mynets_of_a_test.inside:wrong", "must be annotated as returning a model"),
         ("torch.hub:load(repo_or_dir='a/b',model='c')", "a function of torch"),
         ("torch:load(f='weights.pt',weights_only=false)", "a function of torch"),
         (
@@ -233,7 +233,7 @@ def package(here, monkeypatch):
             r"body={'_code':'def forward(self, x): return x'},import_block='open(\"mark\",\"w\")\n')",
             "a function of torch",
         ),
-        ("gmed.cli:main", "must say that it returns a model"),
+        ("gmed.cli:main", "must be annotated as returning a model"),
     ],
 )
 def test_an_experiment_file_names_a_model_and_nothing_else(package, model, message):
@@ -280,7 +280,7 @@ def test_a_run_of_an_experiment_file_in_a_process(here):
     )
     done = in_a_process("run", "e.toml")
     assert done.returncode != 0
-    assert "part of Python itself" in done.stderr
+    assert "is in Python's standard library" in done.stderr
     assert not Path("mark").exists()
 
 
@@ -297,7 +297,7 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
     assert get_benchmark(model.qualify("split-mnist")).make_model().in_features == 8
     for reference in ("nets.py:other", "nets.py:small(width=9)", "nets:small", "nn.Linear"):
         forged_name = ModelRef(reference, model.digest).qualify("split-mnist")
-        with pytest.raises(UsageError, match="is not here; give it again"):
+        with pytest.raises(UsageError, match="is not loaded; pass it again"):
             get_benchmark(forged_name).make_model()
     assert not Path("mark").exists()
 
@@ -306,9 +306,9 @@ def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
     Path("nets.py").write_text("from torch import nn\ndef small(): return nn.Linear(8, 10)\n", encoding="utf-8")
     model = ModelRef.from_user("nets.py:small")
     job = json.dumps(encode(Job.of([RunSpec.make(model.qualify("split-mnist"), "er", 0)], ExecutionConfig())))
-    monkeypatch.setattr("gmed.engine.custom_model._MAKERS", {})
+    monkeypatch.setattr("gmed.engine.custom_model._FACTORIES", {})
     (spec,) = decode(Job, json.loads(job) | {"model": None}).specs()
-    with pytest.raises(UsageError, match="is not here"):
+    with pytest.raises(UsageError, match="is not loaded"):
         spec.benchmark.make_model()
     (spec,) = decode(Job, json.loads(job)).specs()
     assert spec.benchmark.make_model().in_features == 8

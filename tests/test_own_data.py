@@ -273,7 +273,7 @@ def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
     commands = "\n".join(collect(*stored_results("gmed.db"), "gmed.db").commands)
     assert "gmed tune trees.csv er+gmed --label kind" in commands
     code, _, said = typed("tune", "split-mnist", "er+gmed", "--label", "kind")
-    assert code == 2 and "label, split and drop are for data of one's own" in said
+    assert code == 2 and "label, split and drop are for your own data" in said
 
 
 def test_every_name_is_read_back(tmp_path):
@@ -420,9 +420,9 @@ def test_whatever_happens_to_an_archive(tmp_path, place, value, packed):
 
 
 def test_options_that_do_not_belong_together(table, tmp_path):
-    with pytest.raises(UsageError, match="for data of one's own"):
+    with pytest.raises(UsageError, match="for your own data"):
         gmed.run("split-mnist", "er", label="kind", store=None)
-    with pytest.raises(UsageError, match="says so itself"):
+    with pytest.raises(UsageError, match="is a path to data already"):
         gmed.run(str(table), "er", label="kind", data_dir=tmp_path, store=None)
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4))
     with pytest.raises(UsageError, match="--label is only for tables"):

@@ -85,16 +85,16 @@ def top_level():
         ("nets.py:small(classes=1000)", "1000 logits"),
         ("nets.py:images", r"a \(2, classes\) tensor of logits for 2 inputs, not one of shape \(2, 3, 26, 26\)"),
         ("nets.py:pair", "tensor of logits for 2 inputs, not tuple"),
-        ("nets.py:infinite", "not finite before it has learned anything"),
+        ("nets.py:infinite", "not finite before training"),
         ("nets.py:constant", "does not depend on any parameter"),
         ("nets.py:frozen", "every parameter of the model is frozen"),
         ("nets.py:empty", "parameters to train"),
         ("nets.py:text", "must return a torch.nn.Module, not str"),
-        ("nets.py:fails", "cannot be made: OSError: no weights here"),
-        ("nets.py:small(widht=3)", "cannot be made: TypeError: .*widht"),
-        ("nets.py:small(width=wide)", "cannot be made: TypeError"),
-        ("nets.py:smal", "nothing called smal"),
-        ("nets.py:number", "nothing called number"),
+        ("nets.py:fails", "cannot be created: OSError: no weights here"),
+        ("nets.py:small(widht=3)", "cannot be created: TypeError: .*widht"),
+        ("nets.py:small(width=wide)", "cannot be created: TypeError"),
+        ("nets.py:smal", "no function or class smal"),
+        ("nets.py:number", "no function or class number"),
         ("nets.py", "write it as net.py:small"),
         ("nowhere.py:small", "nowhere.py: no such file"),
         ("nowhere_at_all:small", "does not import: ModuleNotFoundError.*nowhere_at_all.py"),
@@ -142,7 +142,7 @@ def test_a_name_says_everything_and_a_table_needs_no_file(nets):
     assert found.fuzzy
     assert isinstance(found.make_model()[1], nn.Linear) and found.make_model()[1].out_features == 8
     absent = get_benchmark(name[:-2] + "0]" if name[-2] != "0" else name[:-2] + "1]")
-    with pytest.raises(UsageError, match="is not here; give it again: --model"):
+    with pytest.raises(UsageError, match="is not loaded; pass it again with --model"):
         absent.make_model()
     assert RunSpec.make(absent.name, "er", 0).config()["model"]["name"] == "nets.py:small(width=8)"
 

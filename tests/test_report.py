@@ -210,7 +210,7 @@ def test_the_commands_find_everything_in_the_store(own_parts):
 
 
 def test_what_is_left_out_is_said_with_what_would_load_it(own_parts):
-    said = "2 stored results are left out: a part that computed them has changed since, or is to be loaded: --extension"
+    said = "2 stored results are left out: code that computed them has changed since, or is not loaded: --extension"
     assert f"{said} mine.py\n" in report("--store", "own.db")
     assert f"{said} mine.py<" in (own_parts / "report" / "report.html").read_text()
     assert f"{said} mine.py\n" in CliRunner().invoke(app, ["table", "--store", "own.db"]).stderr

@@ -244,10 +244,10 @@ def broken(document, change):
         (lambda d: json.dumps(d | {"runs": [1]}), "runs[0] is invalid: it is 1, not an object"),
         (
             lambda d: json.dumps(broken(d, {"steps": "many"})),
-            "(split-mnist er seed 0) is invalid: steps is 'many', not a whole number",
+            "(split-mnist er seed 0) is invalid: steps is 'many', not an integer",
         ),
         (lambda d: json.dumps(broken(d, {"steps": 10**30})), "is invalid: steps is 1000"),
-        (lambda d: json.dumps(broken(d, {"seed": -1})), "is invalid: seed is -1, not a whole number"),
+        (lambda d: json.dumps(broken(d, {"seed": -1})), "is invalid: seed is -1, not an integer"),
         (
             lambda d: json.dumps(broken(d, {"speed": 1})),
             "is invalid: it has 'speed', which is unknown; was it written by a newer gmed?",
@@ -257,8 +257,8 @@ def broken(document, change):
             "er seed 0) is invalid: final_accuracy is 80, not a number in 0 .. 1",
         ),
         (lambda d: json.dumps(broken(d, {"accuracy": [0.5]})), "is invalid: accuracy[0] is 0.5, not a list"),
-        (lambda d: json.dumps(broken(d, {"accuracy": [[0.5], []]})), "another number of tasks"),
-        (lambda d: json.dumps(broken(d, {"accuracy": []})), "another number of tasks"),
+        (lambda d: json.dumps(broken(d, {"accuracy": [[0.5], []]})), "the same number of tasks"),
+        (lambda d: json.dumps(broken(d, {"accuracy": []})), "the same number of tasks"),
         (lambda d: json.dumps(broken(d, {"timings": {"train": "1"}})), "timings['train'] is '1', not a number"),
         (lambda d: json.dumps(broken(d, {"environment": {"torch": 2}})), "environment['torch'] is 2, not text"),
         (lambda d: json.dumps(broken(d, {"passes": {"forward": 1}})), "is invalid: passes has no 'backward'"),

@@ -1,4 +1,4 @@
-"""The errors a user can act on. Anything else that escapes is a bug."""
+"""Errors that a user can act on; any other exception that escapes is a bug."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ class GmedError(Exception):
 
 
 class UsageError(GmedError, ValueError):
-    """An unknown name, a bad parameter or an impossible combination."""
+    """An unknown name, an invalid parameter or an impossible combination."""
 
 
 class InputError(GmedError, ValueError):
-    """A batch that a learner or an edit cannot use. Nothing was changed by it."""
+    """A batch that a learner or an edit cannot use; nothing has changed."""
 
 
 class DataError(GmedError):
-    """A data file is missing, truncated or altered."""
+    """A data file that is missing, truncated or altered."""
 
 
 class StoreError(GmedError):
-    """The results store cannot be opened, read or written."""
+    """A results store that cannot be opened, read or written."""
 
 
 class DivergedError(GmedError, ArithmeticError):
-    """The loss of a training step is not finite. The step was not taken."""
+    """A training step whose loss is not finite; the step was not made."""
 
 
 class GmedWarning(UserWarning):
-    """Base of the warnings that the command line says in one line; the message says what to do."""
+    """Base of the warnings that the command line prints on one line; the message says what to do."""
 
 
 def check_int(name: str, value: object, minimum: int = 1, maximum: int | None = None) -> int:
-    """``value`` as an int, or the error that says what it must be.
+    """Return ``value`` as an int, or raise an error that says what it must be.
 
     >>> check_int("steps", 3)
     3
@@ -56,14 +56,14 @@ def check_int(name: str, value: object, minimum: int = 1, maximum: int | None = 
     except TypeError:
         number = minimum - 1
     if number < minimum:
-        raise UsageError(f"{name} must be a whole number of at least {minimum}, not {short(value)}")
+        raise UsageError(f"{name} must be an integer of at least {minimum}, not {short(value)}")
     if maximum is not None and number > maximum:
-        raise UsageError(f"{name} must be a whole number of at most {maximum:,}, not {short(value)}")
+        raise UsageError(f"{name} must be an integer of at most {maximum:,}, not {short(value)}")
     return number
 
 
 def check_float(name: str, value: object, *, greater_than: float = -math.inf) -> float:
-    """``value`` as a float, or the error that says what it must be.
+    """Return ``value`` as a float, or raise an error that says what it must be.
 
     >>> check_float("lr", 1, greater_than=0)
     1.0
@@ -81,15 +81,15 @@ def check_float(name: str, value: object, *, greater_than: float = -math.inf) ->
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
-    """The error for a name that does not exist, naming the nearest ones that do.
+    """Return the error for a name that does not exist, with the most similar names that do.
 
     >>> str(unknown("method", "er+gmde", ["er", "er+gmed"]))
     "unknown method 'er+gmde'; did you mean 'er+gmed' or 'er'?"
     """
     valid = sorted(valid)
-    near = get_close_matches(name.lower(), valid, n=3, cutoff=0.4)
-    if near:
-        hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    matches = get_close_matches(name.lower(), valid, n=3, cutoff=0.4)
+    if matches:
+        hint = "did you mean " + " or ".join(repr(match) for match in matches) + "?"
     elif valid:
         hint = "valid: " + ", ".join(valid)
     else:

@@ -1,4 +1,4 @@
-"""Experiments: methods on a benchmark over seeds, computed once and kept."""
+"""Experiments: run methods on a benchmark over seeds, and store the results."""
 
 from __future__ import annotations
 
@@ -49,43 +49,43 @@ MAX_SEEDS = 100_000
 OutcomeT = TypeVar("OutcomeT", bound=RunResult | str)
 
 POLL_SECONDS = 0.5
-"""Seconds between two looks at what another sweep is computing."""
+"""Seconds between two checks of what another sweep is computing."""
 
 
 class Option(NamedTuple):
-    """What is known of an option of a run, wherever it is given.
+    """The description of an option of a run, for Python, the command line and experiment files.
 
     Attributes
     ----------
     help
-        For the command line.
+        The help text at the command line.
     types
-        What its value may be, besides what is the same as its default.
-    wanted
-        The same in words.
+        The valid types of its value, besides the default.
+    expected
+        The valid types in words.
     flag
-        Its name at the command line, where that is not its own.
+        Its name at the command line, if that differs.
     each
-        What each entry is, of an option that is a list.
+        For an option that is a list: the entries in words.
     parsed
-        What the command line makes of the text: a type.
+        The type that the command line converts the text to.
     """
 
     help: str
     types: tuple[type, ...]
-    wanted: str
+    expected: str
     flag: str | None = None
     each: str | None = None
     parsed: Any = str
 
 
-def _option(help: str, types: tuple[type, ...], wanted: str, **further: Any) -> dict[str, Option]:
-    return {"option": Option(help, types, wanted, **further)}
+def _option(help: str, types: tuple[type, ...], expected: str, **fields: Any) -> dict[str, Option]:
+    return {"option": Option(help, types, expected, **fields)}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What to run and where: the arguments of :func:`run`, the options of ``gmed run`` and the keys of a file.
+    """What to run and where: arguments of :func:`run`, options of ``gmed run`` and keys of an experiment file.
 
     Attributes
     ----------
@@ -99,32 +99,32 @@ class Experiment:
     device
         ``auto``, ``cpu`` or ``cuda``.
     workers
-        Worker processes; by default one per core (on a GPU at most eight), 0 for none but this one. Results do not
-        depend on it.
+        Number of worker processes; by default one per core (on a GPU at most eight), 0 to compute in this process.
+        Results do not depend on it.
     cluster
-        The address of a Dask scheduler whose workers compute instead (``gmed[cluster]``).
+        The address of a Dask scheduler whose workers compute the runs instead (``gmed[cluster]``).
     data_dir
         A folder with the data set's files; by default ``$GMED_DATA``, else the cache. MNIST is in the package.
     store
-        The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder; ``None`` keeps
-        nothing.
+        The SQLite file of results, by default ``$GMED_STORE``, else ``gmed.db`` in the current folder; ``None``
+        stores nothing.
     checkpoint_every
         Seconds between checkpoints of a run.
     fuzzy
         Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
     deterministic
-        Whether a GPU computes the same bits every time, at some cost; a CPU does in any case.
+        Whether a GPU computes bit-identical results every time, more slowly; a CPU always does.
     label, split, drop
-        Of one's own data: which column of a table is the label, how tasks are made, by default ``by-class``, and which
-        columns are left out.
+        For custom data: the label column of a table, how the data are divided into tasks (by default ``by-class``), and
+        the columns to leave out.
     prequential
-        Whether every batch is predicted before it is learned from, for one more figure at the cost of a forward pass;
-        a stored run without that figure is run again.
+        Whether each batch is predicted before the learner trains on it, to measure prequential accuracy at the cost of
+        a forward pass; a stored run without it is run again.
     extensions
-        Python files that register parts of one's own.
+        Python files that register custom components.
     model
         A model in place of the benchmark's: ``"net.py:small(width=64)"`` or ``"package.module:factory"``; a function or
-        class at the top level of a file, called without arguments; or a module, of which every run gets a copy.
+        class at the top level of a file, called without arguments; or a module, which is copied for every run.
     """
 
     benchmark: str
@@ -133,12 +133,12 @@ class Experiment:
         default=5, metadata=_option("5 means seeds 0-4; 3,7,11 means those [5]", (object,), "seeds")
     )
     memory: int | None = field(
-        default=None, metadata=_option("Memory size [the benchmark's]", (int,), "a whole number", parsed=int)
+        default=None, metadata=_option("Memory size [the benchmark's]", (int,), "an integer", parsed=int)
     )
     device: str = field(default="auto", metadata=_option("auto, cpu or cuda [auto]", (str,), "auto, cpu or cuda"))
     workers: int | None = field(
         default=None,
-        metadata=_option("Worker processes [one per core; GPU: at most 8]", (int,), "a whole number", parsed=int),
+        metadata=_option("Worker processes [one per core; GPU: at most 8]", (int,), "an integer", parsed=int),
     )
     cluster: str | None = field(
         default=None,
@@ -161,23 +161,23 @@ class Experiment:
     )
     fuzzy: bool = field(default=False, metadata=_option("Let tasks fade into each other", (bool,), "true or false"))
     deterministic: bool = field(
-        default=False, metadata=_option("On a GPU: the same bits every time, more slowly", (bool,), "true or false")
+        default=False, metadata=_option("Bit-identical results on a GPU, more slowly", (bool,), "true or false")
     )
     label: str | None = field(
-        default=None, metadata=_option("Of a table: the column that is the label", (str,), "the name of a column")
+        default=None, metadata=_option("Label column (tables only)", (str,), "the name of a column")
     )
     split: str | None = field(
         default=None,
         metadata=_option(
-            "Of your own data: by-class, by-time, by-column=NAME, none [by-class]",
+            "Tasks of your own data: by-class, by-time, by-column=NAME, none [by-class]",
             (str,),
-            "a way to make tasks, such as by-class",
+            "a way to divide data into tasks, such as by-class",
         ),
     )
     drop: Sequence[str] = field(
         default=(),
         metadata=_option(
-            "Of a table: a column to leave out; may be given again",
+            "Column to leave out (tables only); may be repeated",
             (list, tuple),
             "a list of columns",
             each="names of columns",
@@ -185,16 +185,16 @@ class Experiment:
         ),
     )
     prequential: bool = field(
-        default=False, metadata=_option("Predict each batch before learning from it too", (bool,), "true or false")
+        default=False, metadata=_option("Also predict each batch before training on it", (bool,), "true or false")
     )
     model: ModelLike | None = field(
         default=None,
-        metadata=_option("Model of your own: net.py:small or package.module:factory", (object,), "a model"),
+        metadata=_option("Your own model: net.py:small or package.module:factory", (object,), "a model"),
     )
     extensions: Sequence[str | Path] = field(
         default=(),
         metadata=_option(
-            "Python file that registers parts of your own; may be repeated",
+            "Python file that registers your own components; may be repeated",
             (list, tuple),
             "a list of Python files",
             flag="--extension",
@@ -222,21 +222,21 @@ class Experiment:
         if self.workers is not None:
             check_int("workers", self.workers, minimum=0)
         if self.store is not None and str(self.store) in ("", ".", ":memory:"):
-            raise UsageError(f"store must be a file, not {str(self.store)!r}; in Python, store=None keeps nothing")
+            raise UsageError(f"store must be a file, not {str(self.store)!r}; in Python, store=None stores nothing")
 
     @staticmethod
     def _check(name: str, value: Any, option: Option) -> None:
-        empty = value is None and name in _OPTIONAL
+        is_unset = value is None and name in _OPTIONAL
         is_bool = isinstance(value, bool) and not {bool, object} & set(option.types)
-        if not empty and (is_bool or not isinstance(value, option.types)):
-            raise UsageError(f"{name} must be {option.wanted}, not {short(value)}")
+        if not is_unset and (is_bool or not isinstance(value, option.types)):
+            raise UsageError(f"{name} must be {option.expected}, not {short(value)}")
         for entry in value if option.each is not None else ():
             if not isinstance(entry, (str, Path) if name == "extensions" else str):
                 raise UsageError(f"{name} must be {option.each}, not {short(entry)}")
 
     @classmethod
     def from_file(cls, path: Path, **overrides: Any) -> Experiment:
-        """Read a TOML or YAML file whose keys are this class's attributes; overrides that are None do not count."""
+        """Read a TOML or YAML file whose keys are this class's attributes; overrides that are None are ignored."""
         content = {**_read(path), **{k: v for k, v in overrides.items() if v is not None}}
         known = {f.name for f in fields(cls)}
         for name in content:
@@ -248,7 +248,7 @@ class Experiment:
         return cls(**content)
 
     def specs(self) -> list[RunSpec]:
-        """Return the runs, seed by seed so that methods at one seed share its stream; none twice."""
+        """Return the runs without duplicates, seed by seed, so that methods at one seed share its stream."""
         with ExitStack() as stack:
             return self._specs(_StoreHandle(self.store, stack))
 
@@ -260,22 +260,24 @@ class Experiment:
             benchmark = replace(benchmark, model=ModelRef.from_user(self.model))
         if not self.methods:
             raise UsageError("no method given; try: gmed run split-mnist er er+gmed")
-        found, seeds = get_benchmark(str(benchmark)), parse_seeds(self.seeds)
-        methods = [resolve(found, self._resolve_tuned(benchmark, text, stored), self.memory) for text in self.methods]
-        made = (RunSpec(found, method, seed) for seed in seeds for method in methods)
-        return list({spec.key: spec for spec in made}.values())
+        resolved, seeds = get_benchmark(str(benchmark)), parse_seeds(self.seeds)
+        methods = [
+            resolve(resolved, self._resolve_tuned(benchmark, text, stored), self.memory) for text in self.methods
+        ]
+        specs = (RunSpec(resolved, method, seed) for seed in seeds for method in methods)
+        return list({spec.key: spec for spec in specs}.values())
 
     @property
     def benchmark_id(self) -> BenchmarkId:
-        """The benchmark as it was given; where that was a path, with all that identifies the data."""
+        """The requested benchmark; for a path, with everything that identifies the data."""
         return BenchmarkId(self._custom_data) if self._custom_data else get_benchmark(self.benchmark).id
 
     @cached_property
     def _custom_data(self) -> CustomDataRef | None:
-        """The data, where a path was given instead of the name of a benchmark."""
+        """The custom data, if ``benchmark`` is a path."""
         if self.benchmark not in BENCHMARKS and is_data_path(self.benchmark):
             if self.data_dir is not None:
-                raise UsageError(f"data_dir says where the data of a benchmark are; {self.benchmark} says so itself")
+                raise UsageError(f"data_dir is for the data of a benchmark; {self.benchmark} is a path to data already")
             return CustomDataRef.from_path(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
         if Path(self.benchmark).suffix and BenchmarkId.parse(self.benchmark).custom_data is None:
             raise UsageError(
@@ -283,26 +285,28 @@ class Experiment:
                 "data in .csv, .parquet or .npz"
             )
         if self.label is not None or self.split is not None or self.drop:
-            raise UsageError(f"label, split and drop are for data of one's own, not for {self.benchmark}")
+            raise UsageError(f"label, split and drop are for your own data, not for {self.benchmark}")
         return None
 
     @property
     def _path(self) -> Path:
-        return Path(os.path.abspath(self.benchmark))  # noqa: PTH100 (a link keeps its name)
+        return Path(os.path.abspath(self.benchmark))  # noqa: PTH100 (keeps the name of a link)
 
     @property
     def data_folder(self) -> Path | None:
-        """Where the data are, unless where they are by default."""
+        """The folder of the data; ``None`` for the usual folders."""
         if self._custom_data:
             return self._path.parent
         return None if self.data_dir is None else Path(self.data_dir)
 
     def _resolve_tuned(self, benchmark: BenchmarkId, method: str, stored: _StoreHandle) -> str:
-        """Return the method itself, or what was chosen for one that is to be taken as tuned."""
+        """Return the method itself, or the best candidate of the tuning for a method that ends in ``(tuned)``."""
         if not method.endswith(TUNED_SUFFIX):
             return method
         if (store := stored.read()) is None:
-            raise UsageError(f"{method}: what was chosen is in the store, and there is none; gmed tune makes one")
+            raise UsageError(
+                f"{method}: the results of tuning are in the store, but there is no store; run gmed tune first"
+            )
         return best_candidate(store, str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED_SUFFIX))
 
     def _executor(self) -> Executor:
@@ -312,16 +316,16 @@ class Experiment:
         return partial(execute, workers=self.workers)
 
     def _checkpoints(self, rerun: bool) -> Checkpoints | None:
-        """A folder beside the store; nothing is kept where there is no store, or where results are to be made anew."""
+        """Return the checkpoint folder next to the store; ``None`` without a store or if stored runs are recomputed."""
         if self.store is None or rerun:
             return None
         return Checkpoints(checkpoint_dir(self.store), self.checkpoint_every)
 
     def _has_requested_metrics(self, spec: RunSpec, outcome: OutcomeT | None) -> OutcomeT | None:
-        """What became of a run, unless it does not tell what is asked of it.
+        """Return the outcome of a run, or ``None`` if it lacks a requested metric.
 
-        Methods of this package predict with their model. For one of somebody's own, prequential accuracy counts only if
-        its ``predict`` was asked.
+        Built-in methods predict with their model. For a custom method, prequential accuracy counts only if it was
+        measured with the method's ``predict``.
         """
         if not self.prequential or not isinstance(outcome, RunResult):
             return outcome
@@ -331,16 +335,16 @@ class Experiment:
     def run(
         self, *, rerun: bool = False, callback: Callback | None = None, executor: Executor | None = None
     ) -> Results:
-        """Compute what the store does not have yet, keep each run as it finishes, return them all.
+        """Compute the runs that the store lacks, store each as it finishes, and return all of them.
 
         Parameters
         ----------
         rerun
-            Compute again what the store has.
+            Recompute runs that are already in the store.
         callback
-            Told what happens.
+            Called on progress and events.
         executor
-            Who computes: by default worker processes on this machine, or the cluster that was given.
+            What computes the runs: by default worker processes on this machine, or ``cluster`` if set.
         """
         callback = callback or Callback()
         with ExitStack() as stack:
@@ -348,17 +352,17 @@ class Experiment:
             specs = self._specs(opened)
             executor = executor or self._executor()
             results = Results(store=None if self.store is None else str(self.store), published=published)
-            old = None if rerun else opened.read()
-            stored = {s.key: run for s in specs if old and (run := self._has_requested_metrics(s, old.find(s)))}
+            store = None if rerun else opened.read()
+            stored = {s.key: run for s in specs if store and (run := self._has_requested_metrics(s, store.find(s)))}
             results.runs.extend(stored.values())
             todo = [spec for spec in specs if spec.key not in stored]
             checkpoints = self._checkpoints(rerun)
-            if checkpoints is not None and checkpoints.folder.exists():  # what was left by processes that were killed
+            if checkpoints is not None and checkpoints.folder.exists():  # leftovers of killed processes
                 for spec in specs:
                     if spec.key in stored:
                         checkpoints.discard(spec)
                 checkpoints.remove_stale()
-            if todo:  # bad or missing data are known before anything runs or is written
+            if todo:  # fail on bad or missing data before anything runs or is written
                 data = todo[0].benchmark.dataset(self.data_folder, callback.on_data_progress)
                 if self.model is not None:
                     check_model_compatible(todo[0].benchmark, data)
@@ -390,36 +394,38 @@ class Experiment:
         rerun: bool,
         callback: Callback,
     ) -> Generator[Event, None, None]:
-        """What happens to the runs until each has ended: computed here, or by another sweep that was there first."""
-        store, began = sweep.store, time.time()
+        """Yield events until all runs have ended, computed here or by another sweep that claimed them first."""
+        store, start = sweep.store, time.time()
         waiting, elsewhere = list(todo), list[RunSpec]()
         while waiting:
             ended: dict[RunSpec, RunResult | str] = {}
             if not rerun:
-                outcomes = {spec: self._has_requested_metrics(spec, store.outcome(spec, began)) for spec in elsewhere}
+                outcomes = {spec: self._has_requested_metrics(spec, store.outcome(spec, start)) for spec in elsewhere}
                 ended |= {spec: outcome for spec, outcome in outcomes.items() if outcome}
-            ours = sweep.claim([spec for spec in waiting if spec not in ended])
-            if not rerun:  # somebody may have finished one of them since the store was looked at
+            claimed = sweep.claim([spec for spec in waiting if spec not in ended])
+            if not rerun:  # another sweep may have finished one of them since the store was read
                 ended |= {
-                    spec: found for spec in ours if (found := self._has_requested_metrics(spec, store.find(spec)))
+                    spec: result for spec in claimed if (result := self._has_requested_metrics(spec, store.find(spec)))
                 }
             for spec, outcome in ended.items():
                 yield Failed(spec, outcome) if isinstance(outcome, str) else Finished(spec, outcome)
-            ours = [spec for spec in ours if spec not in ended]
-            with closing(executor(ours, config)) as events:
-                for news in events:
-                    store.add_all([(event.spec, _outcome(event)) for event in news if not isinstance(event, Progress)])
-                    for event in news:
+            claimed = [spec for spec in claimed if spec not in ended]
+            with closing(executor(claimed, config)) as batches:
+                for events in batches:
+                    store.add_all(
+                        [(event.spec, _outcome(event)) for event in events if not isinstance(event, Progress)]
+                    )
+                    for event in events:
                         if isinstance(event, Progress):
                             sweep.report_progress(event.spec, event.seen, event.total)
                     if config.checkpoints is not None:
-                        for event in news:
+                        for event in events:
                             if isinstance(event, Finished):
                                 config.checkpoints.discard(event.spec)
-                    yield from news
-            settled = {*ended, *ours}
-            waiting = elsewhere = [spec for spec in waiting if spec not in settled]
-            if waiting and not ours:
+                    yield from events
+            done = {*ended, *claimed}
+            waiting = elsewhere = [spec for spec in waiting if spec not in done]
+            if waiting and not claimed:
                 callback.on_wait(len(waiting))
                 time.sleep(POLL_SECONDS)
 
@@ -429,7 +435,7 @@ def _outcome(event: Finished | Failed) -> RunResult | str:
 
 
 class _StoreHandle:
-    """The store of an experiment, opened once: to read if there is one, to write when there is something to write."""
+    """The store of an experiment, opened once: for reading if it exists, created when there is something to write."""
 
     def __init__(self, path: str | Path | None, stack: ExitStack) -> None:
         self.path, self.stack = path, stack
@@ -463,16 +469,16 @@ def run(
 ) -> Results:
     """Run methods on a benchmark over seeds, and return the results as data.
 
-    Runs finished before are taken from the store. At one seed every method meets the same weights, data,
+    Runs that are already in the store are not computed again. At one seed all methods share initial weights, data,
     order and replay draws, so differences are paired.
 
     Parameters
     ----------
     benchmark, methods
-        Names as ``gmed list`` shows them, or the path of data of one's own; methods may carry parameters,
+        Names as ``gmed list`` shows them, or the path of your own data; methods may carry parameters,
         ``"er+gmed(alpha=1.0)"``.
     rerun
-        Compute again what the store has.
+        Recompute runs that are already in the store.
     executor
         What computes the runs: by default worker processes on this machine, or a
         :class:`gmed.engine.executors.dask.DaskExecutor`.
@@ -497,33 +503,33 @@ def run(
 
 
 def _signature() -> Signature:
-    """Return that of :func:`run`, every option by its name: what editors and ``help`` show."""
-    own = [p for p in signature(run).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    given = [
+    """Return the signature of :func:`run` with every option by name, for editors and ``help``."""
+    explicit = [p for p in signature(run).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    options = [
         p.replace(kind=Parameter.KEYWORD_ONLY)
         for p in signature(Experiment).parameters.values()
         if p.name not in ("benchmark", "methods")
     ]
-    return signature(run).replace(parameters=[*own, *given])
+    return signature(run).replace(parameters=[*explicit, *options])
 
 
 run.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def stored_results(store: str | Path, benchmark: str | None = None, methods: Sequence[str] = ()) -> tuple[Results, int]:
-    """What a store holds, and how many runs were left out because their parts have changed since."""
+    """Return the results in a store, and the number of runs left out because their components have changed since."""
     if not Path(store).exists():
         if benchmark is not None and not is_data_path(benchmark):
-            get_benchmark(benchmark)  # a name that does not exist is the first thing to know
-        raise UsageError(f"{store}: no results there yet; gmed run makes some")
+            get_benchmark(benchmark)  # report a wrong name before a missing store
+        raise UsageError(f"{store}: no results yet; compute some with gmed run")
     with Store(store) as opened:
         names = [None] if benchmark is None else opened.matching_benchmarks(benchmark)
         runs = [run for name in names for run in opened.runs(name)]
         failures = [failure for name in names for failure in opened.failures(name)]
-        asked = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
-        outdated = sum(opened.count_outdated(name, asked.get(name or "", [])) for name in names)
+        requested = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
+        outdated = sum(opened.count_outdated(name, requested.get(name or "", [])) for name in names)
     if methods:
-        named = {(name, method) for name, found in asked.items() for method in found}
+        named = {(name, method) for name, resolved in requested.items() for method in resolved}
         runs = [r for r in runs if (r.benchmark, r.method) in named]
         failures = [f for f in failures if (f.benchmark, f.method) in named]
     runs.sort(key=_sort_key)
@@ -531,69 +537,69 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
 
 
 def extensions_to_load(store: str | Path) -> str:
-    """The options that would load what has computed stored results and is not here, if there is any."""
+    """Return the options that load the extensions behind stored results that are not loaded now, if any."""
     with Store(store) as opened:
         return " ".join(f"--extension {name}" for name in opened.missing_extensions())
 
 
 def outdated_note(store: str | Path, outdated: int) -> str:
-    """Why so many stored results are not shown, in words; nothing where all are."""
+    """Return a note on why stored results are not shown; empty if all are."""
     if not outdated:
         return ""
-    lacking = extensions_to_load(store)
-    many = "1 stored result is" if outdated == 1 else f"{outdated} stored results are"
+    missing = extensions_to_load(store)
+    count = "1 stored result is" if outdated == 1 else f"{outdated} stored results are"
     them = "it" if outdated == 1 else "them"
-    loaded = f", or is to be loaded: {lacking}" if lacking else ""
-    return f"{many} left out: a part that computed {them} has changed since{loaded}"
+    advice = f", or is not loaded: {missing}" if missing else ""
+    return f"{count} left out: code that computed {them} has changed since{advice}"
 
 
 def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:
-    """The benchmark and method of every run that has a checkpoint beside a store."""
+    """Return the benchmark and method of every run that has a checkpoint next to a store."""
     folder = checkpoint_dir(store)
     return [name for path in sorted(folder.glob("*.safetensors")) if (name := read_run_name(path))]
 
 
 def checkpoint_dir(store: str | Path) -> Path:
-    """Where the checkpoints of a store's runs are."""
+    """Return the folder with the checkpoints of a store's runs."""
     return Path(f"{store}.unfinished").resolve()
 
 
 def _sort_key(run: RunResult) -> tuple[int, str, int, int, str, int]:
-    """Where a run stands in a table: by benchmark, base and edit as they are listed, then by name and seed."""
+    """Return the sort key of a run: benchmark, base and edit in the order of the registries, then name and seed."""
     method = RunSpec.parse(run.benchmark, run.method, run.seed).method
     edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0
     base = list(METHODS).index(method.base.name)
-    known = list(BENCHMARKS).index(run.benchmark) if run.benchmark in BENCHMARKS else len(BENCHMARKS)
-    return known, run.benchmark, base, edit, run.method, run.seed
+    position = list(BENCHMARKS).index(run.benchmark) if run.benchmark in BENCHMARKS else len(BENCHMARKS)
+    return position, run.benchmark, base, edit, run.method, run.seed
 
 
 def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:
-    """The seeds that a number, a text or a list means.
+    """Return the seeds that a number, a string or a list stands for.
 
     >>> parse_seeds(3), parse_seeds("3"), parse_seeds("3, 7,11"), parse_seeds([5]), parse_seeds("7, ")
     ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5], [7])
     """
-    found: list[int] = []
+    parsed: list[int] = []
     try:
         if isinstance(seeds, str):
             numbers = [int(part) for part in seeds.rstrip(", ").split(",")]
             seeds = numbers if "," in seeds else numbers[0]
         if isinstance(seeds, int):
-            found = list(range(check_int("seeds", seeds))) if seeds <= MAX_SEEDS else []
+            parsed = list(range(check_int("seeds", seeds))) if seeds <= MAX_SEEDS else []
         else:
-            found = [check_int("a seed", seed, minimum=0) for seed in seeds]
+            parsed = [check_int("a seed", seed, minimum=0) for seed in seeds]
     except (TypeError, ValueError):
-        found = []
-    if not found or len(set(found)) < len(found) or max(found) >= 2**63:
+        parsed = []
+    if not parsed or len(set(parsed)) < len(parsed) or max(parsed) >= 2**63:
         raise UsageError(
-            f"seeds must be a number of seeds (5, at most {MAX_SEEDS}) or different seeds from 0 on (3,7,11), "
+            f"seeds must be a count (5, at most {MAX_SEEDS}) or a list of distinct non-negative seeds (3,7,11), "
             f"not {short(seeds)}"
         )
-    return found
+    return parsed
 
 
 def default_store() -> str:
-    """Where results go unless told otherwise: $GMED_STORE, else gmed.db in the current folder."""
+    """Return the default path of the store: $GMED_STORE, else gmed.db in the current folder."""
     return os.environ.get("GMED_STORE") or "gmed.db"
 
 
@@ -606,10 +612,10 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise UsageError(f"{path}: no such file") from None
     except GmedError:
         raise
-    except (OSError, ValueError, RecursionError) as error:  # not UTF-8 or TOML; dates and numbers that are none
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8 or TOML, or an invalid date or number in it
         raise UsageError(f"{path}: cannot be read ({error})") from None
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: must hold keys such as benchmark, methods and seeds")
+        raise UsageError(f"{path}: must contain keys such as benchmark, methods and seeds")
     return content
 
 
@@ -621,4 +627,4 @@ def _yaml(path: Path, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{path}: not sound YAML ({error})") from None
+        raise UsageError(f"{path}: not valid YAML ({error})") from None

@@ -1,7 +1,8 @@
-"""The parts that methods are made of, each under its name: learners, memories, retrievals and edits.
+"""The registry of named components of methods: learners, memories, retrievals and edits.
 
-This package's own parts join by the same decorator as everybody's, :func:`register`. What identifies a part in run keys
-and saved files is declared with it, so a class or a parameter can be renamed and every stored result is still found.
+Built-in and custom components are registered by the same decorator, :func:`register`. What identifies a component in
+run keys and saved files is declared with it, so that a class or a parameter can be renamed without losing stored
+results.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from gmed.io.user_code import UserModule, is_builtin, user_module_of
 
 Part = TypeVar("Part", bound=type)
 Defaults = Mapping[str, Mapping[str, Any]]
-"""Values of parameters on each benchmark, by its name or by that of its family."""
+"""Values of parameters on each benchmark, by the name of the benchmark or of its family."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is registered under a name.
+    """A registered component.
 
     Attributes
     ----------
     name, part, summary
-        The name in the grammar of methods, the class, and what it is in a few words.
+        The name in the grammar of methods, the class, and a short description.
     memory
-        Of a learner: the kind of memory it is given, if any.
+        For a learner: the class of its memory, if it has one.
     order
-        Of a learner: how the stream is reordered first, if it is.
+        For a learner: a function that reorders the stream first, if any.
     model
-        Of a learner: what is made of the benchmark's network, if that is not used itself.
+        For a learner: a function that converts the benchmark's network to another one, if any.
     defaults
-        What takes the place of the constructor's own defaults.
+        Values that replace the constructor's defaults.
     on_benchmarks
         Values of parameters on each benchmark, where they differ.
     edits_on_benchmarks
-        Of a learner: the same for an edit on top of it, by the name of the edit.
+        For a learner: the same for an edit on top of it, by the name of the edit.
     """
 
     name: str
@@ -59,34 +60,34 @@ class Entry:
 
     @property
     def retrieves(self) -> bool:
-        """Whether what it replays can be chosen otherwise."""
+        """Whether it accepts a custom retrieval."""
         return "retrieval" in constructor_parameters(self.part)
 
     def parameters(self) -> dict[str, Parameter]:
-        """Return what can be set: a part's parameters, a learner's memory and its size, the passes of its order."""
-        found = hyperparameters(self.part)
+        """Return what can be set: parameters of the class; of a learner also its memory, its size and its order."""
+        parameters = hyperparameters(self.part)
         if self.memory is not None:
-            found["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
-            found |= hyperparameters(self.memory)
-        for maker in (self.order, self.model):
-            found |= {} if maker is None else hyperparameters(maker)
-        return {k: p.replace(default=self.defaults.get(k, p.default)) for k, p in found.items()}
+            parameters["memory"] = Parameter("memory", Parameter.KEYWORD_ONLY, annotation=int)
+            parameters |= hyperparameters(self.memory)
+        for function in (self.order, self.model):
+            parameters |= {} if function is None else hyperparameters(function)
+        return {k: p.replace(default=self.defaults.get(k, p.default)) for k, p in parameters.items()}
 
     def parameter_ids(self) -> dict[str, tuple[str, ...]]:
-        """Return the ids of parameters that have others than their names."""
-        found: dict[str, tuple[str, ...]] = {}
-        for maker in (self.part, self.memory, self.order, self.model):
-            found |= {} if maker is None else parameter_ids(maker)
-        return found
+        """Return the ids of parameters whose ids differ from their names."""
+        ids: dict[str, tuple[str, ...]] = {}
+        for part in (self.part, self.memory, self.order, self.model):
+            ids |= {} if part is None else parameter_ids(part)
+        return ids
 
     def defaults_on(self, benchmark: str, family: str) -> dict[str, Any]:
         """Return the values of parameters on a benchmark, those of registered base classes first."""
-        found: dict[str, Any] = {}
-        for kind in reversed(self.part.__mro__):
-            entry = self if kind is self.part else _by_class.get(kind)
+        values: dict[str, Any] = {}
+        for cls in reversed(self.part.__mro__):
+            entry = self if cls is self.part else _by_class.get(cls)
             if entry is not None:
-                found |= defaults_for(entry.on_benchmarks, benchmark, family)
-        return found
+                values |= defaults_for(entry.on_benchmarks, benchmark, family)
+        return values
 
 
 METHODS: dict[str, Entry] = {}
@@ -94,24 +95,24 @@ METHODS: dict[str, Entry] = {}
 
 EDITS: dict[str, Entry] = {}
 MEMORIES: dict[str, Entry] = {}
-"""Memories that can take the place of a method's."""
+"""Memories that can replace a method's own."""
 
 RETRIEVALS: dict[str, Entry] = {}
 
 TABLES: dict[str, dict[str, Entry]] = {"method": METHODS, "memory": MEMORIES, "retrieval": RETRIEVALS, "edit": EDITS}
-"""What is registered, by the kind of part: the ``part_kind`` of its class."""
+"""The registered components by kind, the ``part_kind`` of their class."""
 
 REGISTERED: dict[str, UserModule] = {}
-"""The names of parts that are not this package's, and where each is defined."""
+"""The user module that defines each custom component, by name."""
 
 REPLACEABLE: set[str] = set()
-"""Names that may be given again, while the files of others are read."""
+"""Names that may be registered again while other user modules are loaded."""
 
 _by_class: dict[type, Entry] = {}
-_complete = False  # whether this package's own parts are registered
+_complete = False  # whether the built-in components are registered
 _generation = 0
 
-_ALWAYS_GIVEN = {"method": {"model", "seed"}, "memory": {"capacity"}}
+_REQUIRED_PARAMETERS = {"method": {"model", "seed"}, "memory": {"capacity"}}
 
 
 def register(
@@ -127,29 +128,31 @@ def register(
 ) -> Callable[[Part], Part]:
     """Give a class a name in the grammar of methods.
 
-    What its constructor takes by keyword is what users can set: ``er+my-edit(strength=2.0)``. A result is stored with
-    the digest of the file the class is defined in, so that a changed file is never taken for the old one; raise the
-    class's ``version`` when something changes that the file takes from elsewhere.
+    Users can set the keyword arguments of its constructor: ``er+my-edit(strength=2.0)``. A result is stored with the
+    digest of the file that defines the class, so that a changed file is never mistaken for the old one; increase the
+    class's ``version`` when something changes that the file imports from elsewhere.
 
     Parameters
     ----------
     name
-        Small letters, digits and hyphens. It must be free.
+        Lowercase letters, digits and hyphens. It must not be taken.
     memory
-        Of a learner that remembers: which kind of memory it is given.
+        For a learner that stores examples: the class of its memory.
     summary
-        What it is, in a few words; by default the first line of the class's docstring.
+        A short description; by default the first line of the class's docstring.
     order
-        Of a learner: reorders the stream first, ``order(stream, seed, ...)``. Its keywords are the method's parameters.
+        For a learner: reorders the stream first, ``order(stream, seed, ...)``. Its keyword arguments become parameters
+        of the method.
     model
-        Of a learner: makes another network of the benchmark's, ``model(network, ...)``. Likewise.
+        For a learner: converts the benchmark's network to another one, ``model(network, ...)``. Its keyword arguments
+        become parameters of the method too.
     defaults
-        What takes the place of the constructor's own defaults.
+        Values that replace the constructor's defaults.
     on_benchmarks
-        Defaults by benchmark: ``{"split-mnist": {"lr": 0.1}}``. A family of benchmarks is named too: ``mnist``,
-        ``images``, or ``own`` for data of one's own. Subclasses inherit them.
+        Defaults by benchmark: ``{"split-mnist": {"lr": 0.1}}``, or by family of benchmarks: ``mnist``, ``images``, or
+        ``own`` for custom data. Subclasses inherit them.
     edits_on_benchmarks
-        Of a learner: defaults of an edit on top of it, ``{"gmed": {"split-mnist": {"alpha": 1.0}}}``.
+        For a learner: defaults of an edit on top of it, ``{"gmed": {"split-mnist": {"alpha": 1.0}}}``.
 
     Examples
     --------
@@ -168,16 +171,16 @@ def register(
     0.05
     """
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise UsageError(f"{name!r} cannot be the name of a part: small letters, digits and hyphens, such as my-edit")
+        raise UsageError(f"{name!r} is not a valid name: use lowercase letters, digits and hyphens, as in my-edit")
 
-    def registered(part: Part) -> Part:
+    def decorate(part: Part) -> Part:
         kind = _kind(name, part)
-        _check_constructor(name, part, _ALWAYS_GIVEN.get(kind, set()))
+        _check_constructor(name, part, _REQUIRED_PARAMETERS.get(kind, set()))
         if kind == "method":
             _check_memory(name, part, memory)
         source = None if is_builtin(part) and not _complete else user_module_of(part)
         _check_name_available(name, part, source)
-        for table in TABLES.values():  # it may have been of another kind before its file changed
+        for table in TABLES.values():  # it may have had another kind before its file changed
             table.pop(name, None)
         entry = Entry(
             name,
@@ -197,17 +200,17 @@ def register(
         changed()
         return part
 
-    return registered
+    return decorate
 
 
 def complete() -> None:
-    """Say that this package's own parts are registered: whatever follows is somebody else's."""
+    """Declare that all built-in components are registered; later ones are custom."""
     global _complete
     _complete = True
 
 
 def unregister(sources: Iterable[UserModule]) -> None:
-    """Remove what these sources have registered."""
+    """Remove the components that these modules have registered."""
     for source in list(sources):
         for name in names_from(source):
             for table in _all_tables():
@@ -216,7 +219,7 @@ def unregister(sources: Iterable[UserModule]) -> None:
 
 
 def names_from(source: UserModule) -> tuple[str, ...]:
-    """Return the names that a source has registered."""
+    """Return the names that a module has registered."""
     return tuple(name for name, known in REGISTERED.items() if known == source)
 
 
@@ -225,12 +228,12 @@ def _all_tables() -> tuple[dict[str, Any], ...]:
 
 
 def snapshot() -> list[dict[str, Any]]:
-    """Return what is registered, for :func:`restore`."""
+    """Return a copy of the registry, for :func:`restore`."""
     return [dict(table) for table in _all_tables()]
 
 
 def restore(before: list[dict[str, Any]]) -> None:
-    """Have registered what was then."""
+    """Restore the registry from a copy."""
     for table, content in zip(_all_tables(), before, strict=True):
         table.clear()
         table.update(content)
@@ -238,13 +241,13 @@ def restore(before: list[dict[str, Any]]) -> None:
 
 
 def changed() -> None:
-    """Note that names mean something else now."""
+    """Note that the registry has changed."""
     global _generation
     _generation += 1
 
 
 def generation() -> int:
-    """Return a number that changes whenever names are registered or removed, for caches of what names mean."""
+    """Return a number that changes whenever names are registered or removed, for caches that depend on them."""
     return _generation
 
 
@@ -258,7 +261,7 @@ def part_id(part: type) -> str:
     >>> class Renamed(ER):
     ...     id = "MyER"
     >>> class Derived(Renamed):
-    ...     '''It inherits much, and no identity.'''
+    ...     '''It does not inherit the id.'''
     >>> part_id(Renamed), part_id(Derived)
     ('MyER', 'Derived')
     """
@@ -266,21 +269,21 @@ def part_id(part: type) -> str:
 
 
 def parameter_ids(part: Callable[..., Any]) -> dict[str, tuple[str, ...]]:
-    """Return the ids of a part's parameters that have others than their names.
+    """Return the ids of a component's parameters whose ids differ from their names.
 
-    A class declares them, ``parameter_ids = {"subsample": "candidates"}``; a function has them as an attribute. The id
-    stands in run keys; it is also accepted where methods are written. Where a parameter was renamed twice, the later
-    ones of several ids are only accepted.
+    A class declares them, ``parameter_ids = {"subsample": "candidates"}``; a function has them as an attribute. Run
+    keys contain the id, and names of methods accept it too. For a parameter that was renamed twice there are several
+    ids: run keys contain the first, and the others are only accepted.
     """
-    found: dict[str, tuple[str, ...]] = {}
-    for kind in reversed(getattr(part, "__mro__", (part,))):
-        for name, ids in vars(kind).get("parameter_ids", {}).items():
-            found[name] = (ids,) if isinstance(ids, str) else tuple(ids)
-    return found
+    parameters: dict[str, tuple[str, ...]] = {}
+    for cls in reversed(getattr(part, "__mro__", (part,))):
+        for name, ids in vars(cls).get("parameter_ids", {}).items():
+            parameters[name] = (ids,) if isinstance(ids, str) else tuple(ids)
+    return parameters
 
 
 def defaults_for(values: Defaults, benchmark: str, family: str) -> dict[str, Any]:
-    """Return what is said of a benchmark's family, and over it what is said of the benchmark."""
+    """Return the values for a benchmark's family, overridden by those for the benchmark itself."""
     return {**values.get(family, {}), **values.get(benchmark, {})}
 
 
@@ -288,32 +291,32 @@ def defaults_for(values: Defaults, benchmark: str, family: str) -> dict[str, Any
 
 
 def hyperparameters(part: Callable[..., Any]) -> dict[str, Parameter]:
-    """Return the arguments of a part that are settings, not other parts; of a function not what it is made of."""
+    """Return the parameters of a component that are settings, not other components; not the first of a function."""
     parts = {"model", "memory", "capacity", "editing", "retrieval", "criterion", "optimizer", "seed"}
-    found = constructor_parameters(part)
-    given = parts if isinstance(part, type) else {*parts, next(iter(found), "")}
-    return {k: p for k, p in found.items() if k not in given}
+    parameters = constructor_parameters(part)
+    excluded = parts if isinstance(part, type) else {*parts, next(iter(parameters), "")}
+    return {k: p for k, p in parameters.items() if k not in excluded}
 
 
 @lru_cache(maxsize=256)
 def constructor_parameters(part: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """Return what a part takes; of a class whose constructor passes the rest on, what its base takes too.
+    """Return the parameters of a component, including those that its constructor passes on to its base class.
 
-    ``**replay`` passes on all of it, ``**replay: Unpack[SomeTypedDict]`` what that names.
+    ``**replay`` passes on all of them, ``**replay: Unpack[SomeTypedDict]`` those that the dictionary names.
 
     >>> from gmed.learners import ER
     >>> list(constructor_parameters(ER))[:3]
     ['model', 'lr', 'memory']
     """
-    own = dict(signature(part, eval_str=True).parameters)
-    rest = next((name for name, p in own.items() if p.kind is Parameter.VAR_KEYWORD), None)
-    lineage = [kind for kind in getattr(part, "__mro__", ())[:-1] if "__init__" in vars(kind)]
-    if rest is None or len(lineage) < 2:
-        return own
-    hint = own.pop(rest).annotation
+    parameters = dict(signature(part, eval_str=True).parameters)
+    rest = next((name for name, p in parameters.items() if p.kind is Parameter.VAR_KEYWORD), None)
+    classes = [cls for cls in getattr(part, "__mro__", ())[:-1] if "__init__" in vars(cls)]
+    if rest is None or len(classes) < 2:
+        return parameters
+    hint = parameters.pop(rest).annotation
     passed = get_type_hints(get_args(hint)[0]).keys() | {"self", "model"} if get_origin(hint) is Unpack else None
-    base = constructor_parameters(lineage[1])
-    return {**{k: p for k, p in base.items() if passed is None or k in passed}, **own}
+    base = constructor_parameters(classes[1])
+    return {**{k: p for k, p in base.items() if passed is None or k in passed}, **parameters}
 
 
 # ---------------------------------------------------------------- checks
@@ -323,41 +326,45 @@ def _kind(name: str, part: Any) -> str:
     kind = getattr(part, "part_kind", None) if isinstance(part, type) else None
     if kind not in TABLES:
         raise UsageError(
-            f"{name}: {getattr(part, '__name__', part)!r} is none of these: a class derived from gmed.editing.Edit, "
+            f"{name}: {getattr(part, '__name__', part)!r} must be a class derived from gmed.editing.Edit, "
             "gmed.memory.Memory, gmed.retrieval.Retrieval or gmed.learners.Learner"
         )
     if isabstract(part):
-        raise UsageError(f"{name}: {part.__name__} has no method {', '.join(sorted(part.__abstractmethods__))}")
+        raise UsageError(f"{name}: {part.__name__} does not implement {', '.join(sorted(part.__abstractmethods__))}")
     return str(kind)
 
 
-def _check_constructor(name: str, part: type, given: set[str]) -> None:
+def _check_constructor(name: str, part: type, required: set[str]) -> None:
     try:
         parameters = constructor_parameters(part)
     except (NameError, TypeError, ValueError, AttributeError, SyntaxError) as error:
-        raise UsageError(f"{name}: the constructor of {part.__name__} cannot be understood: {error}") from error
+        raise UsageError(f"{name}: cannot read the signature of {part.__name__}: {error}") from error
     for parameter in parameters.values():
         if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-            raise UsageError(f"{name}: {part.__name__} takes {parameter}; what can be set must be taken by its name")
-    if missing := sorted(given - parameters.keys()):
+            raise UsageError(
+                f"{name}: {part.__name__} takes {parameter}, which is not supported; list each parameter by name"
+            )
+    if missing := sorted(required - parameters.keys()):
         raise UsageError(f"{name}: the constructor of {part.__name__} must take {' and '.join(missing)}")
 
 
 def _check_memory(name: str, learner: type, memory: type | None) -> None:
     parameter = constructor_parameters(learner).get("memory")
     if parameter is not None and parameter.default is Parameter.empty and memory is None:
-        raise UsageError(f"{name}: {learner.__name__} takes a memory; say which: register({name!r}, memory=Reservoir)")
+        raise UsageError(
+            f"{name}: {learner.__name__} takes a memory; specify its class: register({name!r}, memory=Reservoir)"
+        )
     if parameter is None and memory is not None:
-        raise UsageError(f"{name}: {learner.__name__} takes no memory, so none can be given to it")
+        raise UsageError(f"{name}: {learner.__name__} takes no memory; remove memory= from register")
 
 
 def _check_name_available(name: str, part: type, source: UserModule | None) -> None:
     known = REGISTERED.get(name)
     if known is not None and source is not None:
         if known.file != source.file and known.digest != source.digest:
-            raise UsageError(f"the name {name} is taken: by {known.file}; choose another")
+            raise UsageError(f"the name {name} is taken by {known.file}; choose another")
         holder = next(table[name] for table in TABLES.values() if name in table).part
         if known == source and holder.__qualname__ != part.__qualname__:
-            raise UsageError(f"the name {name} is taken: by {holder.__qualname__} in the same file; choose another")
+            raise UsageError(f"the name {name} is taken by {holder.__qualname__} in the same file; choose another")
     elif name not in REPLACEABLE and any(name in table for table in TABLES.values()):
-        raise UsageError(f"the name {name} is taken: by this package, see gmed list; choose another")
+        raise UsageError(f"the name {name} is taken by this package (see gmed list); choose another")

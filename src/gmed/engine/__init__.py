@@ -1,4 +1,4 @@
-"""Runs: which there are, how one is computed, and who computes many."""
+"""Specify and compute runs: benchmarks, methods, single runs, and executors for many."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How many learners a device has room for."""
+"""Train several learners together on one device, on a GPU with CUDA graphs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from gmed.models import PassCounter, eval_mode
 from gmed.streams import Stream, to_float
 
 MEMORY_FRACTION = 0.8
-"""Of the free memory, what is planned with; other processes and caches want some too."""
+"""The share of free memory to use; other processes and caches need some too."""
 
 WORKSPACE_EXAMPLES = 7_000
-"""What a step of the largest model here takes besides data and memory, in examples held as floats: twice the 40 MB
-measured for ER+GMED on ResNet-18 at 32 x 32."""
+"""The memory of a step of the largest model here, besides data and stored examples, in examples as floats: twice the
+40 MB measured for ER+GMED on ResNet-18 at 32 x 32."""
 
 
-def free_bytes(where: torch.device) -> int | None:
-    """Free memory of a GPU; on a CPU learners advance one by one, and nothing need be planned."""
-    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else None
+def free_bytes(device: torch.device) -> int | None:
+    """Return the free memory of a GPU; ``None`` on a CPU, where learners are trained one by one and need no limit."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def max_group_size(spec: RunSpec, stream: Stream, free: int) -> int:
-    """How many runs like this one can advance together in so much memory, at least one.
+    """Return how many runs like this one can be trained together in the free memory, at least one.
 
     >>> spec = RunSpec.make("split-mnist", "er", seed=0)
     >>> stream = spec.benchmark.make_stream(None, 0)
@@ -51,14 +51,15 @@ def max_group_size(spec: RunSpec, stream: Stream, free: int) -> int:
 
 
 Group = tuple[RunSpec, ...]
-"""Runs that are computed together: of one benchmark, and of methods that differ in real numbers at most."""
+"""Runs that are computed together: on one benchmark, with methods that differ at most in the values of floats."""
 
 MAX_GROUP_SIZE = 20
 
 
 def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
-    """Seeds, and points of a grid, of one method on one benchmark, up to twenty at a time; a method that goes step by
-    step alone.
+    """Group seeds, and points of a grid, of one method on one benchmark, up to twenty at a time.
+
+    Runs of a method whose steps cannot be captured are groups of one.
 
     >>> grid = [f"er+gmed(alpha={alpha})" for alpha in (0.1, 1.0)]
     >>> specs = [RunSpec.make("split-mnist", method, seed) for method in ("er", *grid) for seed in (0, 1)]
@@ -66,51 +67,51 @@ def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
     [[('er', 0), ('er', 1)], \
 [('er+gmed(alpha=0.1)', 0), ('er+gmed(alpha=0.1)', 1), ('er+gmed(alpha=1.0)', 0), ('er+gmed(alpha=1.0)', 1)]]
     """
-    alike: dict[tuple[str, str], list[RunSpec]] = {}
+    by_signature: dict[tuple[str, str], list[RunSpec]] = {}
     for spec in specs:
-        alike.setdefault((spec.benchmark.name, spec.method.graph_signature), []).append(spec)
+        by_signature.setdefault((spec.benchmark.name, spec.method.graph_signature), []).append(spec)
     groups: list[Group] = []
-    for same in alike.values():
-        size = MAX_GROUP_SIZE if same[0].is_capturable() else 1
-        groups += [tuple(same[at : at + size]) for at in range(0, len(same), size)]
+    for matching in by_signature.values():
+        size = MAX_GROUP_SIZE if matching[0].is_capturable() else 1
+        groups += [tuple(matching[start : start + size]) for start in range(0, len(matching), size)]
     return groups
 
 
 NUM_STREAMS = 20
-"""Streams that the branches of a graph are laid on: one for each of the most learners that advance together."""
+"""CUDA streams for the branches of a graph, one for each learner of the largest group."""
 
 STEPS_PER_BLOCK = 100
-"""Steps decided at a time. Between two stretches a run can be stopped and kept."""
+"""Steps drawn at a time. Between two blocks a run can be stopped and saved."""
 
 BATCH_INDICES = "examples of the incoming batch"
-"""The table of what a step learns from."""
+"""The name of the table with the indices of incoming examples."""
 
 Tables = dict[int, dict[str, NDArray[Any]]]
-"""For each learner by its number, a row for every step of everything a step asks for."""
+"""For each learner by index, a table of every draw that a step requests, with a row per step."""
 
 
 class BatchedTrainer:
-    """Learners, each with a stream of its own, all streams cut alike.
+    """Trains several learners together, each on its own stream; all streams have the same batches and tasks.
 
-    A learner whose loss is not finite any more is noted in :attr:`failures`; the others go on.
+    A learner whose loss is no longer finite is recorded in :attr:`failures`; the others continue.
 
     Parameters
     ----------
     learners, streams
-        Learners, which may differ in method, and what each of them learns from, on one device.
+        The learners, which may differ in method, and the stream of each, on one device.
     batch_size
-        How many examples a step learns from.
+        Number of incoming examples per step.
     counts
-        What is counted of each learner.
+        The counters of each learner.
     failures
-        Where it is noted why a learner failed, by its number.
+        The errors of learners that failed, by index.
     rows
-        How many steps are decided at a time, by default :data:`STEPS_PER_BLOCK`.
+        Number of steps drawn at a time, by default :data:`STEPS_PER_BLOCK`.
 
     Attributes
     ----------
     graph, captured
-        The step of all as a CUDA graph, and whether there has been one.
+        The step of all learners as a CUDA graph, and whether there has been one.
     """
 
     def __init__(
@@ -131,10 +132,8 @@ class BatchedTrainer:
         self.captured = False
         self._rows = STEPS_PER_BLOCK if rows is None else rows
         self._active = list(range(len(learners)))
-        self._recorded_draws: dict[int, dict[str, Any]] = {}  # by the last step of each learner that is like the next
-        self._pass_counts: dict[
-            int, PassCounter
-        ] = {}  # the passes of that step, and of every later one that asks for the like
+        self._recorded_draws: dict[int, dict[str, Any]] = {}  # of the last step of each learner that is like the next
+        self._pass_counts: dict[int, PassCounter] = {}  # of that step, and of every later one with the same requests
         self._ahead: dict[int, PrecomputedDraws] = {}
         self._drawn: tuple[int, Tables] | None = None
         self._task: tuple[int, ...] = ()
@@ -144,16 +143,16 @@ class BatchedTrainer:
         ]
 
     def train(self, start: int, stop: int, *task: int) -> Iterator[int]:
-        """Learn from the examples start .. stop of every stream; tells now and then how far it has come."""
+        """Train on examples ``start`` to ``stop`` of every stream; yield the position reached from time to time."""
         if task != self._task:  # a new task may change what a step is
             self._task, self._recorded_draws, self._drawn = task, {}, None
             self.graph, self._ahead = None, {}
         at = start
         while at < stop and self._active:
             steps = (stop - at) // self.batch_size
-            decided = self._drawn is not None and self._drawn[0] == at and self._whole()
-            with use_triton() if self.capturable else nullcontext():  # in every step, for all to be computed alike
-                if decided or (steps > 1 and self._ready_to_capture(steps)):
+            is_drawn = self._drawn is not None and self._drawn[0] == at and self._memories_contiguous()
+            with use_triton() if self.capturable else nullcontext():  # in every step, so that all use the same kernels
+                if is_drawn or (steps > 1 and self._ready_to_capture(steps)):
                     at = self._graph_steps(at, stop)
                 else:
                     end = min(at + self.batch_size, stop)
@@ -161,76 +160,76 @@ class BatchedTrainer:
                     at = end
             yield at
 
-    # ------------------------------------------------------------------ step by step
+    # ------------------------------------------------------------------ eager steps
 
     def _eager_step(self, at: int, end: int) -> None:
-        whole = end - at == self.batch_size
+        full_batch = end - at == self.batch_size
         for replica in tuple(self._active):
             learner, stream = self.learners[replica], self.streams[replica]
             draw_source = RecordingDraws() if self.capturable else EagerDraws()
-            made = PassCounter()
-            learner.draw_source, learner.passes = draw_source, made
+            passes = PassCounter()
+            learner.draw_source, learner.passes = draw_source, passes
             x, y = to_float(stream.x[at:end]), stream.y[at:end]
             self._predict(replica, x, y)
-            like_the_next = whole and learner.has_static_graph()
+            repeatable = full_batch and learner.has_static_graph()
             try:
                 learner.update(x, y, *self._task)
             except DivergedError as error:
                 self._fail(replica, error)
-            self._count(replica, made)
-            if isinstance(draw_source, RecordingDraws) and like_the_next and learner.has_static_graph():
-                self._recorded_draws[replica], self._pass_counts[replica] = draw_source.requested, made
+            self._count(replica, passes)
+            if isinstance(draw_source, RecordingDraws) and repeatable and learner.has_static_graph():
+                self._recorded_draws[replica], self._pass_counts[replica] = draw_source.requested, passes
 
-    def _count(self, replica: int, made: PassCounter, steps: int = 1) -> None:
-        if (passes := self.counts[replica].passes) is not None:
-            passes.add(made, steps)
+    def _count(self, replica: int, passes: PassCounter, steps: int = 1) -> None:
+        if (total := self.counts[replica].passes) is not None:
+            total.add(passes, steps)
 
     @torch.no_grad()
     def _predict(self, replica: int, x: Tensor, y: Tensor) -> None:
-        """Count what the learner would get right of a batch that it has not learned from yet, if that is wanted."""
+        """Count the correct predictions of a batch that the learner has not trained on yet, if requested."""
         learner, counts = self.learners[replica], self.counts[replica]
         if counts.correct is not None and self.device.type == "cuda" and not learner.draw_source.is_eager:
-            model = learner.prediction_model  # captured: nothing may be asked of the host
+            model = learner.prediction_model  # captured: the host may not be involved
             with eval_mode(model):
                 counts.correct.add_((model(x).argmax(1) == y).sum())
         else:
             counts.predict(learner, x, y)
 
-    # ------------------------------------------------------------------ a stretch of steps, decided ahead
+    # ------------------------------------------------------------------ blocks of steps, drawn ahead
 
-    def _whole(self) -> bool:
-        """Whether no memory has slots that were emptied on request: what is drawn depends on when those are filled."""
+    def _memories_contiguous(self) -> bool:
+        """Return whether no memory has slots emptied on request: draws depend on when those are filled again."""
         memories = [self.learners[replica].memory for replica in self._active]
         return all(memory is None or memory.is_contiguous for memory in memories)
 
     def _ready_to_capture(self, steps: int) -> bool:
-        """Whether the next steps can be decided ahead, and ask for tensors of the same shapes from the first on."""
-        if not self.capturable or not self._whole():
+        """Return whether the next steps can be drawn ahead, and all request tensors of the same shapes."""
+        if not self.capturable or not self._memories_contiguous():
             return False
         return all(self._ready(replica, steps) for replica in self._active)
 
     def _ready(self, replica: int, steps: int) -> bool:
-        learner, asked = self.learners[replica], self._recorded_draws.get(replica)
-        if asked is None or not learner.has_static_graph():
+        learner, requested = self.learners[replica], self._recorded_draws.get(replica)
+        if requested is None or not learner.has_static_graph():
             return False
         learner.draw_source = EagerDraws()
-        for later in (0, steps - 1):
-            with _shifted_counters(learner, later, self.batch_size):
-                if any(decide().shape != shape for decide, shape in asked.values()):
+        for offset in (0, steps - 1):
+            with _shifted_counters(learner, offset, self.batch_size):
+                if any(draw().shape != shape for draw, shape in requested.values()):
                     return False
         return True
 
     def _graph_steps(self, at: int, stop: int) -> int:
-        """Make the next steps of every learner, up to as many as tables have rows; where that leads."""
+        """Make the next steps of every learner, at most one per row of the tables; return the position reached."""
         steps = min((stop - at) // self.batch_size, self._rows)
         after = at + steps * self.batch_size
         tables = self._drawn[1] if self._drawn and self._drawn[0] == at else self._draw_ahead(at, steps)
-        sound = [self.learners[replica] for replica in self._active]
-        before = [(learner.steps, learner.memory.num_seen if learner.memory is not None else 0) for learner in sound]
+        active = [self.learners[replica] for replica in self._active]
+        before = [(learner.steps, learner.memory.num_seen if learner.memory is not None else 0) for learner in active]
         self._load_tables(tables)
         self._replay_graph(steps)
-        for learner, (made, seen) in zip(sound, before, strict=True):
-            learner.steps = made + steps
+        for learner, (step, seen) in zip(active, before, strict=True):
+            learner.steps = step + steps
             if learner.memory is not None:
                 learner.memory.num_seen = seen + steps * self.batch_size
         for replica in self._active:
@@ -243,13 +242,13 @@ class BatchedTrainer:
     def _draw_ahead(self, at: int, steps: int) -> Tables:
         tables = {}
         for replica in self._active:
-            learner, asked = self.learners[replica], self._recorded_draws[replica]
+            learner, requested = self.learners[replica], self._recorded_draws[replica]
             learner.draw_source = EagerDraws()
-            rows: dict[str, list[NDArray[Any]]] = {name: [] for name in asked}
+            rows: dict[str, list[NDArray[Any]]] = {name: [] for name in requested}
             for step in range(steps):
                 with _shifted_counters(learner, step, self.batch_size):
-                    for name, (decide, _) in asked.items():
-                        rows[name].append(decide())
+                    for name, (draw, _) in requested.items():
+                        rows[name].append(draw())
             table = {name: np.stack(values) for name, values in rows.items()}
             table[BATCH_INDICES] = np.arange(at, at + steps * self.batch_size).reshape(steps, -1)
             tables[replica] = table
@@ -257,8 +256,10 @@ class BatchedTrainer:
 
     def _load_tables(self, tables: Tables) -> None:
         if not self._ahead:
-            due = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self._ahead = {replica: PrecomputedDraws(self._rows, tables[replica], due) for replica in self._active}
+            step_index = torch.zeros(1, dtype=torch.int64, device=self.device)
+            self._ahead = {
+                replica: PrecomputedDraws(self._rows, tables[replica], step_index) for replica in self._active
+            }
         self._step_index.zero_()
         for replica, ahead in self._ahead.items():
             ahead.load(tables[replica])
@@ -289,19 +290,19 @@ class BatchedTrainer:
         except RuntimeError as error:
             kinds = " and ".join(sorted({type(self.learners[replica]).__name__ for replica in self._active}))
             raise UsageError(
-                f"a step of {kinds} cannot be captured as a CUDA graph: {error}. Every part of it is declared "
-                "capturable; one that asks the device for a number, or the host for what is not planned, is not"
+                f"a step of {kinds} cannot be captured as a CUDA graph: {error}. All its components are declared "
+                "capturable; one that reads a number from the device, or an unplanned draw from the host, is not"
             ) from error
 
     def _step_all(self) -> None:
-        """The next step of every learner, each on a branch of its own where there are branches."""
+        """Make the next step of every learner, each on its own branch of the graph on a GPU."""
         if self._branches:
             trunk = torch.cuda.current_stream()
             for branch in self._branches:
                 branch.wait_stream(trunk)
             try:
-                for place, replica in enumerate(self._active):
-                    with torch.cuda.stream(self._branches[place % NUM_STREAMS]):
+                for index, replica in enumerate(self._active):
+                    with torch.cuda.stream(self._branches[index % NUM_STREAMS]):
                         self._step(replica)
             finally:
                 for branch in self._branches:
@@ -322,9 +323,9 @@ class BatchedTrainer:
     def _record_divergence(self, steps: int) -> None:
         for replica, ahead in tuple(self._ahead.items()):
             learner = self.learners[replica]
-            losses = torch.isfinite(ahead.losses[:steps]).tolist()
-            if not all(losses):
-                message = f"at step {learner.steps - steps + losses.index(False)} the loss is not finite"
+            finite = torch.isfinite(ahead.losses[:steps]).tolist()
+            if not all(finite):
+                message = f"at step {learner.steps - steps + finite.index(False)} the loss is not finite"
             elif not all_finite(learner.model.parameters()):
                 message = f"after step {learner.steps - 1} the parameters are not finite"
             else:
@@ -333,7 +334,7 @@ class BatchedTrainer:
             self._fail(replica, DivergedError(f"{message}. {advice}"))
 
     def _fail(self, replica: int, error: GmedError) -> None:
-        """Go on without this learner: with a graph of the others, if there is one."""
+        """Continue without this learner; a graph is captured again for the others."""
         self.failures[replica] = error
         self._active.remove(replica)
         self.graph, self._ahead = None, {}
@@ -341,7 +342,7 @@ class BatchedTrainer:
 
 @contextmanager
 def _shifted_counters(learner: Learner, steps: int, batch_size: int) -> Iterator[None]:
-    """Inside, the learner's counters are those it will have so many steps later."""
+    """Set the learner's counters inside the block to their values some steps later."""
     memory = learner.memory
     learner.steps += steps
     if memory is not None:

@@ -1,4 +1,4 @@
-"""How fast learners step: alone in the training loop, several together, and where the time of a step goes."""
+"""Measure the speed of learners: one in the training loop, several together, and each stage of a step."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ STAGES = {
     "update": ("sgd_step", "apply_gradients"),
     "memory": ("write_back", "update_memory", "add_to_memory"),
 }
-"""What a step is made of, and the methods of learners that each stage is the work of."""
+"""The stages of a step, with the methods of learners that each consists of."""
 
 OTHER = "rest"
-"""What belongs to no stage: what is around a step, and passes that a step makes by itself."""
+"""Time that belongs to no stage: around a step, and passes that a step makes directly."""
 
 
 class StageProfiler:
     """Seconds that a learner spends in each stage of :meth:`~gmed.learners.Learner.update`.
 
-    What a look-ahead computes counts for the stage that first asks for it; a stage inside another counts for the outer
-    one. On a GPU every stage is waited for, so that they add up to more than a step takes otherwise.
+    A look-ahead counts towards the stage that needs it first, a stage inside another towards the outer one. On a GPU
+    the device is synchronized after every stage, so the stages add up to more than a step otherwise takes.
 
     >>> import gmed
     >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.05, memory=gmed.memory.Reservoir(500))
@@ -57,29 +57,29 @@ class StageProfiler:
                     self.seconds[stage] = 0.0
                     setattr(learner, name, self._timed(getattr(learner, name), stage))
         self.seconds[OTHER] = 0.0
-        learner.update = self._whole(learner.update)  # type: ignore[method-assign]
+        learner.update = self._timed_update(learner.update)  # type: ignore[method-assign]
 
     def _timed(self, method: Callable[..., Any], stage: str) -> Callable[..., Any]:
-        def timed(*given: Any, **named: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             if self._inside:
-                return method(*given, **named)
+                return method(*args, **kwargs)
             self._inside, start = True, self._now()
             try:
-                return method(*given, **named)
+                return method(*args, **kwargs)
             finally:
                 self._inside = False
                 self.seconds[stage] += self._now() - start
 
         return timed
 
-    def _whole(self, update: Callable[..., None]) -> Callable[..., None]:
-        def whole(*given: Any) -> None:
-            elsewhere, start = sum(self.seconds.values()) - self.seconds[OTHER], self._now()
-            update(*given)
-            elsewhere -= sum(self.seconds.values()) - self.seconds[OTHER]
-            self.seconds[OTHER] += self._now() - start + elsewhere
+    def _timed_update(self, update: Callable[..., None]) -> Callable[..., None]:
+        def timed(*args: Any) -> None:
+            before, start = sum(self.seconds.values()) - self.seconds[OTHER], self._now()
+            update(*args)
+            in_stages = sum(self.seconds.values()) - self.seconds[OTHER] - before
+            self.seconds[OTHER] += self._now() - start - in_stages
 
-        return whole
+        return timed
 
     def _now(self) -> float:
         if self.device.type == "cuda":
@@ -88,30 +88,30 @@ class StageProfiler:
 
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mini-imagenet": (3, 84, 84)}
-"""The images of each data set; speed does not depend on what they show."""
+"""The shape of the images of each data set; speed does not depend on their content."""
 
 WARM_UP = 200
-"""Steps before the clock starts, where a sound measurement is wanted."""
+"""Steps before timing starts, enough for a valid measurement."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of one method.
+    """The measured speed of one method.
 
     Attributes
     ----------
     replicas
-        Learners that advanced together; 0 is one learner in the training loop.
+        Number of learners that trained together; 0 is one learner in the training loop.
     milliseconds
-        Per step of one learner.
+        Milliseconds per step of one learner.
     ratio
-        How many times as fast as the training loop measured in the same process.
+        The speed relative to the training loop measured in the same process.
     peak_bytes
-        The most device memory in use; 0 on a CPU.
+        Peak device memory in use; 0 on a CPU.
     captured
         Whether the steps ran as a CUDA graph.
     stages
-        Of the training loop, milliseconds of a step by stage (:class:`~gmed.engine.bench.Stages`), measured apart.
+        For the training loop, milliseconds per step by stage (:class:`StageProfiler`), measured separately.
     """
 
     benchmark: str
@@ -138,17 +138,17 @@ def bench(
     by_stage: bool = True,
     max_seconds: float = math.inf,
 ) -> list[Speed]:
-    """Measure a method on random images in the shape of a benchmark's, first in the training loop, then together.
+    """Measure a method on random images of a benchmark's shape: in the training loop, then with several learners.
 
-    The loop is run twice, the second time with a clock at every stage of a step, unless that is not wanted.
+    The loop is run twice, the second time with every stage of a step timed, unless ``by_stage`` is false.
 
-    The clock starts after ``warm_up`` steps: memory fills and libraries set themselves up. After ``max_seconds``
-    no further step is made if there were two, and the last ones are what was measured.
+    Timing starts after ``warm_up`` steps, in which memory fills and libraries initialize. After ``max_seconds`` and at
+    least two steps the measurement ends, and counts the last steps that were made.
 
     Parameters
     ----------
     replicas
-        How many learners advance together. By default one on a GPU, and none on a CPU, where runs are the loop.
+        Numbers of learners that train together. By default one on a GPU, and none on a CPU, where runs use the loop.
 
     Examples
     --------
@@ -158,55 +158,55 @@ def bench(
     [True]
     """
     tune_malloc()
-    found, where = get_benchmark(benchmark), resolve_device(device)
-    stream = _random_stream(found, (warm_up, warm_up + steps), where)
+    torch_device = resolve_device(device)
+    stream = _random_stream(get_benchmark(benchmark), (warm_up, warm_up + steps), torch_device)
     spec, speeds = RunSpec.make(benchmark, method, 0), list[Speed]()
-    counts = ((1,) if where.type == "cuda" else ()) if replicas is None else replicas
+    counts = ((1,) if torch_device.type == "cuda" else ()) if replicas is None else replicas
     for count in (0, *counts):
-        _reset_peak(where)
-        seconds, captured = _seconds(spec, count, stream, (warm_up, steps), where, max_seconds)
+        _reset_peak(torch_device)
+        seconds, captured = _seconds(spec, count, stream, (warm_up, steps), torch_device, max_seconds)
         each = 1000 * seconds / steps / max(count, 1)
         ratio = speeds[0].milliseconds / each if speeds else 1.0
-        stages = None if count or not by_stage else _stage_times(spec, stream, (warm_up, steps), where)
-        speeds.append(Speed(benchmark, method, count, each, ratio, _peak(where), captured, stages))
+        stages = None if count or not by_stage else _stage_times(spec, stream, (warm_up, steps), torch_device)
+        speeds.append(Speed(benchmark, method, count, each, ratio, _peak(torch_device), captured, stages))
     return speeds
 
 
 def seconds_to_predict(benchmark: str, method: str, *, device: str = "auto", examples: int = 1000) -> float:
-    """How long a method takes to classify an example here, among many."""
-    spec, where = RunSpec.make(benchmark, method, 0), resolve_device(device)
-    learner = make_learner(spec, where)
-    x = to_float(_random_stream(spec.benchmark, (examples // spec.benchmark.batch_size,), where).x)
-    found = []
-    for _ in range(2):  # libraries set themselves up in the first
-        _wait(where)
+    """Return the seconds that a method takes to classify one of many examples."""
+    spec, torch_device = RunSpec.make(benchmark, method, 0), resolve_device(device)
+    learner = make_learner(spec, torch_device)
+    x = to_float(_random_stream(spec.benchmark, (examples // spec.benchmark.batch_size,), torch_device).x)
+    times = []
+    for _ in range(2):  # libraries initialize in the first
+        _wait(torch_device)
         start = time.perf_counter()
         learner.predict(x)
-        _wait(where)
-        found.append(time.perf_counter() - start)
-    return min(found) / len(x)
+        _wait(torch_device)
+        times.append(time.perf_counter() - start)
+    return min(times) / len(x)
 
 
 def environment_of(device: str) -> dict[str, str]:
-    """The hardware and the versions."""
+    """Return the hardware and the versions of the software."""
     return collect_environment(resolve_device(device))
 
 
 def _seconds(
-    spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], where: torch.device, max_seconds: float
+    spec: RunSpec, replicas: int, stream: Stream, steps: tuple[int, int], device: torch.device, max_seconds: float
 ) -> tuple[float, bool]:
-    """Seconds that the second number of steps takes after the first, and whether they ran as a CUDA graph.
+    """Return the seconds that the second number of steps takes after the first, and whether a CUDA graph was used.
 
-    All are made in one go, as in a run, where the host decides on the next steps while the device makes the last ones.
+    The steps are made without a pause, as in a run, where the host draws for the next ones while the device computes.
     """
     size = spec.benchmark.batch_size
-    learners = [make_learner(RunSpec(spec.benchmark, spec.method, seed), where) for seed in range(max(replicas, 1))]
+    learners = [make_learner(RunSpec(spec.benchmark, spec.method, seed), device) for seed in range(max(replicas, 1))]
     group = BatchedTrainer(learners, [stream] * len(learners), size)
 
     before, timed = steps
 
-    def learn() -> Iterator[int]:
-        """Yield how many examples have been learned from."""
+    def train_steps() -> Iterator[int]:
+        """Train, and yield the number of examples seen so far."""
         if not replicas:
             yield from train(learners[0], stream, size)
         for task, (start, stop) in enumerate(pairwise((0, *stream.eval_points)) if replicas else ()):
@@ -215,19 +215,19 @@ def _seconds(
                 raise failure
 
     marks = [(0, time.perf_counter())]
-    for seen in learn():
-        _wait(where)
+    for seen in train_steps():
+        _wait(device)
         marks.append((seen // size, time.perf_counter()))
         if len(marks) > 2 and marks[-1][1] - marks[0][1] > max_seconds:
             break
     *earlier, (last, end) = marks
-    made, start = next((mark for mark in earlier if mark[0] >= before), earlier[-1])
-    return (end - start) * timed / (last - made), group.captured
+    first, start = next((mark for mark in earlier if mark[0] >= before), earlier[-1])
+    return (end - start) * timed / (last - first), group.captured
 
 
-def _stage_times(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: torch.device) -> dict[str, float]:
-    """Milliseconds by stage of the second number of steps after the first."""
-    learner, size, (before, timed) = make_learner(spec, where), spec.benchmark.batch_size, steps
+def _stage_times(spec: RunSpec, stream: Stream, steps: tuple[int, int], device: torch.device) -> dict[str, float]:
+    """Return the milliseconds per step in each stage, over the second number of steps after the first."""
+    learner, size, (before, timed) = make_learner(spec, device), spec.benchmark.batch_size, steps
     stages = StageProfiler(learner)
     for seen in train(learner, stream, size):
         if seen == before * size:
@@ -235,27 +235,27 @@ def _stage_times(spec: RunSpec, stream: Stream, steps: tuple[int, int], where: t
     return {stage: 1000 * seconds / timed for stage, seconds in stages.seconds.items()}
 
 
-def _random_stream(benchmark: Benchmark, steps: Sequence[int], where: torch.device) -> Stream:
-    """Return a stream of as many batches as the last of ``steps`` says; tasks end after each of them."""
+def _random_stream(benchmark: Benchmark, steps: Sequence[int], device: torch.device) -> Stream:
+    """Return a stream of random images in which a task ends after each number of batches in ``steps``."""
     generator = torch.Generator().manual_seed(0)
     ends = tuple(step * benchmark.batch_size for step in steps)
     count = ends[-1]
-    own = benchmark.id.custom_data
-    shape, classes = (own.shape, own.classes) if own else (SHAPES[benchmark.data], 10)
+    custom = benchmark.id.custom_data
+    shape, classes = (custom.shape, custom.classes) if custom else (SHAPES[benchmark.data], 10)
     x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
-    return Stream(x, torch.randint(classes, (count,), generator=generator), (), ends, classes).to(where)
+    return Stream(x, torch.randint(classes, (count,), generator=generator), (), ends, classes).to(device)
 
 
-def _wait(where: torch.device) -> None:
-    if where.type == "cuda":
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def _reset_peak(where: torch.device) -> None:
-    if where.type == "cuda":
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
-def _peak(where: torch.device) -> int:
-    return torch.cuda.max_memory_allocated() if where.type == "cuda" else 0
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated() if device.type == "cuda" else 0

@@ -1,4 +1,4 @@
-"""Which benchmark: a value, and the only place where it is written as text and read again."""
+"""The identity of a benchmark, and the only place where it is converted to text and back."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ TUNING = "-tuning"
 
 @dataclass(frozen=True)
 class BenchmarkId:
-    """Which benchmark, and how it is varied.
+    """The identity of a benchmark and its variant.
 
-    Reading one from text looks for nothing and runs nothing. Whether there is such a benchmark, and whether its data
-    and model are here, shows when it is used.
+    Parsing one from text reads no files and runs no code. Whether there is such a benchmark, and whether its data and
+    model are available, is checked when it is used.
 
     Attributes
     ----------
     base
-        The name of a benchmark, or data of one's own.
+        The name of a benchmark, or a reference to custom data.
     fuzzy
-        Whether tasks fade into each other.
+        Whether task boundaries are fuzzy, so that each task fades into the next.
     tuning
-        Whether it is what hyper-parameters are chosen on.
+        Whether it is the variant for tuning hyper-parameters.
     model
-        A model of one's own in place of the benchmark's.
+        A custom model in place of the benchmark's.
 
     Examples
     --------
@@ -47,7 +47,7 @@ model=ModelRef(reference='net.py:small', digest='0123456789ab'))
 
     @classmethod
     def parse(cls, text: str) -> BenchmarkId:
-        """Read what ``str`` writes."""
+        """Parse what ``str`` returns."""
         return _parse(text)
 
     def __str__(self) -> str:
@@ -57,16 +57,16 @@ model=ModelRef(reference='net.py:small', digest='0123456789ab'))
 
     @property
     def custom_data(self) -> CustomDataRef | None:
-        """The data, if they are one's own."""
+        """The custom data, if any."""
         return self.base if isinstance(self.base, CustomDataRef) else None
 
     def variant(self, *, fuzzy: bool = False, tuning: bool = False) -> BenchmarkId:
-        """Return the same with sharp tasks, with fuzzy ones, or for tuning."""
+        """Return another variant of the same benchmark: with sharp or fuzzy task boundaries, or for tuning."""
         return replace(self, fuzzy=fuzzy, tuning=tuning)
 
 
 def tuning_name(benchmark: str) -> str:
-    """Return the name of what the hyper-parameters of a benchmark are chosen on.
+    """Return the name of the variant on which the hyper-parameters of a benchmark are tuned.
 
     >>> tuning_name("split-mnist"), tuning_name("split-mnist-fuzzy")
     ('split-mnist-tuning', 'split-mnist-tuning')
@@ -78,11 +78,11 @@ def tuning_name(benchmark: str) -> str:
 def _parse(text: str) -> BenchmarkId:
     if len(text) > MAX_NAME_LENGTH or not text.isprintable():
         raise UsageError(
-            f"{text[:50]!r}...: not the name of a benchmark, which has at most {MAX_NAME_LENGTH:,} letters"
+            f"{text[:50]!r}...: not a benchmark name: a name has at most {MAX_NAME_LENGTH:,} printable characters"
         )
     name, model = ModelRef.parse(text) or (text, None)
     if ModelRef.parse(name):
-        raise UsageError(f"{text[:200]!r}: a benchmark is learned by one model, and this names two")
-    ending = next((ending for ending in (FUZZY, TUNING) if name.endswith(ending)), "")
-    base = name.removesuffix(ending)
-    return BenchmarkId(CustomDataRef.parse(base) or base, ending == FUZZY, ending == TUNING, model)
+        raise UsageError(f"{text[:200]!r}: this names two models; a benchmark takes one")
+    suffix = next((suffix for suffix in (FUZZY, TUNING) if name.endswith(suffix)), "")
+    base = name.removesuffix(suffix)
+    return BenchmarkId(CustomDataRef.parse(base) or base, suffix == FUZZY, suffix == TUNING, model)

@@ -1,4 +1,4 @@
-"""The benchmarks: a data set, a stream made of it, a model, and the published settings."""
+"""The benchmarks: a data set, a stream created from it, a model, and the published settings."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gmed.registry import parameter_ids
 from gmed.streams import Stream, by_task, fuzzy, permuted, rotated, split, validation_stream
 
 MIN_RESNET_IMAGE = 25
-"""Pixels that the network for photographs needs."""
+"""The smallest side of an image, in pixels, that the ResNet accepts."""
 
 PRELOADED: dict[str, Dataset] = {}
-"""Data sets that this process was handed, by name; they are not looked for in files."""
+"""Data sets that this process has received, by name; they are not read from files."""
 
 STREAMS: dict[str, Callable[..., Stream]] = {
     "split": split,
@@ -36,32 +36,32 @@ STREAMS: dict[str, Callable[..., Stream]] = {
     "rotated": rotated,
     "tasked": by_task,
 }
-"""What makes a stream of a data set and a seed, by the id in run keys."""
+"""Functions that create a stream from a data set and a seed, by their ids in run keys."""
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"MLP": MLP, "ResNet18": ResNet18}
-"""Networks, by the id in run keys."""
+"""Networks, by their ids in run keys."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One column of the paper's tables.
+    """A benchmark, one column of the paper's tables.
 
     Attributes
     ----------
     id
-        Its name and how it is varied.
+        Its name and variant.
     data
         The name of its data set.
     stream, model
-        How a seed's stream is made of it, and the network that learns it: ids, with the parameters that are not the
-        usual ones.
+        How the stream of a seed is created from the data set, and the network to train: ids, with the parameters that
+        differ from the defaults.
     settings
-        Defaults of every method here, by the name of the parameter: learning rate, memory size, tasks. Those of one
-        method or edit are declared with it (:func:`gmed.register`).
+        Default parameters of all methods, by name: learning rate, memory size, tasks. Defaults of one method or edit
+        are declared with it (:func:`gmed.register`).
     family
-        Benchmarks that share defaults: ``mnist``, ``images``, or ``own`` for data of one's own.
+        Benchmarks that share defaults: ``mnist``, ``images``, or ``own`` for custom data.
     version
-        Raised whenever a change to its data, stream or model changes results.
+        Increased whenever a change to its data, stream or model changes results.
     """
 
     id: BenchmarkId
@@ -80,40 +80,40 @@ class Benchmark:
 
     @property
     def fuzzy(self) -> bool:
-        """Whether tasks fade into each other."""
+        """Whether task boundaries are fuzzy, so that each task fades into the next."""
         return self.id.fuzzy
 
     @property
     def tuning(self) -> bool:
-        """Whether hyper-parameters are chosen on it: the first three tasks, tested on held-out training examples."""
+        """Whether it is the variant for tuning: the first three tasks, tested on held-out training examples."""
         return self.id.tuning
 
     @property
     def defaults_key(self) -> str:
-        """The name that defaults of its methods are declared under."""
+        """The name under which defaults of its methods are declared."""
         return self.id.base if isinstance(self.id.base, str) else self.family
 
     def dataset(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
-        """Return its data set, from a folder or by default wherever it is."""
+        """Return its data set, from a folder or by default from the usual folders."""
         if self.data in PRELOADED:
             return PRELOADED[self.data]
-        own = self.id.custom_data
-        return own.load(directory) if own else get_dataset_info(self.data).load(directory, progress)
+        custom = self.id.custom_data
+        return custom.load(directory) if custom else get_dataset_info(self.data).load(directory, progress)
 
     def make_stream(self, directory: Path | None, seed: int) -> Stream:
-        """Make the stream of one seed."""
+        """Create the stream of one seed."""
         stream = STREAMS[self.stream.name](self.dataset(directory), seed, **self.stream.parameters)
         stream = validation_stream(stream, seed) if self.tuning else stream
         return fuzzy(stream, seed) if self.fuzzy else stream
 
     def make_model(self) -> nn.Module:
-        """Make the network, with random weights."""
+        """Create the network, with random weights."""
         if isinstance(self.model, ModelRef):
             return self.model()
         return MODELS[self.model.name](**self.model.parameters)
 
     def missing_data(self, directory: Path | None = None) -> str | None:
-        """Return why the data set cannot be found here, if it cannot."""
+        """Return why the data set cannot be found, or ``None`` if it can."""
         try:
             get_dataset_info(self.data).find(directory)
         except DataError as error:
@@ -121,27 +121,27 @@ class Benchmark:
         return None
 
     def config(self) -> dict[str, Any]:
-        """Return what the stream and the model are made of, by the ids that stand in run keys."""
-        maker = STREAMS[self.stream.name]
-        stream = {"name": self.stream.name, **_by_id(maker, {**_defaults(maker), **self.stream.parameters})}
+        """Return the configuration of the stream and the model, by the ids used in run keys."""
+        factory = STREAMS[self.stream.name]
+        stream = {"name": self.stream.name, **_by_id(factory, {**_defaults(factory), **self.stream.parameters})}
         stream |= {"fuzzy": True} if self.fuzzy else {}
         stream |= {"tuning": True} if self.tuning else {}
         model: Any
         if isinstance(self.model, ModelRef):
             model = self.model.config()
         else:
-            given = _by_id(MODELS[self.model.name], self.model.parameters)
-            model = {"name": self.model.name, **given} if given else self.model.name
+            values = _by_id(MODELS[self.model.name], self.model.parameters)
+            model = {"name": self.model.name, **values} if values else self.model.name
         return {"stream": stream, "model": model, "batch_size": self.batch_size}
 
 
 @cache
-def _defaults(maker: Callable[..., Any]) -> dict[str, Any]:
-    return {k: p.default for k, p in signature(maker).parameters.items() if p.default is not p.empty}
+def _defaults(factory: Callable[..., Any]) -> dict[str, Any]:
+    return {k: p.default for k, p in signature(factory).parameters.items() if p.default is not p.empty}
 
 
-def _by_id(maker: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    ids = parameter_ids(maker)
+def _by_id(factory: Callable[..., Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    ids = parameter_ids(factory)
     return {ids[name][0] if name in ids else name: value for name, value in parameters.items()}
 
 
@@ -206,41 +206,41 @@ _BASE = (
 )
 
 BENCHMARKS = {
-    str(found.id): found
+    str(benchmark.id): benchmark
     for variant in ({}, {"fuzzy": True}, {"tuning": True})
-    for found in (replace(b, id=b.id.variant(**variant)) for b in _BASE)
+    for benchmark in (replace(b, id=b.id.variant(**variant)) for b in _BASE)
 }
 """The benchmarks of the package, by name."""
 
 
 @lru_cache(maxsize=1024)
 def get_benchmark(name: str) -> Benchmark:
-    """Return the benchmark of this name, or raise an error that names the nearest ones."""
+    """Return the benchmark with this name, or raise an error that suggests the most similar names."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    wanted = BenchmarkId.parse(name)
-    if wanted.custom_data is not None:
-        found = _from_custom_data(wanted.custom_data)
-    elif (plain := str(replace(wanted, model=None))) in BENCHMARKS:
-        found = BENCHMARKS[plain]
+    identity = BenchmarkId.parse(name)
+    if identity.custom_data is not None:
+        benchmark = _from_custom_data(identity.custom_data)
+    elif (without_model := str(replace(identity, model=None))) in BENCHMARKS:
+        benchmark = BENCHMARKS[without_model]
     else:
         raise unknown("benchmark", name[:200], (b.name for b in BENCHMARKS.values() if not b.tuning))
-    return replace(found, id=wanted, model=wanted.model or found.model)
+    return replace(benchmark, id=identity, model=identity.model or benchmark.model)
 
 
-def _from_custom_data(own: CustomDataRef) -> Benchmark:
-    """Photographs are learned by the reduced ResNet-18, all else by the MLP."""
-    square = len(own.shape) == 3 and own.shape[0] == 3 and own.shape[1] == own.shape[2]
-    if square and own.shape[1] >= MIN_RESNET_IMAGE:
-        model = Component("ResNet18", {"classes": own.classes, "size": own.shape[1]})
+def _from_custom_data(data: CustomDataRef) -> Benchmark:
+    """Return the benchmark on custom data, with the reduced ResNet-18 for photographs and the MLP for all else."""
+    square = len(data.shape) == 3 and data.shape[0] == 3 and data.shape[1] == data.shape[2]
+    if square and data.shape[1] >= MIN_RESNET_IMAGE:
+        model = Component("ResNet18", {"classes": data.classes, "size": data.shape[1]})
     else:
-        model = Component("MLP", {"inputs": prod(own.shape), "classes": own.classes})
+        model = Component("MLP", {"inputs": prod(data.shape), "classes": data.classes})
     return Benchmark(
-        id=BenchmarkId(own),
-        summary=f"{own.tasks} tasks made of {own.file}",
-        data=own.name,
+        id=BenchmarkId(data),
+        summary=f"{data.tasks} tasks from {data.file}",
+        data=data.name,
         stream=Component("tasked", {}),
         model=model,
-        settings={"lr": 0.05, "memory": 500, "tasks": own.tasks},
+        settings={"lr": 0.05, "memory": 500, "tasks": data.tasks},
         family="own",
     )

@@ -1,4 +1,4 @@
-"""Half-finished runs, kept so that a sweep that was killed goes on where it was."""
+"""Checkpoints of unfinished runs, from which an interrupted sweep resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gmed.io.state import FORMAT, checksum, read_metadata
 
 
 class PassCounts(TypedDict):
-    """Examples that have gone through the model, forward and back."""
+    """Number of examples passed through the model, forward and backward."""
 
     forward: Count
     backward: Count
@@ -31,28 +31,28 @@ class PassCounts(TypedDict):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run between two steps.
+    """The state of a run between two steps.
 
     Attributes
     ----------
     seen
-        How many examples of its stream it has learned from.
+        Number of examples of its stream that it has trained on.
     accuracy
-        What was found at the points of evaluation behind it.
+        Accuracies at the points of evaluation so far.
     seconds
-        Time spent so far, by stage.
+        Seconds spent so far, by stage.
     resumed_at
-        Where it was resumed before, in examples.
+        The numbers of examples seen at which it was resumed before.
     state
-        The learner's.
+        The state of the learner.
     untrained
-        What was found before the first step.
+        Accuracy on each task before the first step.
     passes
-        How many examples have gone through the model, ``forward`` and ``backward``; not known in older checkpoints.
+        Number of examples passed through the model, ``forward`` and ``backward``; unknown in older checkpoints.
     right
-        How many examples were predicted rightly before they were learned from, if that is asked.
+        Number of examples predicted correctly before the learner trained on them, if requested.
     memory
-        How many examples of each class were stored at the points of evaluation behind it; not known in older ones.
+        Number of stored examples of each class at the points of evaluation so far; unknown in older checkpoints.
     """
 
     seen: Count
@@ -66,18 +66,19 @@ class Checkpoint:
     memory: list[list[Count]] | None = None
 
     def validate(self) -> None:
-        """Refuse counts of another number of points of evaluation."""
+        """Raise an error if ``memory`` and ``accuracy`` have different numbers of points of evaluation."""
         if self.memory is not None and len(self.memory) != len(self.accuracy):
-            raise RecordError("has counts for other points of evaluation", ".memory")
+            raise RecordError("must have one row for each point of evaluation", ".memory")
 
 
 FIRST_FORMAT = "gmed-state/1"
-"""With a checksum too, but for checkpoints of the first versions, which had no other labels than these."""
+"""The format of the first versions, the earliest of which wrote no checksum."""
 
 FIRST_METADATA = {"format", "run", "benchmark", "method", "progress"}
+"""The only metadata that a checkpoint without a checksum may have."""
 
 MIN_INTERVAL_RATIO = 50.0
-"""Time between checkpoints, in times what writing them takes."""
+"""The shortest time between checkpoints, as a multiple of the time that writing them takes."""
 
 
 def _warn(text: str) -> None:
@@ -86,22 +87,22 @@ def _warn(text: str) -> None:
 
 @dataclass(eq=False)
 class Checkpoints:
-    """A folder with a file for every run under way.
+    """A folder with a checkpoint file for every unfinished run.
 
-    A checkpoint that cannot be written is no reason for a run to fail: it is warned of once, and the run goes on. Later
-    ones are tried again.
+    A run does not fail because a checkpoint cannot be written: a warning is issued once, and the run continues. Later
+    checkpoints are tried again.
 
     Parameters
     ----------
     folder
-        Made when it is first needed.
+        The folder; created when first needed.
     every
-        Seconds between checkpoints of a run; longer where writing them would take more than a fiftieth of the time.
+        Seconds between checkpoints of a run; more if writing them would take more than a fiftieth of the time.
 
     Attributes
     ----------
     warn
-        Called with what there is to warn of.
+        Called with the text of a warning.
     """
 
     folder: Path
@@ -113,31 +114,31 @@ class Checkpoints:
         self._warned = False
 
     def is_due(self) -> bool:
-        """Whether it is time for another."""
+        """Return whether it is time for the next checkpoints."""
         return time.monotonic() >= self._due
 
     def mark_written(self, seconds: float) -> None:
-        """They have just been written, in so much time: when the next ones are due."""
+        """Schedule the next checkpoints, given the time that writing the last ones took."""
         self._due = time.monotonic() + max(self.every, MIN_INTERVAL_RATIO * seconds)
 
     def save(self, spec: RunSpec, checkpoint: Checkpoint) -> None:
-        """Replace the run's checkpoint, whole or not at all."""
-        self.write_file(spec, _encoded(spec, checkpoint))
+        """Replace the run's checkpoint atomically."""
+        self.write_file(spec, _to_bytes(spec, checkpoint))
 
     def load(self, spec: RunSpec) -> Checkpoint | None:
-        """The run's checkpoint, if there is a sound one."""
+        """Return the run's checkpoint, if there is a valid one."""
         content = self.read_file(spec)
-        return None if content is None else _decoded(spec, content)
+        return None if content is None else _from_bytes(spec, content)
 
     def read_file(self, spec: RunSpec) -> bytes | None:
-        """The run's checkpoint as it is kept, if there is one: to be taken elsewhere."""
+        """Return the bytes of the run's checkpoint file, if there is one, for another process."""
         try:
             return read_bytes(self._path(spec))
         except OSError:
             return None
 
     def write_file(self, spec: RunSpec, content: bytes) -> None:
-        """Keep a checkpoint that comes from elsewhere."""
+        """Write the bytes of a checkpoint file, for example from another process; warn if that fails."""
         try:
             self._write(self._path(spec), content)
         except (UsageError, OSError) as error:
@@ -145,12 +146,12 @@ class Checkpoints:
             if not self._warned:
                 self._warned = True
                 self.warn(
-                    f"{self.folder}: checkpoints cannot be written ({reason or error}). Runs go on without them; "
-                    "those that are stopped begin again. Make room or fix the permissions."
+                    f"{self.folder}: checkpoints cannot be written ({reason or error}). Runs continue without them; "
+                    "a run that is stopped starts over. Free disk space or fix the permissions."
                 )
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Twice if need be: the folder goes with the last of its files, which another process may just have removed."""
+        """Write a file; try again if another process has just removed the folder together with its last file."""
         for attempt in (1, 2):
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -160,14 +161,14 @@ class Checkpoints:
                     raise
 
     def discard(self, spec: RunSpec) -> None:
-        """Remove the run's checkpoint and what killed writers left of it; with the last one the folder goes too."""
+        """Remove the run's checkpoint and its leftover temporary files; remove the folder too if it is then empty."""
         path = self._path(spec)
         with suppress(OSError):
             path.unlink(missing_ok=True)
         self.remove_stale(path.name)
 
     def remove_stale(self, name: str | None = None) -> None:
-        """Remove what killed writers left, of one file or of all; a folder that is empty then goes too."""
+        """Remove temporary files of killed writers, for one file or all; remove the folder too if it is then empty."""
         remove_stale_files(self.folder, name)
         with suppress(OSError):
             self.folder.rmdir()
@@ -177,12 +178,12 @@ class Checkpoints:
 
 
 class CheckpointsInMemory(Checkpoints):
-    """The same without a disk, for a task that takes checkpoints along and brings them back.
+    """Checkpoints without a disk, for a task that receives checkpoints and returns new ones.
 
     Parameters
     ----------
     files
-        Checkpoints as they were kept, by the keys of their runs.
+        The bytes of checkpoint files, by the keys of their runs.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -199,8 +200,8 @@ class CheckpointsInMemory(Checkpoints):
         self.files.pop(spec.key, None)
 
 
-def _encoded(spec: RunSpec, checkpoint: Checkpoint) -> bytes:
-    labels = {
+def _to_bytes(spec: RunSpec, checkpoint: Checkpoint) -> bytes:
+    metadata = {
         "format": FORMAT,
         "run": spec.key,
         "benchmark": spec.benchmark.name,
@@ -208,31 +209,31 @@ def _encoded(spec: RunSpec, checkpoint: Checkpoint) -> bytes:
         "progress": json.dumps(encode(checkpoint)),
     }
     state = {name: tensor.contiguous() for name, tensor in checkpoint.state.items()}
-    return save(state, {**labels, "checksum": checksum(state, labels)})
+    return save(state, {**metadata, "checksum": checksum(state, metadata)})
 
 
-def _decoded(spec: RunSpec, content: bytes) -> Checkpoint | None:
-    """The run's checkpoint, if that is what the bytes are, whole and unaltered."""
+def _from_bytes(spec: RunSpec, content: bytes) -> Checkpoint | None:
+    """Return the run's checkpoint, if the bytes are one, complete and unaltered."""
     try:
         state = load(content)
         length = int.from_bytes(content[:8], "little")
-        labels = json.loads(content[8 : 8 + length])["__metadata__"]
-        written = labels.pop("checksum", None)
-        if labels["format"] not in (FORMAT, FIRST_FORMAT) or labels["run"] != spec.key:
+        metadata = json.loads(content[8 : 8 + length])["__metadata__"]
+        stored_checksum = metadata.pop("checksum", None)
+        if metadata["format"] not in (FORMAT, FIRST_FORMAT) or metadata["run"] != spec.key:
             return None
-        if written is None and (labels["format"] != FIRST_FORMAT or not labels.keys() <= FIRST_METADATA):
+        if stored_checksum is None and (metadata["format"] != FIRST_FORMAT or not metadata.keys() <= FIRST_METADATA):
             return None
-        if written is not None and written != checksum(state, labels):
+        if stored_checksum is not None and stored_checksum != checksum(state, metadata):
             return None
-        return decode(Checkpoint, json.loads(labels["progress"]), state=state)
+        return decode(Checkpoint, json.loads(metadata["progress"]), state=state)
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError):
         return None  # RecursionError is a RuntimeError
 
 
 def read_run_name(path: Path) -> tuple[str, str] | None:
-    """The benchmark and method of the run a checkpoint is of, if it is one."""
+    """Return the benchmark and method of the run that a checkpoint file belongs to, or ``None`` if it is none."""
     try:
-        labels = read_metadata(path)
-        return labels["benchmark"], labels["method"]
+        metadata = read_metadata(path)
+        return metadata["benchmark"], metadata["method"]
     except (UsageError, KeyError):
         return None

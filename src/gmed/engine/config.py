@@ -1,4 +1,4 @@
-"""How runs are computed: device, data, checkpoints."""
+"""Execution settings of runs: device, data folder, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gmed.errors import UsageError
 
 @dataclass(frozen=True)
 class ExecutionConfig:
-    """How runs are computed; the accuracies they find do not depend on it.
+    """How runs are computed; their accuracies do not depend on it.
 
     Attributes
     ----------
     device
         ``auto``, ``cpu`` or ``cuda``.
     data_dir
-        Where the data set is, unless where it is by default.
+        The folder of the data set; by default the usual folders are searched.
     checkpoints
-        Where half-finished runs are kept, if they are.
+        Where checkpoints of unfinished runs are saved, if they are.
     deterministic
-        Whether a GPU may use only kernels whose results are the same every time, which are slower. A CPU always does.
+        Whether a GPU may use only deterministic kernels, which are slower. A CPU is always deterministic.
     prequential
-        Whether every batch is predicted before it is learned from, which costs a forward pass.
+        Whether every batch is predicted before the learner trains on it, which costs a forward pass.
     """
 
     device: str = "auto"
@@ -44,10 +44,10 @@ DEFAULT_CONFIG = ExecutionConfig()
 
 
 def set_cuda_env() -> None:
-    """Settings that CUDA reads when it is first used in a process, if only to ask whether it is there.
+    """Set the environment variables that CUDA reads on its first use in a process, even a check for a device.
 
-    More branches of a graph run at once with more connections to the device, of which the clients of NVIDIA's MPS have
-    few between them. cuBLAS can be deterministic only with workspaces of a fixed size.
+    With more connections to the device, more branches of a graph run in parallel; the clients of NVIDIA's MPS share a
+    small number of connections. cuBLAS can be deterministic only with workspaces of a fixed size.
     """
     shared = "CUDA_MPS_PIPE_DIRECTORY" in os.environ or Path("/tmp/nvidia-mps").exists()
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8" if shared else "32")
@@ -56,10 +56,10 @@ def set_cuda_env() -> None:
 
 @cache
 def tune_malloc() -> None:
-    """Tell the C library to keep what is freed for the next to ask, where it can be told (glibc).
+    """Make the C library reuse freed memory instead of returning it to the system, where it has such an option (glibc).
 
-    A step allocates and frees megabytes. Given back to the system every time and fetched again page by page, they cost
-    a tenth of a step of the MLP.
+    A step allocates and frees megabytes. Returning them to the system and fetching them again page by page costs a
+    tenth of a step of the MLP.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -67,17 +67,17 @@ def tune_malloc() -> None:
         mallopt(_MMAP_THRESHOLD, 2**25)
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
 def check_device(name: str) -> None:
-    """Refuse what is not the name of a device, here or elsewhere."""
+    """Raise an error unless this is the name of a device, on this machine or another."""
     if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"unknown device {name!r}: auto, cpu or cuda")
+        raise UsageError(f"unknown device {name!r}; choose auto, cpu or cuda")
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
+    """Return the device that ``auto``, ``cpu`` or ``cuda`` means on this machine."""
     check_device(name)
     if name != "cpu":
         set_cuda_env()

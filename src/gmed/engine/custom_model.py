@@ -1,7 +1,7 @@
-"""Models of one's own: any module from inputs to class logits, in place of a benchmark's.
+"""Custom models: any module from inputs to class logits, in place of a benchmark's.
 
-A model is made only if somebody gave it in this process: on the command line, in Python, or in an experiment file. Its
-name in a file of results is a name and nothing else.
+A model is created only if the user passed it to this process: on the command line, in Python, or in an experiment file.
+Reading its name from a file of results never loads it.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
     from gmed.engine.benchmarks import Benchmark
 
 ModelLike = str | Callable[..., nn.Module] | nn.Module
-"""A model as it is given: where to find what makes it, what makes it, or itself."""
+"""A model as the user passes it: a reference to its factory, the factory, or the module itself."""
 
 
 @dataclass(frozen=True)
-class _Maker:
-    """What makes a model that was given in this process, and its source; a module that was given has none."""
+class _Factory:
+    """The factory of a model that was passed to this process, and its source; a module has none."""
 
-    make: Callable[..., Any]
+    create: Callable[..., Any]
     source: UserModule | None
 
 
-_MAKERS: dict[ModelRef, _Maker] = {}
+_FACTORIES: dict[ModelRef, _Factory] = {}
 
 
 @dataclass(frozen=True)
 class ModelRef:
-    """What makes a model, with everything that identifies it: all of it is in the name of the benchmark.
+    """A reference to the factory of a model, with everything that identifies it; the benchmark's name contains it all.
 
     Attributes
     ----------
     reference
-        Where it is: ``net.py:small(width=64)`` or ``package.module:factory``, or the class of a module that was given.
+        Where the factory is: ``net.py:small(width=64)`` or ``package.module:factory``; for a module, its class.
     digest
-        Of the source that makes it; of a module that was given, of its weights too.
+        The digest of the factory's source; for a module, of its weights too.
 
     Examples
     --------
@@ -69,53 +69,54 @@ class ModelRef:
 
     @classmethod
     def from_user(cls, model: ModelLike) -> ModelRef:
-        """The model that somebody means, which can be made in this process from now on."""
+        """Return a reference to a model of the user, which this process can create from now on."""
         if isinstance(model, nn.Module):
-            return cls._object(model)
+            return cls._from_module(model)
         if isinstance(model, str):
-            return cls._found(model)
+            return cls._from_text(model)
         name = getattr(model, "__qualname__", None)
         if not callable(model) or name is None or "<" in name:
             raise UsageError(
-                "a model of your own is given as a module, as a function or class at the top level of a file, or as "
-                f"where that is, 'net.py:small'; not as {model!r}"
+                "a custom model must be a torch.nn.Module, a function or class at the top level of a file, or a "
+                f"reference to one such as 'net.py:small', not {model!r}"
             )
         source = user_module_of(model)
-        where = source.module if "." in source.module else source.name
-        return cls._known(f"{where}:{name}", source.digest, _Maker(model, source))
+        location = source.module if "." in source.module else source.name
+        return cls._register(f"{location}:{name}", source.digest, _Factory(model, source))
 
     @classmethod
-    def _found(cls, text: str) -> ModelRef:
-        where, what = _where_and_what(text)
-        if not where or not what:
+    def _from_text(cls, text: str) -> ModelRef:
+        location, call = _split_reference(text)
+        if not location or not call:
             raise UsageError(f"model {text!r}: write it as net.py:small or package.module:factory")
-        part = parse_component(what, text)
-        if where.endswith(".py"):
-            source = read_user_module(where)
-            module, where = ensure_loaded(source), source.name
+        component = parse_component(call, text)
+        if location.endswith(".py"):
+            source = read_user_module(location)
+            module, location = ensure_loaded(source), source.name
         else:
-            module = _package_module(where, text)
+            module = _package_module(location, text)
             source = user_module_of(module)
-        factory = _factory(module, part.name, source, text)
-        return cls._known(f"{where}:{part}", source.digest, _Maker(partial(factory, **part.parameters), source))
+        function = _find_factory(module, component.name, source, text)
+        factory = _Factory(partial(function, **component.parameters), source)
+        return cls._register(f"{location}:{component}", source.digest, factory)
 
     @classmethod
-    def _object(cls, model: nn.Module) -> ModelRef:
+    def _from_module(cls, model: nn.Module) -> ModelRef:
         kinds = {type(part) for part in model.modules()}
         texts = sorted({source.digest for source in user_modules_of(kinds)})
         weights = checksum(model.state_dict(), {"made of": repr(model), "sources": ",".join(texts)})
-        kept = copy.deepcopy(model)
-        return cls._known(type(model).__qualname__, weights[:12], _Maker(partial(copy.deepcopy, kept), None))
+        original = copy.deepcopy(model)
+        return cls._register(type(model).__qualname__, weights[:12], _Factory(partial(copy.deepcopy, original), None))
 
     @classmethod
-    def _known(cls, reference: str, digest: str, maker: _Maker) -> ModelRef:
-        found = cls(reference, digest)
-        _MAKERS[found] = maker
-        return found
+    def _register(cls, reference: str, digest: str, factory: _Factory) -> ModelRef:
+        model = cls(reference, digest)
+        _FACTORIES[model] = factory
+        return model
 
     @classmethod
     def parse(cls, name: str) -> tuple[str, ModelRef] | None:
-        """The benchmark and the model that a name says, or ``None`` if it says no model. Nothing is looked for."""
+        """Split a name into its benchmark and its model, or return ``None`` if it names no model. Nothing is loaded."""
         benchmark, _, rest = name.rpartition("[model=")
         reference, _, digest = rest.removesuffix("]").rpartition(",")
         if not (benchmark and reference and rest.endswith("]") and re.fullmatch("[0-9a-f]{12}", digest)):
@@ -123,35 +124,37 @@ class ModelRef:
         return benchmark, cls(reference, digest)
 
     def qualify(self, benchmark: str) -> str:
-        """The name of a benchmark with this model in place of its own."""
+        """Return the name of a benchmark with this model in place of its own."""
         return f"{benchmark}[model={self.reference},{self.digest}]"
 
     def __call__(self) -> nn.Module:
-        """Make one. Somebody must have given it in this process."""
-        maker = self._maker()
+        """Create the model, which must have been passed to this process."""
+        factory = self._factory()
         try:
-            made = maker.make()
+            model = factory.create()
         except GmedError:
             raise
         except Exception as error:
-            raise UsageError(f"the model {self.reference} cannot be made: {type(error).__name__}: {error}") from error
-        if not isinstance(made, nn.Module):
-            raise UsageError(f"{self.reference} must return a torch.nn.Module, not {type(made).__name__}")
-        return made
+            raise UsageError(
+                f"the model {self.reference} cannot be created: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"{self.reference} must return a torch.nn.Module, not {type(model).__name__}")
+        return model
 
     @property
     def is_here(self) -> bool:
-        """Whether it can be made in this process."""
-        return self in _MAKERS
+        """Whether this process can create it."""
+        return self in _FACTORIES
 
     @property
     def is_instance(self) -> bool:
-        """Whether it was given as a module, which no other process has."""
-        return self.is_here and self._maker().source is None
+        """Whether it was passed as a module, which no other process has."""
+        return self.is_here and self._factory().source is None
 
     @property
     def has_import_path(self) -> bool:
-        """Whether it is named by where it is, so that it can be given again by its name alone.
+        """Whether its name says where it is, so that the name is enough to pass it again.
 
         >>> ModelRef("net.py:small", "0123456789ab").has_import_path
         True
@@ -161,124 +164,124 @@ class ModelRef:
         return ":" in self.reference
 
     def source(self) -> UserModule:
-        """What makes it, where somebody has given that here."""
-        source = self._maker().source
+        """Return the source of its factory."""
+        source = self._factory().source
         if source is None:
-            raise UsageError(f"the model {self.reference} was given as a module, which has no source")
+            raise UsageError(f"the model {self.reference} was passed as a module, which has no source file")
         return source
 
-    def _maker(self) -> _Maker:
+    def _factory(self) -> _Factory:
         if not self.is_here:
-            raise UsageError(f"the model {self.reference} ({self.digest}) is not here; give it again: --model")
-        return _MAKERS[self]
+            raise UsageError(f"the model {self.reference} ({self.digest}) is not loaded; pass it again with --model")
+        return _FACTORIES[self]
 
     def config(self) -> dict[str, str]:
-        """What of it decides a result."""
+        """Return what identifies it in run keys."""
         return {"name": self.reference, "digest": self.digest}
 
 
 @dataclass(frozen=True)
 class SentModel:
-    """A model that one process was given, for another that computes for it."""
+    """A reference to a model with its source, for a worker process."""
 
     reference: str
     source: UserModule
 
     def load(self) -> ModelRef:
-        """Return the model, which can then be made in this process."""
-        part = parse_component(_where_and_what(self.reference)[1], self.reference)
-        factory = _attribute(ensure_loaded(self.source), part.name)
-        if not callable(factory):
-            raise UsageError(f"{self.source.file} has nothing called {part.name} that could make a model")
-        maker = _Maker(partial(factory, **part.parameters), self.source)
-        return ModelRef._known(self.reference, self.source.digest, maker)
+        """Return the model, which this process can create from now on."""
+        component = parse_component(_split_reference(self.reference)[1], self.reference)
+        function = _attribute(ensure_loaded(self.source), component.name)
+        if not callable(function):
+            raise UsageError(f"{self.source.file} has no function or class {component.name} to create a model with")
+        factory = _Factory(partial(function, **component.parameters), self.source)
+        return ModelRef._register(self.reference, self.source.digest, factory)
 
 
-def _where_and_what(text: str) -> tuple[str, str]:
-    r"""The two sides of a reference: of the colon after a file's ending, since a path may have one too; else the first.
+def _split_reference(text: str) -> tuple[str, str]:
+    r"""Split a reference at the colon after ``.py``, since a path may contain one too, otherwise at the first colon.
 
-    >>> _where_and_what(r"C:\nets\net.py:small(width=64)"), _where_and_what("package.module:factory")
+    >>> _split_reference(r"C:\nets\net.py:small(width=64)"), _split_reference("package.module:factory")
     (('C:\\nets\\net.py', 'small(width=64)'), ('package.module', 'factory'))
     """
-    where, ending, what = text.partition(".py:")
-    if ending:
-        return f"{where}.py", what
-    where, _, what = text.partition(":")
-    return where, what
+    path, extension, call = text.partition(".py:")
+    if extension:
+        return f"{path}.py", call
+    module, _, call = text.partition(":")
+    return module, call
 
 
 def _package_module(name: str, text: str) -> ModuleType:
-    """The module of an installed package. Importing it runs it, so what cannot have a model in it is not imported."""
+    """Import a module of an installed package, unless it cannot contain a model: importing it executes its code."""
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts) or any(map(_is_special, parts)):
-        raise UsageError(f"model {text!r}: {name} is not the name of a module that can be imported")
+        raise UsageError(f"model {text!r}: {name} is not the name of an importable module")
     if parts[0] in sys.stdlib_module_names:
         raise UsageError(
-            f"model {text!r}: {parts[0]} is part of Python itself, and no model is in there; "
-            "name a function in a file or package of yours that makes it, as in net.py:small"
+            f"model {text!r}: {parts[0]} is in Python's standard library, which has no models; "
+            "name a function in your own file or package, as in net.py:small"
         )
     try:
         return read_module(name)
     except UsageError as error:
-        raise UsageError(f"{error}. A file is written with its ending: {name.replace('.', '/')}.py:...") from error
+        raise UsageError(f"{error}. A file needs its extension: {name.replace('.', '/')}.py:...") from error
 
 
-def _factory(module: ModuleType, path: str, source: UserModule, text: str) -> Callable[..., Any]:
-    """A class of modules, or a function that is defined in the file or package that somebody points at.
+def _find_factory(module: ModuleType, path: str, source: UserModule, text: str) -> Callable[..., Any]:
+    """Return a subclass of ``nn.Module``, or a function that is defined in the file or package that the user names.
 
-    A file or package can name much that is not its own, such as ``os``: calling that is never meant.
+    A file or package also contains names that it imports, such as ``os``; the user never means to call those.
     """
-    found = None if any(map(_is_special, path.split("."))) else _attribute(module, path)
-    function = found.__func__ if isinstance(found, MethodType) else found
-    if isinstance(found, type) and issubclass(found, nn.Module):
-        return found
-    if found is None or not callable(found):
-        raise UsageError(f"model {text!r}: {source.file} has nothing called {path} that could make a model")
+    factory = None if any(map(_is_special, path.split("."))) else _attribute(module, path)
+    function = factory.__func__ if isinstance(factory, MethodType) else factory
+    if isinstance(factory, type) and issubclass(factory, nn.Module):
+        return factory
+    if factory is None or not callable(factory):
+        raise UsageError(f"model {text!r}: {source.file} has no function or class {path} to create a model with")
     if not isinstance(function, FunctionType):
         raise UsageError(
             f"model {text!r}: {path} is neither a function nor a class derived from torch.nn.Module; "
-            "write a function that makes the model"
+            "write a function that returns the model"
         )
-    home, whole = function.__module__, source.module if source.folder is None else module.__name__.partition(".")[0]
-    if home != source.module and (source.folder is None or (home or "").partition(".")[0] != whole):
+    home, package = function.__module__, source.module if source.folder is None else module.__name__.partition(".")[0]
+    if home != source.module and (source.folder is None or (home or "").partition(".")[0] != package):
         raise UsageError(
-            f"model {text!r}: {path} is defined in {home}, not in {source.name if source.folder is None else whole}; "
-            "write a function there that makes the model"
+            f"model {text!r}: {path} is defined in {home}, not in {source.name if source.folder is None else package}; "
+            "write a function there that returns the model"
         )
-    if whole == "torch":  # some run Python that they are given as text
+    if package == "torch":  # some of them execute Python text that they are given
         raise UsageError(
             f"model {text!r}: a function of torch; name a class derived from torch.nn.Module, or call the function in "
             "one of your own, as in net.py:small"
         )
     if source.folder is not None and not _returns_module(function):
         raise UsageError(
-            f"model {text!r}: a function of an installed package must say that it returns a model, "
-            f"def {path.rpartition('.')[2]}(...) -> torch.nn.Module; otherwise call it in a function of your own, "
+            f"model {text!r}: a function of an installed package must be annotated as returning a model, "
+            f"def {path.rpartition('.')[2]}(...) -> torch.nn.Module; otherwise call it in a function in your own file, "
             "as in net.py:small"
         )
-    made: Callable[..., Any] = found
-    return made
+    checked: Callable[..., Any] = factory
+    return checked
 
 
 def _returns_module(function: FunctionType) -> bool:
     try:
-        made = signature(function, eval_str=True).return_annotation
-    except Exception:  # whatever evaluating somebody's annotations raises
+        annotation = signature(function, eval_str=True).return_annotation
+    except Exception:  # evaluating the user's annotations may raise anything
         return False
-    return isinstance(made, type) and issubclass(made, nn.Module)
+    return isinstance(annotation, type) and issubclass(annotation, nn.Module)
 
 
 def _attribute(module: ModuleType, path: str) -> Any:
-    """What a module holds under a name, or a class in it does; never what another module in it holds.
+    """Return an attribute of a module or of a class in it, but never of another module in it.
 
     >>> import os
     >>> _attribute(os, "system") is os.system, _attribute(os, "path.join")
     (True, None)
     """
-    found: Any = module
+    value: Any = module
     for name in path.split("."):
-        found = getattr(found, name, None) if found is module or isinstance(found, type) else None
-    return found
+        value = getattr(value, name, None) if value is module or isinstance(value, type) else None
+    return value
 
 
 def _is_special(name: str) -> bool:
@@ -286,7 +289,7 @@ def _is_special(name: str) -> bool:
 
 
 def check_model_compatible(benchmark: Benchmark, data: Dataset) -> None:
-    """Make a model and one step with it on two examples of the data, or say what it is that does not fit.
+    """Create a model and train it for one step on two examples of the data; raise an error if they do not fit.
 
     >>> from gmed.engine.benchmarks import get_benchmark
     >>> mnist = get_benchmark("split-mnist")
@@ -303,7 +306,7 @@ def check_model_compatible(benchmark: Benchmark, data: Dataset) -> None:
                 f"it returns {logits.shape[1]} logits for each input; there are {data.num_classes} classes"
             )
         if not torch.isfinite(logits).all():
-            raise UsageError("its output is not finite before it has learned anything; look at its weights")
+            raise UsageError("its output is not finite before training; check its initial weights")
         learner.observe(x, y)
     except GmedError as error:
         raise UsageError(f"the model does not fit {benchmark.name}: {error}") from error

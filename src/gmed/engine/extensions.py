@@ -1,6 +1,6 @@
-"""Files that register parts of one's own: an edit, a memory, a retrieval or a learner, each with a name for it.
+"""Extension files: Python files that register custom edits, memories, retrievals and learners under a name.
 
-The name is known at once wherever methods are named: at the command line, in experiment files, in the store, in tables.
+The name then works wherever methods are named: on the command line, in experiment files, in the store, in tables.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from gmed.registry import REGISTERED, REPLACEABLE, names_from
 
 
 def load_extension(path: str | Path) -> tuple[str, ...]:
-    """Load a file that registers parts of one's own; return the names it registers.
+    """Load a file that registers custom components, and return the names it registers.
 
-    Loaded again it is as it was, unless its text has changed: then the new parts take the place of the old.
+    Loading it again has no effect unless its text has changed; the new components then replace the old ones.
     """
     with _all_or_nothing():
         source = read_user_module(path)
         if not names_from(source):
             exec_module(source)
         if not names_from(source):
-            raise UsageError(f"{path}: registers nothing; put @gmed.register('my-edit') above the class it is about")
+            raise UsageError(f"{path}: registers nothing; decorate a class with @gmed.register('my-edit')")
         registry.unregister(known for known in REGISTERED.values() if known.file == source.file and known != source)
     return names_from(source)
 
 
 @lru_cache(maxsize=1)
 def ensure_all_loaded(sources: tuple[UserModule, ...]) -> None:
-    """Have these parts of somebody's own in this process, whoever had their names before.
+    """Load user modules into this process; their components replace others with the same names.
 
-    For processes that compute for others, now with one file and now with another.
+    For worker processes, which load different files for different jobs.
     """
-    names = {name: known for name, known in REGISTERED.items() if known.folder is None}
+    from_files = {name: source for name, source in REGISTERED.items() if source.folder is None}
     with _all_or_nothing():
-        for name in names:
+        for name in from_files:
             del REGISTERED[name]
-        REPLACEABLE.update(names)
+        REPLACEABLE.update(from_files)
         try:
             for source in sources:
                 if source.folder is None:
@@ -50,14 +50,14 @@ def ensure_all_loaded(sources: tuple[UserModule, ...]) -> None:
                     ensure_loaded(source)
         finally:
             REPLACEABLE.clear()
-        for name, known in names.items():
-            REGISTERED.setdefault(name, known)
+        for name, source in from_files.items():
+            REGISTERED.setdefault(name, source)
         registry.changed()
 
 
 @contextmanager
 def _all_or_nothing() -> Iterator[None]:
-    """A file that fails leaves no name behind."""
+    """Restore the registry if the block fails, so that a file that fails registers no names."""
     before = registry.snapshot()
     try:
         yield

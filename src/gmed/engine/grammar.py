@@ -1,4 +1,4 @@
-"""A name and its parameters, as they are written: gmed(alpha=1.0,steps=3)."""
+"""The syntax of a name with parameters: gmed(alpha=1.0,steps=3)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from gmed.errors import UsageError
 
 MAX_BITS = 14_000
-"""Of a whole number. Python writes no longer ones in digits."""
+"""The longest integer that is accepted; Python does not print longer ones in decimal."""
 
-_WORDS = {"true": True, "false": False, "none": None}
+_CONSTANTS = {"true": True, "false": False, "none": None}
 
 
 @dataclass(frozen=True)
 class Component:
-    """A named part and its parameters."""
+    """A name and its parameters."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -30,7 +30,7 @@ class Component:
 
 
 def parse_component(part: str, text: str) -> Component:
-    """What a part of a longer text says.
+    """Parse one component of a longer text.
 
     >>> parse_component("gmed(steps=3, clamp=[0,1])", "er+gmed(steps=3, clamp=[0,1])").parameters
     {'steps': 3, 'clamp': [0, 1]}
@@ -42,8 +42,8 @@ def parse_component(part: str, text: str) -> Component:
         call = ast.parse(f"part({arguments or ')'}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
-        parameters = {str(k.arg): _value(k.value) for k in call.keywords}
-        if "None" in parameters or not all(map(_can_be_written, parameters.values())):  # that is part(**given)
+        parameters = {str(k.arg): _parse_value(k.value) for k in call.keywords}
+        if "None" in parameters or not all(map(_is_writable, parameters.values())):  # that is part(**given)
             raise ValueError
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UsageError(
@@ -56,34 +56,36 @@ def parse_component(part: str, text: str) -> Component:
     return Component(name.strip(), parameters)
 
 
-def _value(node: ast.expr) -> Any:
-    """What is written for a parameter: a literal, or a word as it stands."""
+def _parse_value(node: ast.expr) -> Any:
+    """Return the value of a parameter: a literal, or an unquoted word as a string."""
     if isinstance(node, (ast.List, ast.Tuple)):
-        values = [_value(each) for each in node.elts]
+        values = [_parse_value(each) for each in node.elts]
         return values if isinstance(node, ast.List) else tuple(values)
     if isinstance(node, ast.Dict) and None not in node.keys:
-        return {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+        return {
+            _parse_value(key): _parse_value(value) for key, value in zip(node.keys, node.values, strict=True) if key
+        }
     if isinstance(node, ast.Name):
-        return _WORDS.get(node.id.lower(), node.id)
+        return _CONSTANTS.get(node.id.lower(), node.id)
     return ast.literal_eval(node)
 
 
-def _can_be_written(value: Any) -> bool:
-    """Whether JSON can carry a value, and a name: numbers that are not endless, words, lists and tables of them."""
+def _is_writable(value: Any) -> bool:
+    """Return whether JSON and a name can hold a value: a number that is not too long, a string, a list or a dict."""
     if isinstance(value, (list, tuple)):
-        return all(map(_can_be_written, value))
+        return all(map(_is_writable, value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _can_be_written(inner) for key, inner in value.items())
+        return all(isinstance(key, str) and _is_writable(inner) for key, inner in value.items())
     if isinstance(value, int):
         return value.bit_length() <= MAX_BITS
     return value is None or isinstance(value, (float, str))
 
 
 def format_value(value: Any) -> str:
-    """A value as it is written in a name."""
+    """Return a value in the syntax of names."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(format_value(v) for v in value)}]"
     if isinstance(value, str):
-        is_word = value.isascii() and value.isidentifier() and value.lower() not in _WORDS and not iskeyword(value)
+        is_word = value.isascii() and value.isidentifier() and value.lower() not in _CONSTANTS and not iskeyword(value)
         return value if is_word else repr(value)
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,4 +1,4 @@
-"""What a learner keeps beyond a plain network."""
+"""The memory that a learner needs besides a plain network."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class MemoryFootprint(NamedTuple):
     Attributes
     ----------
     examples
-        As the paper counts: examples that there is room for, and added parameters as so many more, of four bytes each
-        where a pixel and a label are one: 4 Δn / (c h w + 1).
+        In examples, as the paper counts: the capacity of the memory, plus Δn added parameters as 4 Δn / (c h w + 1)
+        examples, since a parameter takes four bytes, a pixel and a label one each.
     bytes
-        What all of it takes in truth: stored examples with all that is kept of them, added parameters, and whatever
-        else the learner keeps, such as the moments of its optimiser.
+        The actual size: stored examples with everything stored about them, added parameters, and other state of the
+        learner, such as the moments of its optimizer.
     """
 
     examples: float
@@ -26,23 +26,23 @@ class MemoryFootprint(NamedTuple):
 
     @classmethod
     def of(cls, learner: Learner, to_float: int) -> MemoryFootprint:
-        """Of a learner as it is now, whose examples have so many pixels.
+        """Measure a learner in its present state, on examples with ``to_float`` pixels.
 
         >>> import torch, gmed
         >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.1, memory=gmed.memory.Reservoir(2))
         >>> learner.observe(torch.rand(5, 1, 28, 28), torch.arange(5))
         >>> MemoryFootprint.of(learner, 784)  # a slot: 784 pixels of 4 bytes, 3 numbers of 8
-        Overhead(examples=2.0, bytes=6328)
+        MemoryFootprint(examples=2.0, bytes=6328)
         """
-        added, like = learner.extra_parameters(), next(learner.model.parameters())
+        added, parameter = learner.extra_parameters(), next(learner.model.parameters())
         examples = learner.memory_size() + 4 * added / (to_float + 1)
-        kept = [
+        state = [
             *learner.get_extra_state().values(),
             *learner.extra_state().values(),
             *(learner.memory.state_dict().values() if learner.memory is not None else ()),
         ]
-        return cls(examples, sum(tensor.nbytes for tensor in kept) + added * like.itemsize)
+        return cls(examples, sum(tensor.nbytes for tensor in state) + added * parameter.itemsize)
 
     def to_dict(self) -> OverheadInUse:
-        """As results carry it."""
+        """Return it in the form that results store."""
         return {"examples": round(self.examples, 1), "bytes": self.bytes}

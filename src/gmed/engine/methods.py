@@ -2,8 +2,8 @@
 
 er      er+gmed      er+gmed(alpha=1.0,beta=0.01)      er(memory=200)+gmed(steps=3)
 
-Memories and retrievals of somebody's own (:mod:`gmed.engine.extensions`) are named in the same way, and take the place
-of the base's: er+my-memory(option=1)+my-retrieval+gmed.
+Custom memories and retrievals (:mod:`gmed.engine.extensions`) are named in the same way, and replace those of the base:
+er+my-memory(option=1)+my-retrieval+gmed.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from gmed.streams import Stream
 from gmed.streams.variants import MAX_PASSES
 
 MAX_NAME_LENGTH = 10_000
-"""Of a method's name."""
+"""The greatest length of a method's name."""
 
 registry.complete()
-_OURS = frozenset((*METHODS, *EDITS))
+_BUILTIN = frozenset((*METHODS, *EDITS))
 
 _BOUNDS = {"memory": (0, 100_000_000), "passes": (1, MAX_PASSES)}
-_USUAL_BOUNDS = (-1_000_000, 1_000_000)
-"""What whole numbers in a name can be: a name asks for no more than could ever be meant."""
+_DEFAULT_BOUNDS = (-1_000_000, 1_000_000)
+"""Bounds of integers in a name, wide enough for every sensible value."""
 
-_PART = re.compile(r"[^+(]+(?:\([^)]*\)\s*)?")
+_COMPONENT = re.compile(r"[^+(]+(?:\([^)]*\)\s*)?")
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method with every parameter settled for one benchmark.
+    """A method with the values of all parameters on one benchmark.
 
     Attributes
     ----------
     name
-        The shortest way to write it: parameters appear where they differ from the benchmark's defaults.
+        The shortest way to write it: only parameters that differ from the benchmark's defaults appear.
     baseline_name
-        The same method without its edit, or what else is named last, or ``None`` if there is the base alone: what its
-        gain is measured against.
+        The same method without its last component, usually the edit, against which its gain is measured; ``None`` for
+        a base alone.
     memory, retrieval
-        Those of somebody's own that take the place of the base's.
+        Custom ones that replace those of the base.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Method:
     retrieval: Component | None = None
 
     def make_stream(self, stream: Stream, seed: int) -> Stream:
-        """The stream as this method sees it."""
+        """Return the stream in the order in which this method sees it."""
         order = METHODS[self.base.name].order
         return stream if order is None else order(stream, seed, **_select_kwargs(order, self.base.parameters))
 
@@ -88,13 +88,13 @@ class Method:
         return learner
 
     def config(self) -> dict[str, Any]:
-        """Return its parts and their parameters, by the ids that stand in run keys."""
-        found = {}
+        """Return its components and their parameters, by the ids used in run keys."""
+        config = {}
         for kind, part in self._named_parts():
             ids = TABLES[kind][part.name].parameter_ids()
-            given = {ids[name][0] if name in ids else name: value for name, value in part.parameters.items()}
-            found["base" if kind == "method" else kind] = {"name": part.name, **given}
-        return found
+            values = {ids[name][0] if name in ids else name: value for name, value in part.parameters.items()}
+            config["base" if kind == "method" else kind] = {"name": part.name, **values}
+        return config
 
     def _named_parts(self) -> list[tuple[str, Component]]:
         parts = {"method": self.base, "memory": self.memory, "retrieval": self.retrieval, "edit": self.edit}
@@ -102,13 +102,14 @@ class Method:
 
     @property
     def graph_signature(self) -> str:
-        """Its parts and their parameters but for real numbers, which change what a step computes, not what it is made
-        of: methods of one shape can advance together.
+        """Its components and their parameters without the values of floats, which change the numbers that a step
+        computes but not its operations: methods with the same signature can be trained together.
 
         >>> from gmed.engine.benchmarks import get_benchmark
-        >>> shapes = {name: resolve(get_benchmark("split-mnist"), f"er+gmed({name})").shape for name in
-        ...           ("alpha=1.0", "beta=0.5", "steps=3")}
-        >>> shapes["alpha=1.0"] == shapes["beta=0.5"], shapes["alpha=1.0"] == shapes["steps=3"]
+        >>> mnist = get_benchmark("split-mnist")
+        >>> signatures = {name: resolve(mnist, f"er+gmed({name})").graph_signature for name in
+        ...               ("alpha=1.0", "beta=0.5", "steps=3")}
+        >>> signatures["alpha=1.0"] == signatures["beta=0.5"], signatures["alpha=1.0"] == signatures["steps=3"]
         (True, False)
         """
         parts = {
@@ -117,7 +118,7 @@ class Method:
         return json.dumps(parts, sort_keys=True)
 
     def versions(self) -> dict[str, int | str]:
-        """The version of every part that computes this method; of a file of somebody's own, its digest."""
+        """Return the version of every component that computes this method; for a user's file, its digest."""
         lineage = [ancestor for part in self._classes() for ancestor in part.__mro__]
         versions: dict[str, int | str] = {part_id(c): int(vars(c)["version"]) for c in lineage if "version" in vars(c)}
         for source in self.sources():
@@ -125,20 +126,20 @@ class Method:
         return versions
 
     def sources(self) -> tuple[UserModule, ...]:
-        """What of somebody's own computes this method."""
+        """Return the user's modules that compute this method."""
         return user_modules_of(self._classes())
 
     def _classes(self) -> list[type]:
-        usual = METHODS[self.base.name].memory
-        given = [] if self.memory is not None or usual is None else [usual]
-        return [*(TABLES[kind][part.name].part for kind, part in self._named_parts()), *given]
+        memory = METHODS[self.base.name].memory
+        default = [] if self.memory is not None or memory is None else [memory]
+        return [*(TABLES[kind][part.name].part for kind, part in self._named_parts()), *default]
 
 
 def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
-    """The method that ``text`` names, with this benchmark's defaults for what it leaves open.
+    """Return the method that ``text`` names, with this benchmark's defaults for parameters that it leaves out.
 
-    It is put together once: a bad value is refused here, before anything runs. ``memory`` is the memory size of methods
-    that have one and do not give it themselves.
+    It is constructed once, so that a bad value raises an error here, before anything runs. ``memory`` is the memory
+    size of methods that have one and do not set it themselves.
 
     >>> from gmed.engine.benchmarks import get_benchmark
     >>> resolve(get_benchmark("split-mnist"), "er+gmed(alpha=5, beta=0.1)").name
@@ -157,14 +158,14 @@ def _resolve(benchmark: str, text: str, memory: int | None, generation: int) -> 
 
 
 def read_method(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
-    """The method that ``text`` names, read and nothing more: none of its parts is made.
+    """Return the method that ``text`` names without constructing any of its components.
 
-    For names that come from a file. It takes no longer and no more memory for one setting than for another.
+    For names that come from a file. Time and memory do not depend on the values of the parameters.
 
     >>> from gmed.engine.benchmarks import get_benchmark
     >>> read_method(get_benchmark("split-mnist"), "iid-offline(passes=999999999)")
     Traceback (most recent call last):
-    gmed.errors.UsageError: iid-offline's passes must be a whole number of at most 1,000, not 999999999
+    gmed.errors.UsageError: iid-offline's passes must be an integer of at most 1,000, not 999999999
     """
     return _read_method(benchmark.name, text, memory, registry.generation())
 
@@ -174,12 +175,12 @@ def _read_method(benchmark_name: str, text: str, memory: int | None, generation:
     benchmark = get_benchmark(benchmark_name)
     first, *others = parse(text)
     if "," in first.name:
-        raise UsageError(f"{text!r}: methods are separated by spaces")
+        raise UsageError(f"{text!r}: separate methods by spaces, not commas")
     kind_of_first = _kind(first.name)
     if kind_of_first is None:
         raise _unknown("method", first.name, METHODS)
     if kind_of_first != "method":
-        raise UsageError(f"{first.name} is {_KIND_HELP[kind_of_first]}: er+{first.name}")
+        raise UsageError(f"{first.name} is {_KIND_HELP[kind_of_first]}; write it after one: er+{first.name}")
     named = _named(text, others)
     entry = METHODS[first.name]
     _check_accepted(text, entry, named)
@@ -187,29 +188,29 @@ def _read_method(benchmark_name: str, text: str, memory: int | None, generation:
     settings = dict(first.parameters)
     if memory is not None and entry.memory is not None:
         settings.setdefault("memory", memory)
-    own = replace(entry, memory=Memory) if "memory" in named else entry
-    where = benchmark.defaults_key, benchmark.family
+    base_entry = replace(entry, memory=Memory) if "memory" in named else entry
+    benchmark_names = benchmark.defaults_key, benchmark.family
     base, short_base = _fill_defaults(
-        Component(first.name, settings), own, {**benchmark.settings, **entry.defaults_on(*where)}
+        Component(first.name, settings), base_entry, {**benchmark.settings, **entry.defaults_on(*benchmark_names)}
     )
-    settled, short = {}, [str(short_base)]
+    resolved, short = {}, [str(short_base)]
     for kind, part in named.items():
-        taken = TABLES[kind][part.name]
-        usual = taken.defaults_on(*where)
+        part_entry = TABLES[kind][part.name]
+        defaults = part_entry.defaults_on(*benchmark_names)
         if kind == "edit":
-            usual = defaults_for(entry.edits_on_benchmarks.get(part.name, {}), *where) or usual
+            defaults = defaults_for(entry.edits_on_benchmarks.get(part.name, {}), *benchmark_names) or defaults
         else:
-            usual = {**benchmark.settings, **usual}
-        settled[kind], shortest = _fill_defaults(part, taken, usual)
+            defaults = {**benchmark.settings, **defaults}
+        resolved[kind], shortest = _fill_defaults(part, part_entry, defaults)
         short.append(str(shortest))
     baseline_name = "+".join(short[:-1]) or None
     return Method(
-        "+".join(short), baseline_name, base, settled.get("edit"), settled.get("memory"), settled.get("retrieval")
+        "+".join(short), baseline_name, base, resolved.get("edit"), resolved.get("memory"), resolved.get("retrieval")
     )
 
 
 def _kind(name: str) -> str | None:
-    """What a name is of; installed extensions are looked at before a name is said not to exist."""
+    """Return the kind of a named component, or ``None``, loading installed extensions if the name is not known yet."""
     for _ in range(2):
         for kind in ("method", *_KINDS):
             if name in TABLES[kind]:
@@ -219,123 +220,123 @@ def _kind(name: str) -> str | None:
 
 
 _KINDS = ("memory", "retrieval", "edit")
-"""What can be named after the base, in this order."""
+"""The kinds of components that can follow the base, in this order."""
 
 _KIND_HELP = {
-    "memory": "a memory, and takes the place of a method's",
-    "retrieval": "a retrieval, and chooses what a method replays",
-    "edit": "an edit, and edits what a method replays",
+    "memory": "a memory, which replaces a method's own",
+    "retrieval": "a retrieval, which chooses the examples a method replays",
+    "edit": "an edit, which edits the examples a method replays",
 }
 
 
 def _named(text: str, others: Sequence[Component]) -> dict[str, Component]:
-    """What is named after the base, by its kind, in the order that names are written in."""
-    found: dict[str, Component] = {}
+    """Return the components after the base by kind, in the order in which names are written."""
+    by_kind: dict[str, Component] = {}
     for part in others:
         kind = _kind(part.name)
         if kind == "method":
             raise UsageError(f"{text!r}: {part.name} is a method, which comes first: {part.name}+gmed")
         if kind is None:
             raise _unknown("edit, memory or retrieval", part.name, {**EDITS, **MEMORIES, **RETRIEVALS})
-        if kind in found:
-            raise UsageError(f"{text!r}: a method takes one {kind}, not {found[kind].name} and {part.name}")
-        found[kind] = part
-    return {kind: found[kind] for kind in _KINDS if kind in found}
+        if kind in by_kind:
+            raise UsageError(f"{text!r}: a method takes one {kind}, not {by_kind[kind].name} and {part.name}")
+        by_kind[kind] = part
+    return {kind: by_kind[kind] for kind in _KINDS if kind in by_kind}
 
 
 def _unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
-    said = str(unknown(kind, name, valid))
-    said += "" if said.endswith("?") else "."
-    return UsageError(f"{said} One of your own is known once its file is loaded: --extension FILE.py")
+    message = str(unknown(kind, name, valid))
+    message += "" if message.endswith("?") else "."
+    return UsageError(f"{message} If it is your own, load its file with --extension FILE.py")
 
 
 def _check_accepted(text: str, entry: Entry, named: Mapping[str, Component]) -> None:
-    """Make sure that a method can be put together with these parts."""
+    """Raise an error if a method does not accept these components."""
     first = text.partition("+")[0].partition("(")[0].strip()
     if "edit" in named and not entry.editable:
-        takers = ", ".join(name for name, other in METHODS.items() if other.editable)
-        raise UsageError(f"{text!r}: {first} takes no edit; these do: {takers}")
+        accepting = ", ".join(name for name, other in METHODS.items() if other.editable)
+        raise UsageError(f"{text!r}: {first} takes no edit; these do: {accepting}")
     if "memory" in named and entry.memory is None:
         raise UsageError(f"{text!r}: {first} stores no examples, so there is no memory to replace")
     if "retrieval" in named and not entry.retrieves:
-        takers = ", ".join(name for name, other in METHODS.items() if other.retrieves)
-        raise UsageError(f"{text!r}: {first} does not leave open what it replays; these do: {takers}")
+        accepting = ", ".join(name for name, other in METHODS.items() if other.retrieves)
+        raise UsageError(f"{text!r}: {first} takes no retrieval; these do: {accepting}")
 
 
 def _dry_run(text: str, method: Method) -> None:
     try:
-        with seeded_torch(0, "dry run"):  # the caller's random numbers stay as they were
+        with seeded_torch(0, "dry run"):  # leaves the caller's random numbers unchanged
             method.make_learner(nn.Linear(1, 1), seed=0)
     except GmedError:
         raise
-    except Exception as error:  # of a part of somebody's own
+    except Exception as error:  # raised by user code
         if not method.sources():
             raise
-        raise UsageError(f"{text!r} cannot be put together: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{text!r} cannot be constructed: {type(error).__name__}: {error}") from error
 
 
 def parse(text: str) -> tuple[Component, ...]:
-    """The parts of a method's name as written.
+    """Split a method's name into its components as written.
 
     >>> [str(part) for part in parse("er + gmed(steps=3, clamp=[0,1])")]
     ['er', 'gmed(steps=3,clamp=[0,1])']
     """
     if len(text) > MAX_NAME_LENGTH:
         raise UsageError(
-            f"a method's name has at most {MAX_NAME_LENGTH:,} letters, not {len(text):,}: {text[:50]!r}..."
+            f"a method's name has at most {MAX_NAME_LENGTH:,} characters, not {len(text):,}: {text[:50]!r}..."
         )
-    parts, place = [], 0
-    while found := _PART.match(text, place):
-        parts.append(found[0])
-        place = found.end() + 1
-        if text[found.end() : place] != "+":
+    parts, position = [], 0
+    while match := _COMPONENT.match(text, position):
+        parts.append(match[0])
+        position = match.end() + 1
+        if text[match.end() : position] != "+":
             break
-    if place <= len(text):
+    if position <= len(text):
         raise UsageError(f"cannot read the method {text!r}; write it like er, er+gmed or 'er+gmed(alpha=1.0)'")
     return tuple(parse_component(part.strip(), text) for part in parts)
 
 
 def _select_kwargs(part: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    taken = hyperparameters(part)
-    return {k: v for k, v in settings.items() if k in taken}
+    accepted = hyperparameters(part)
+    return {k: v for k, v in settings.items() if k in accepted}
 
 
-def _fill_defaults(typed: Component, entry: Entry, usual: Mapping[str, Any]) -> tuple[Component, Component]:
-    """Return a part with a value for everything (as typed, else the benchmark's, else the part's own default), and
-    the part with only what differs from the defaults.
+def _fill_defaults(typed: Component, entry: Entry, defaults: Mapping[str, Any]) -> tuple[Component, Component]:
+    """Return a component with a value for every parameter (as typed, else the benchmark's default, else the
+    constructor's), and the same with only the values that differ from the defaults.
     """
     allowed = entry.parameters()
     names = {other: name for name, ids in entry.parameter_ids().items() for other in ids}
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for typed_name, value in typed.parameters.items():
         name = typed_name if typed_name in allowed else names.get(typed_name, typed_name)
         if name not in allowed:
             raise unknown(f"parameter of {typed.name}:", name, allowed)
-        if name in given:
+        if name in values:
             raise UsageError(f"{typed.name}: {name} is given twice, also as {typed_name}")
-        given[name] = value
+        values[name] = value
     full, short = {}, {}
     for name, parameter in allowed.items():
-        default = usual.get(name, parameter.default)
-        value = given.get(name, default)
+        default = defaults.get(name, parameter.default)
+        value = values.get(name, default)
         if value is Parameter.empty:
             raise UsageError(f"{typed.name} needs {name}=...: this benchmark has no published value for it")
-        full[name] = _converted(typed.name, name, value, parameter.annotation)
-        if type(full[name]) is int and (typed.name in _OURS or name == "memory"):
-            check_int(f"{typed.name}'s {name}", full[name], *_BOUNDS.get(name, _USUAL_BOUNDS))
+        full[name] = _convert(typed.name, name, value, parameter.annotation)
+        if type(full[name]) is int and (typed.name in _BUILTIN or name == "memory"):
+            check_int(f"{typed.name}'s {name}", full[name], *_BOUNDS.get(name, _DEFAULT_BOUNDS))
         if full[name] != default:
             short[name] = full[name]
     return Component(typed.name, full), Component(typed.name, short)
 
 
-_TAKES = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}
+_TYPE_NAMES = {float: "a number", int: "an integer", bool: "true or false", str: "a string"}
 
 
-def _converted(part: str, name: str, value: Any, kind: Any) -> Any:
+def _convert(part: str, name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return check_float(f"{part}'s {name}", value)
-    if kind in _TAKES and type(value) is not kind:
-        raise UsageError(f"{part}({name}=...) takes {_TAKES[kind]}, not {format_value(value)}")
+    if kind in _TYPE_NAMES and type(value) is not kind:
+        raise UsageError(f"{part}({name}=...) takes {_TYPE_NAMES[kind]}, not {format_value(value)}")
     if get_origin(kind) is Literal and value not in (choices := get_args(kind)):
         raise UsageError(
             f"{part}({name}=...) takes {' or '.join(map(format_value, choices))}, not {format_value(value)}"

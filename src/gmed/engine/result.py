@@ -1,4 +1,4 @@
-"""What one run found, as every file and every process has it."""
+"""The result of one run, in the form shared by files and processes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated, Any, TypedDict
 from gmed.io.records import GREATEST, Amount, Count, Range, RecordError, Share, encode
 
 ROUNDING = 1e-9
-"""How far a mean may be from another computation of it."""
+"""The largest difference between two computations of the same mean."""
 
 
 class PassesPerExample(TypedDict):
-    """Examples that went through the model for every example of the stream, forward and back."""
+    """Examples passed through the model per example of the stream, forward and backward."""
 
     forward: Amount
     backward: Amount
 
 
 class OverheadInUse(TypedDict):
-    """Memory that the method took besides the plain network: in stored examples, as the paper counts, and in bytes."""
+    """Memory that the method used besides the plain network: in stored examples, as the paper counts, and in bytes."""
 
     examples: Amount
     bytes: Count
@@ -28,41 +28,41 @@ class OverheadInUse(TypedDict):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one run found.
+    """The result of one run.
 
     Attributes
     ----------
     method
-        Its shortest name: parameters appear where they differ from the benchmark's defaults.
+        Its shortest name: only parameters that differ from the benchmark's defaults appear.
     accuracy
-        ``accuracy[i][j]``: test accuracy on task j at the i-th point of evaluation, in 0 .. 1. All classes
-        compete; no task ids.
+        ``accuracy[i][j]``: test accuracy on task j at the i-th point of evaluation, in 0 .. 1, among all classes and
+        without task ids.
     final_accuracy
         The mean over tasks of the last row: the number the paper reports.
     pooled_accuracy
-        The same over all test examples at once.
+        The same, pooled over all test examples.
     steps
-        Batches learned from.
+        Number of batches trained on.
     timings
-        Seconds by stage: data, train, evaluate, and checkpoints where any were written; of runs computed together,
-        each one's share.
+        Seconds by stage: data, train, evaluate, and checkpoints if any were written; for runs computed together, the
+        per-run share.
     environment
-        The device and the versions of everything that computed it; on a GPU how many runs were computed together and
-        how, and of a resumed run where.
+        The device and the versions of all software; on a GPU also how many runs were computed together and how, and
+        for a resumed run where it resumed.
     untrained
-        Test accuracy on each task before the first step; null in results from before it was measured.
+        Test accuracy on each task before the first step; null in results from before this was measured.
     passes
-        How many examples went through the model for every example of the stream, forward and backward; null in
-        results from before they were counted.
+        Examples passed through the model per example of the stream, forward and backward; null in results from before
+        they were counted.
     prequential
-        The share of the stream that the learner's ``predict`` got right before it was learned from; null unless that
-        was asked.
+        The share of the stream that the learner's ``predict`` classified correctly before training on it; null unless
+        requested.
     memory
-        ``memory[i][c]``: how many examples of class c were stored at the i-th point of evaluation; null where a method
+        ``memory[i][c]``: number of examples of class c stored at the i-th point of evaluation; null for a method that
         stores none, and in results from before they were counted.
     overhead
-        The memory that the method took besides the plain network, in stored examples, as the paper counts, and in
-        bytes; null in results from before it was counted.
+        Memory that the method used besides the plain network, in stored examples, as the paper counts, and in bytes;
+        null in results from before it was measured.
     """
 
     benchmark: str
@@ -85,22 +85,28 @@ class RunResult:
         return encode(self)
 
     def validate(self) -> None:
-        """Refuse fields that do not agree.
+        """Raise an error if fields contradict each other.
 
         >>> RunResult("split-mnist", "er", 0, [[0.5, 0.7]], 0.9, 0.6, 500, {}, {}).validate()
         Traceback (most recent call last):
-        gmed.io.records.RecordError: final_accuracy is 0.9, not the mean of its last accuracies
+        gmed.io.records.RecordError: final_accuracy is 0.9, not the mean of the last row of accuracy
         """
         if len({len(row) for row in self.accuracy}) != 1 or not self.accuracy[-1]:
-            raise RecordError("has another number of tasks at another point, or no point of evaluation", ".accuracy")
+            raise RecordError(
+                "must have the same number of tasks, at least one, at every point of evaluation", ".accuracy"
+            )
         last = self.accuracy[-1]
         if abs(fmean(last) - self.final_accuracy) > ROUNDING:
-            raise RecordError(f"is {self.final_accuracy}, not the mean of its last accuracies", ".final_accuracy")
+            raise RecordError(f"is {self.final_accuracy}, not the mean of the last row of accuracy", ".final_accuracy")
         if not min(last) - ROUNDING <= self.pooled_accuracy <= max(last) + ROUNDING:
-            raise RecordError(f"is {self.pooled_accuracy}, outside its last accuracies", ".pooled_accuracy")
+            raise RecordError(
+                f"is {self.pooled_accuracy}, outside the range of the last row of accuracy", ".pooled_accuracy"
+            )
         if self.untrained is not None and len(self.untrained) != len(last):
-            raise RecordError("has another number of tasks untrained", ".untrained")
+            raise RecordError("must have one accuracy for each task", ".untrained")
         if self.memory is not None and (
             len(self.memory) != len(self.accuracy) or len({len(counts) for counts in self.memory}) != 1
         ):
-            raise RecordError("has counts for other classes or points of evaluation", ".memory")
+            raise RecordError(
+                "must have one row for each point of evaluation, all with the same number of classes", ".memory"
+            )

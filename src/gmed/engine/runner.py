@@ -1,4 +1,4 @@
-"""Compute runs in this process: train, evaluate, checkpoint."""
+"""Compute runs in this process: train, evaluate, write checkpoints."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ from gmed.rng import seeded_torch
 from gmed.streams import Examples, Stream, to_float
 
 CHUNK_SIZE = {"cpu": 800_000, "cuda": 8_000_000}
-"""Numbers of a test set that are classified at a time: enough to keep a device busy, with room for activations."""
+"""Input values that are classified at a time: enough to keep a device busy, with memory left for activations."""
 
 MIN_INPUT_ELEMENTS = 784
-"""Numbers of an input below which the activations are what takes room."""
+"""Smaller inputs count as this many values, since activations then take most of the memory."""
 
 GROUPED_ON = {"cuda"}
-"""Devices on which learners advance together."""
+"""Types of devices on which learners are trained together."""
 
 BY_PREDICT = "by predict"
-"""How prequential accuracy is measured. Results from before have that of the model, whatever a method predicts with."""
+"""Marks prequential accuracy measured with ``predict``. Older results measured the model, whatever ``predict`` does."""
 
 OnProgress = Callable[[int, int], None]
-"""Called now and then with the examples seen and the examples there are."""
+"""Called regularly with the number of examples seen and the total."""
 
 OnEvaluated = Callable[[RunSpec, int, int, list[list[float]]], None]
-"""Called at every point of evaluation of a run: examples seen, examples there are, accuracies so far."""
+"""Called at every point of evaluation of a run with the number of examples seen, the total, and the accuracies."""
 
 
 def _noop(spec: RunSpec, seen: int, total: int, accuracy: list[list[float]]) -> None:
-    """Nobody listens."""
+    """Do nothing."""
 
 
 Outcome = RunResult | Exception
-"""What became of a run."""
+"""The result of a run, or the error that ended it."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Runs were told to stop; if checkpoints are kept, they go on from here another time.
+    """Raised when runs were stopped; if they write checkpoints, they can be resumed.
 
     Attributes
     ----------
-    ended
-        What became of those that had ended, by their keys.
+    outcomes_so_far
+        The outcomes of runs that had ended, by their keys.
     """
 
     def __init__(self, outcomes_so_far: Mapping[str, Outcome] | None = None) -> None:
@@ -93,15 +93,16 @@ def run_group(
     stopping: Callable[[], bool] = lambda: False,
     on_evaluated: OnEvaluated = _noop,
 ) -> list[Outcome]:
-    """Compute runs on one benchmark in this process, all advancing together: of one method at several seeds, or of
-    methods that differ in numbers.
+    """Compute runs on one benchmark in this process, trained together: one method at several seeds, or methods that
+    differ only in the values of floats.
 
-    Each comes out as it would alone (on a GPU: with the same kernels); one that diverges does not stop the others.
+    Each has the result that it would have alone (on a GPU: with the same kernels); one that diverges does not stop the
+    others.
 
     Parameters
     ----------
     stopping
-        Asked now and then; once it is true, checkpoints are written and :class:`Interrupted` is raised.
+        Called regularly; once it returns true, checkpoints are written and :class:`Interrupted` is raised.
 
     Examples
     --------
@@ -110,49 +111,50 @@ def run_group(
     [0, 1]
     """
     tune_malloc()
-    checkpoints_found = {spec.key: _load_checkpoint(spec, config) for spec in specs}
+    saved = {spec.key: _load_checkpoint(spec, config) for spec in specs}
     outcomes: dict[str, Outcome] = {}
-    for part in _split_by_memory(_group_by_progress(specs, checkpoints_found), config):
+    for part in _split_by_memory(_group_by_progress(specs, saved), config):
         try:
-            checkpoints = [checkpoints_found[spec.key] for spec in part]
-            found = _run_or_split(part, checkpoints, config, on_progress, stopping, on_evaluated)
+            checkpoints = [saved[spec.key] for spec in part]
+            part_outcomes = _run_or_split(part, checkpoints, config, on_progress, stopping, on_evaluated)
         except Interrupted as stopped:
             raise Interrupted(outcomes | stopped.outcomes_so_far) from None
-        outcomes |= {spec.key: outcome for spec, outcome in zip(part, found, strict=True)}
+        outcomes |= {spec.key: outcome for spec, outcome in zip(part, part_outcomes, strict=True)}
     return [outcomes[spec.key] for spec in specs]
 
 
 def _load_checkpoint(spec: RunSpec, config: ExecutionConfig) -> Checkpoint | None:
-    """The run's checkpoint, if there is one that has counted all that the run is to count."""
+    """Return the run's checkpoint, if there is one with all requested metrics."""
     checkpoint = config.checkpoints.load(spec) if config.checkpoints else None
     return None if checkpoint and config.prequential and checkpoint.right is None else checkpoint
 
 
 def _run_or_split(
     specs: Sequence[RunSpec],
-    checkpoints_found: Sequence[Checkpoint | None],
+    checkpoints: Sequence[Checkpoint | None],
     config: ExecutionConfig,
     on_progress: OnProgress,
     stopping: Callable[[], bool],
     on_evaluated: OnEvaluated,
 ) -> list[Outcome]:
-    """The outcome of each: in two halves where the device has no room for all or one of several methods fails, and an
-    error for all it happened to.
+    """Return the outcome of each run, in two halves if the device runs out of memory or one of several methods fails.
+
+    An error of a group that is not split further is the outcome of all its runs.
     """
     try:
         with _default_dtype(torch.float32), _deterministic_cudnn(config.deterministic):
-            return _GroupRunner(specs, checkpoints_found, config).run(on_progress, stopping, on_evaluated)
+            return _GroupRunner(specs, checkpoints, config).run(on_progress, stopping, on_evaluated)
     except Exception as error:
-        of_one_method = len({spec.method.name for spec in specs}) == 1
-        if len(specs) == 1 or (of_one_method and not _out_of_memory(error)):
+        same_method = len({spec.method.name for spec in specs}) == 1
+        if len(specs) == 1 or (same_method and not _out_of_memory(error)):
             return [error] * len(specs)
-    gc.collect()  # the failed try is gone only now that its error is
+    gc.collect()  # memory of the failed attempt is free only now that its error is gone
     torch.cuda.empty_cache()
     half = len(specs) // 2
     return [
         outcome
         for part in (slice(None, half), slice(half, None))
-        for outcome in _run_or_split(specs[part], checkpoints_found[part], config, on_progress, stopping, on_evaluated)
+        for outcome in _run_or_split(specs[part], checkpoints[part], config, on_progress, stopping, on_evaluated)
     ]
 
 
@@ -161,10 +163,10 @@ def _out_of_memory(error: BaseException | None) -> bool:
 
 
 class _GroupRunner:
-    """Runs that advance together, from where their checkpoints left them: one on its own, or several on a GPU."""
+    """Runs that are trained together, resuming from their checkpoints: a single one, or several on a GPU."""
 
     def __init__(
-        self, specs: Sequence[RunSpec], checkpoints_found: Sequence[Checkpoint | None], config: ExecutionConfig
+        self, specs: Sequence[RunSpec], checkpoints: Sequence[Checkpoint | None], config: ExecutionConfig
     ) -> None:
         self.specs, self.config = specs, config
         self.device = resolve_device(config.device)
@@ -185,11 +187,11 @@ class _GroupRunner:
             batch_size = specs[0].benchmark.batch_size
             self.group = BatchedTrainer(self.learners, self.streams, batch_size, self.counts, self.failures)
         elif len(specs) > 1:
-            raise ValueError("several runs advance together only on a GPU, and only if their steps can be captured")
-        self.untrained = [
-            self._initial_accuracy(replica, checkpoint) for replica, checkpoint in enumerate(checkpoints_found)
-        ]
-        for replica, checkpoint in enumerate(checkpoints_found):
+            raise ValueError(
+                "several runs can be trained together only on a GPU, and only if their steps can be captured"
+            )
+        self.untrained = [self._initial_accuracy(replica, checkpoint) for replica, checkpoint in enumerate(checkpoints)]
+        for replica, checkpoint in enumerate(checkpoints):
             if checkpoint is not None:
                 self._resume(replica, checkpoint)
 
@@ -227,12 +229,12 @@ class _GroupRunner:
                     on_progress(seen, len(self.streams[0]))
                     self._checkpoint_if_due(stopping())
                 for replica in self._evaluate():
-                    found = list(self.accuracy[replica])
-                    on_evaluated(self.specs[replica], stop, len(self.streams[replica]), found)
+                    accuracy = list(self.accuracy[replica])
+                    on_evaluated(self.specs[replica], stop, len(self.streams[replica]), accuracy)
         return [self.failures.get(replica) or self._result(replica) for replica in range(len(self.specs))]
 
     def _train(self, task: int, start: int, stop: int) -> Iterator[int]:
-        """Train up to a point of evaluation; yield now and then how many examples have been seen."""
+        """Train up to a point of evaluation; yield the number of examples seen from time to time."""
         if self.group is not None:
             yield from self.group.train(start, stop, *([task] if self.learners[0].task_aware else []))
         elif not self.failures:
@@ -243,15 +245,15 @@ class _GroupRunner:
                 self.failures[0] = error
 
     def _evaluate(self) -> list[int]:
-        """Evaluate those that have not failed; return which they are."""
-        sound = [replica for replica in range(len(self.specs)) if replica not in self.failures]
+        """Evaluate the runs that have not failed, and return their indices."""
+        active = [replica for replica in range(len(self.specs)) if replica not in self.failures]
         with self.clock("evaluate"):
-            for replica in sound:
+            for replica in active:
                 learner, stream, memory = self.learners[replica], self.streams[replica], self.memory[replica]
                 self.accuracy[replica].append(evaluate_tasks(learner, stream.tests))
                 if memory is not None and learner.memory is not None:
                     memory.append(learner.memory.class_counts(stream.num_classes))
-        return sound
+        return active
 
     def _checkpoint_if_due(self, stopping: bool) -> None:
         checkpoints = self.config.checkpoints
@@ -271,15 +273,15 @@ class _GroupRunner:
     def _result(self, replica: int) -> RunResult:
         spec, rows = self.specs[replica], self.accuracy[replica]
         passes, correct, examples = self._passes(replica), self._correct(replica), len(self.streams[replica])
-        conditions = collect_environment(self.device)
+        environment = collect_environment(self.device)
         if self.device.type == "cuda":
-            conditions["replicas"] = str(len(self.specs))
-            conditions["steps"] = "CUDA graph" if self.group is not None and self.group.captured else "step by step"
-            conditions["kernels"] = "deterministic" if self.config.deterministic else "fastest"
+            environment["replicas"] = str(len(self.specs))
+            environment["steps"] = "CUDA graph" if self.group is not None and self.group.captured else "step by step"
+            environment["kernels"] = "deterministic" if self.config.deterministic else "fastest"
         if correct is not None:
-            conditions["prequential"] = BY_PREDICT
+            environment["prequential"] = BY_PREDICT
         if self.resumed_at:
-            conditions["resumed at example"] = ", ".join(map(str, self.resumed_at))
+            environment["resumed at example"] = ", ".join(map(str, self.resumed_at))
         return RunResult(
             benchmark=spec.benchmark.name,
             method=spec.method.name,
@@ -289,7 +291,7 @@ class _GroupRunner:
             pooled_accuracy=float(np.average(rows[-1], weights=[len(t.y) for t in self.streams[replica].tests])),
             steps=self.learners[replica].steps,
             timings=self._time_per_run(),
-            environment=conditions,
+            environment=environment,
             untrained=self.untrained[replica],
             passes=None
             if passes is None
@@ -308,7 +310,7 @@ class _GroupRunner:
         return None if correct is None else int(correct)
 
     def _time_per_run(self) -> dict[str, float]:
-        """Each run's part of the time spent."""
+        """Return the time spent by stage, divided by the number of runs."""
         return {stage: round(seconds / len(self.specs), 4) for stage, seconds in self.clock.seconds.items()}
 
 
@@ -316,19 +318,17 @@ def _zero(device: torch.device) -> Tensor:
     return torch.zeros((), dtype=torch.int64, device=device)
 
 
-def _group_by_progress(
-    specs: Sequence[RunSpec], checkpoints_found: Mapping[str, Checkpoint | None]
-) -> list[list[RunSpec]]:
-    """Runs that have come equally far, and can go on together."""
+def _group_by_progress(specs: Sequence[RunSpec], checkpoints: Mapping[str, Checkpoint | None]) -> list[list[RunSpec]]:
+    """Group runs that have seen equally many examples, and can be trained together."""
     parts: dict[int, list[RunSpec]] = {}
     for spec in specs:
-        checkpoint = checkpoints_found[spec.key]
+        checkpoint = checkpoints[spec.key]
         parts.setdefault(checkpoint.seen if checkpoint else 0, []).append(spec)
     return list(parts.values())
 
 
 def _split_by_memory(parts: list[list[RunSpec]], config: ExecutionConfig) -> Iterator[list[RunSpec]]:
-    """The same runs in parts that can be computed at a time: on a GPU as many as there is room for, else one by one."""
+    """Split groups into parts to compute in turn: on a GPU as large as memory allows, otherwise single runs."""
     device = resolve_device(config.device)
     for part in parts:
         size = 1
@@ -337,62 +337,62 @@ def _split_by_memory(parts: list[list[RunSpec]], config: ExecutionConfig) -> Ite
             if free is not None:
                 stream = get_stream(part[0].benchmark.name, part[0].seed, config.data_dir, device)
                 size = max_group_size(part[0], stream, free)
-        yield from (part[at : at + size] for at in range(0, len(part), size))
+        yield from (part[start : start + size] for start in range(0, len(part), size))
 
 
 def make_stream(spec: RunSpec, device: torch.device, data_dir: Path | None = None) -> Stream:
-    """The stream of a run, as its method sees it."""
-    made = get_stream(spec.benchmark.name, spec.seed, data_dir, device)
-    return spec.method.make_stream(made, spec.seed).to(device)
+    """Return the stream of a run in the order in which its method sees it."""
+    stream = get_stream(spec.benchmark.name, spec.seed, data_dir, device)
+    return spec.method.make_stream(stream, spec.seed).to(device)
 
 
 def make_learner(spec: RunSpec, device: torch.device) -> Learner:
-    """The learner of a run before its first step."""
+    """Return the learner of a run before its first step."""
     with seeded_torch(spec.seed, "weights"):
         model = spec.benchmark.make_model()
     return spec.method.make_learner(to_channels_last(model.to(device)), spec.seed)
 
 
 def to_channels_last(model: nn.Module) -> nn.Module:
-    """The same model, its weights in the order in memory that it is computed with fastest (benchmarks/speed.md)."""
+    """Convert the weights of a ResNet to channels-last, its fastest memory format (benchmarks/speed.md)."""
     if isinstance(model, ResNet18):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
 
 def format_error(error: Exception) -> str:
-    """What a failed run says: the reason on the first line, then where, unless it was raised on purpose."""
+    """Format the error of a failed run: the reason on one line, then a traceback unless it was raised on purpose."""
     reason = f"{type(error).__name__}: {error}".replace("\n", " ")
     if isinstance(error, GmedError):
         return reason
-    place = _user_frame(error)
-    return f"{reason}{place}\n{''.join(traceback.format_exception(error))}"
+    location = _user_frame(error)
+    return f"{reason}{location}\n{''.join(traceback.format_exception(error))}"
 
 
 def _user_frame(error: Exception) -> str:
-    """Where in a file of somebody's own an error arose, if it did there."""
+    """Return where in a user's file an error was raised, if it was."""
     inside = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), str(Path(np.__file__).parent), "<")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(inside)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 
 
 def evaluate_tasks(learner: Learner, tests: Sequence[Examples]) -> list[float]:
-    """The share of each test set that the learner classifies rightly."""
-    task_ids = [(task,) if learner.task_at_test else () for task in range(len(tests))]
-    found = [_count_correct(learner, *pair) for pair in zip(tests, task_ids, strict=True)]
-    right = torch.stack(found).tolist()  # a GPU is waited for once
-    return [count / len(test.y) for count, test in zip(right, tests, strict=True)]
+    """Return the accuracy of a learner on each test set."""
+    tasks = [(task,) if learner.task_at_test else () for task in range(len(tests))]
+    counts = [_count_correct(learner, *pair) for pair in zip(tests, tasks, strict=True)]
+    correct = torch.stack(counts).tolist()  # synchronizes with a GPU only once
+    return [count / len(test.y) for count, test in zip(correct, tests, strict=True)]
 
 
 def _count_correct(learner: Learner, test: Examples, task: tuple[int, ...]) -> Tensor:
     chunk = max(1, CHUNK_SIZE[test.x.device.type] // max(test.x[0].numel(), MIN_INPUT_ELEMENTS))
-    pieces = zip(torch.split(test.x, chunk), torch.split(test.y, chunk), strict=True)
-    return torch.stack([(learner.predict(to_float(x), *task) == y).sum() for x, y in pieces]).sum()
+    chunks = zip(torch.split(test.x, chunk), torch.split(test.y, chunk), strict=True)
+    return torch.stack([(learner.predict(to_float(x), *task) == y).sum() for x, y in chunks]).sum()
 
 
 def collect_environment(device: torch.device) -> dict[str, str]:
-    """What a result depends on besides its specification."""
-    found = {
+    """Return the hardware and software that a result depends on besides its specification."""
+    environment = {
         "gmed": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -401,8 +401,8 @@ def collect_environment(device: torch.device) -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}",
     }
     if device.type == "cuda" and find_spec("triton") is not None:
-        found["triton"] = version("triton")
-    return found
+        environment["triton"] = version("triton")
+    return environment
 
 
 @contextmanager
@@ -416,10 +416,10 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def _deterministic_cudnn(wanted: bool) -> Iterator[None]:
-    """Inside, if wanted, cuDNN computes the same bits from the same numbers every time."""
+def _deterministic_cudnn(deterministic: bool) -> Iterator[None]:
+    """Restrict cuDNN to deterministic algorithms inside the block, if requested."""
     before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = wanted or before
+    torch.backends.cudnn.deterministic = deterministic or before
     try:
         yield
     finally:
@@ -427,7 +427,7 @@ def _deterministic_cudnn(wanted: bool) -> Iterator[None]:
 
 
 class StageTimer:
-    """Seconds by stage."""
+    """A timer that adds up seconds by stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -439,7 +439,7 @@ class StageTimer:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def timed(self, stage: str, steps: Iterator[int]) -> Iterator[int]:
-        """Yield what ``steps`` yields; the time that it takes counts for a stage."""
+        """Yield from ``steps``, and count the time that it takes for a stage."""
         seen: int | None = 0
         while seen is not None:
             with self(stage):

@@ -1,3 +1,5 @@
+"""The specification of a run, and the key that identifies it in a store."""
+
 from __future__ import annotations
 
 import hashlib
@@ -12,12 +14,12 @@ from gmed.engine.methods import Method, read_method, resolve
 from gmed.io.user_code import UserModule
 
 ENGINE_VERSION = 1
-"""Raised whenever results change by what has no version of its own: look-ahead, retrieval, iid order, evaluation."""
+"""Increased whenever code without its own version changes results: look-ahead, retrieval, iid order, evaluation."""
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: a benchmark, a method on it and a seed. What it computes is a function of these alone.
+    """One run: a benchmark, a method and a seed, which alone determine its result.
 
     >>> spec = RunSpec.make("split-mnist", "er+gmed(alpha=5.0)", seed=3)
     >>> spec.method.name, spec.key == RunSpec.make("split-mnist", "er+gmed", seed=3).key
@@ -30,21 +32,21 @@ class RunSpec:
 
     @classmethod
     def make(cls, benchmark: str, method: str, seed: int, memory: int | None = None) -> RunSpec:
-        found = get_benchmark(benchmark)
-        return cls(found, resolve(found, method, memory), seed)
+        resolved = get_benchmark(benchmark)
+        return cls(resolved, resolve(resolved, method, memory), seed)
 
     @classmethod
     def parse(cls, benchmark: str, method: str, seed: int) -> RunSpec:
-        """The run that a file names. Nothing is made or tried for it: whether it can be computed shows when it is.
+        """Return the run that a file names, without creating its components; errors in them appear when it is computed.
 
         >>> RunSpec.parse("split-mnist", "er+gmed", seed=3) == RunSpec.make("split-mnist", "er+gmed", seed=3)
         True
         """
-        found = get_benchmark(benchmark)
-        return cls(found, read_method(found, method), seed)
+        resolved = get_benchmark(benchmark)
+        return cls(resolved, read_method(resolved, method), seed)
 
     def config(self) -> dict[str, Any]:
-        """Everything that decides the result, but for the versions and the seed."""
+        """Return everything that determines the result, except the versions and the seed."""
         return {
             "benchmark": self.benchmark.name,
             **self.benchmark.config(),
@@ -52,9 +54,9 @@ class RunSpec:
         }
 
     def versions(self) -> dict[str, int | str]:
-        """The version of every part that computes it; a part whose results change changes its version.
+        """Return the version of every component that computes it; a version changes whenever results do.
 
-        A file of somebody's own is there by its name, with the digest of its text.
+        A user's file is listed by its name, with the digest of its text.
         """
         return {
             "engine": ENGINE_VERSION,
@@ -74,7 +76,7 @@ class RunSpec:
         return json.dumps(self.config(), sort_keys=True), json.dumps(self.versions(), sort_keys=True)
 
     def at_seed(self, seed: int) -> RunSpec:
-        """Return the same run at another seed, whose key takes no second look at what computes it.
+        """Return the same run at another seed; to compute its key, configuration and versions are reused.
 
         >>> spec = RunSpec.make("split-mnist", "er+gmed", seed=3)
         >>> spec.at_seed(4).key == RunSpec.make("split-mnist", "er+gmed", seed=4).key
@@ -85,10 +87,10 @@ class RunSpec:
         return other
 
     def sources(self) -> tuple[UserModule, ...]:
-        """What of somebody's own computes it; who computes it elsewhere must have that too."""
+        """Return the user's modules that compute it; another process must have them too."""
         model = self.benchmark.model
-        made_by = (model.source(),) if isinstance(model, ModelRef) and not model.is_instance else ()
-        return tuple(dict.fromkeys((*self.method.sources(), *made_by)))
+        model_source = (model.source(),) if isinstance(model, ModelRef) and not model.is_instance else ()
+        return tuple(dict.fromkeys((*self.method.sources(), *model_source)))
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -97,7 +99,7 @@ class RunSpec:
         return isinstance(other, RunSpec) and self.key == other.key
 
     def is_capturable(self) -> bool:
-        """Whether runs like it can advance together, with what chance decides decided for many steps ahead."""
+        """Return whether runs like it can be trained together, with random decisions drawn many steps ahead."""
         return self.method.make_learner(self.benchmark.make_model(), self.seed).is_capturable()
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ def train(
     stop: int | None = None,
     counts: Counts | None = None,
 ) -> Iterator[int]:
-    """Train a learner on a stream, or from one example to another; yield after each batch how many it has seen.
+    """Train a learner on a stream or a range of its examples; yield the number of examples seen after each batch.
 
     >>> import gmed
     >>> flow = Stream(torch.rand(25, 4), torch.arange(25) % 3, (), (25,), num_classes=3)
@@ -43,56 +43,56 @@ def train(
 
 
 class Counts:
-    """What is counted while a learner trains.
+    """Counters of passes and of correct predictions while a learner trains.
 
-    Watching a model takes time. Steps of a capturable learner that are alike make the same passes, so only the first of
-    them is watched: steps of one task with as many incoming examples, and with as many stored ones or more than a step
-    draws.
+    Counting the passes of a model takes time. Of the steps of a capturable learner that make the same passes, only the
+    first is observed: steps of one task with the same number of incoming examples, and with the same number of stored
+    examples or more than a step draws.
 
     Attributes
     ----------
     passes
-        How many examples went through the model; ``None`` where that is not known or not wanted.
+        Number of examples passed through the model; ``None`` if unknown or not requested.
     correct
-        How many examples were predicted correctly before they were learned from; ``None`` where that is not wanted.
+        Number of examples predicted correctly before the learner trained on them; ``None`` if not requested.
     """
 
     def __init__(self, passes: PassCounter | None, correct: Tensor | None = None) -> None:
         self.passes, self.correct = passes, correct
-        self._per_step = PassCounter()  # those of the last step that was watched
-        self._alike: tuple[int, ...] | None = None  # what identifies the steps that make as many
-        self._max_drawn = sys.maxsize  # by such a step, of the stored examples
+        self._per_step = PassCounter()  # of the last step that was observed
+        self._signature: tuple[int, ...] | None = None  # identifies the steps that make the same passes
+        self._max_drawn = sys.maxsize  # stored examples that such a step draws
         self._static_graph = False
 
     @torch.no_grad()
     def predict(self, learner: Learner, x: Tensor, y: Tensor) -> None:
-        """Count what the learner gets right of a batch that it has not learned from yet."""
+        """Count the correct predictions of a batch that the learner has not trained on yet."""
         if self.correct is not None:
             self.correct.add_((learner.predict(x) == y).sum())
 
     def begin_step(self, learner: Learner, batch_size: int, *task: int) -> None:
-        """Watch the next step unless one like it has been watched."""
+        """Prepare to count the passes of the next step, unless those of an equal step are known."""
         learner.passes = None
         if self.passes is None:
             return
         stored = 0 if learner.memory is None else len(learner.memory)
-        if (batch_size, *task, min(stored, self._max_drawn)) != self._alike:
-            self._alike, self._max_drawn = (batch_size, *task, stored), sys.maxsize
+        if (batch_size, *task, min(stored, self._max_drawn)) != self._signature:
+            self._signature, self._max_drawn = (batch_size, *task, stored), sys.maxsize
             self._static_graph = learner.has_static_graph()
             self._per_step = learner.passes = PassCounter()
             learner.draw_source = EagerDraws()
 
     def end_step(self, learner: Learner) -> None:
-        """Count the passes of the step that was taken."""
+        """Add the passes of the step that was made."""
         if self.passes is None:
             return
         self.passes.add(self._per_step)
         if not learner.has_static_graph():
-            self._alike = None
-        elif learner.passes is not None and self._alike is not None:  # it was watched
-            *kind, stored = self._alike
+            self._signature = None
+        elif learner.passes is not None and self._signature is not None:  # it was observed
+            *kind, stored = self._signature
             drawn = learner.draw_source.rows if isinstance(learner.draw_source, EagerDraws) else stored
             if drawn < stored:
                 self._max_drawn = drawn
             repeats = self._static_graph and learner.is_capturable()
-            self._alike = (*kind, min(stored, self._max_drawn)) if repeats else None
+            self._signature = (*kind, min(stored, self._max_drawn)) if repeats else None

@@ -1,4 +1,4 @@
-"""Write files atomically: a reader sees the old file or the new one, and a killed writer leaves nothing for long."""
+"""Write files atomically: a reader sees the old file or the new one, and leftovers of killed writers are removed."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if sys.platform != "win32":
     import fcntl
 
 STALE_SECONDS = 3600.0
-"""How old a temporary file must be before it is removed where locks cannot tell whether its writer lives."""
+"""Age at which a temporary file is removed where locks cannot tell whether its writer is alive."""
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_PERMISSIONS = ". Fix the permissions or choose another place."
-_MAX_NAME = 200  # of the target's name, in bytes, so that the temporary one fits into 255
+_PERMISSIONS = ". Fix the permissions or choose another folder."
+_MAX_NAME = 200  # bytes of the target's name to keep, so that the temporary one fits into 255
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that becomes ``path`` when the block ends, or vanishes if it fails.
 
-    The temporary file has a name of its own, beside ``path``, is created exclusively and never through a link. It is
-    locked while it is written, so that those of killed writers can be told from others and are removed on the way.
+    The temporary file has a unique name in the same folder, is created exclusively and never through a link. It is
+    locked while it is written, so that temporary files of killed writers can be recognized and are removed.
 
     Raises
     ------
     UsageError
-        If the file system refuses.
+        If the file cannot be written.
 
     Examples
     --------
@@ -47,13 +47,13 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "result.txt"
     ...     with atomic_write(path) as file:
-    ...         _ = file.write(b"all of it")
+    ...         _ = file.write(b"complete")
     ...     path.read_bytes(), len(list(Path(folder).iterdir()))
-    (b'all of it', 1)
+    (b'complete', 1)
     """
     with wrap_os_errors(path):
         check_output_path(path)
-        if path.exists() and not path.is_file():  # /dev/stdout, a named pipe: nothing that could be replaced
+        if path.exists() and not path.is_file():  # /dev/stdout or a named pipe, which cannot be replaced
             with path.open("wb") as device:
                 yield device
             return
@@ -64,25 +64,25 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                temporary.replace(path)  # while it is still locked: nobody takes it for a dead writer's
+                temporary.replace(path)  # while it is still locked, so that nobody takes it for a leftover
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file atomically."""
+    """Write a file atomically."""
     with atomic_write(path) as file:
         file.write(data)
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to be read, and refuse whatever is no regular file: a pipe or a device may block or never end.
+    """Open a regular file for reading; a pipe or a device, which may block or never end, is an error.
 
     Raises
     ------
     OSError
-        If it cannot be opened or is something else.
+        If it cannot be opened or is not a regular file.
     """
     # A pipe opened without O_NONBLOCK waits for a writer.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -95,18 +95,18 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a whole regular file."""
+    """Read a regular file."""
     with open_regular(path) as file:
         return file.read()
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is there but is no regular file, where a library is to open it by its name.
+    """Raise an error unless a path is a regular file, before a library opens it by name.
 
     Raises
     ------
     OSError
-        If it cannot be looked at or is something else.
+        If it cannot be accessed or is not a regular file.
     """
     _require_regular(path.stat(), path)
 
@@ -128,7 +128,7 @@ def write_csv(file: BinaryIO, columns: Sequence[str], rows: Iterable[Mapping[str
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a value as it may stand in a CSV file: text that a spreadsheet would run as a formula gets a quote.
+    """Return a value that is safe in a CSV file: text that a spreadsheet would run as a formula gets a quote.
 
     >>> csv_cell("=HYPERLINK(A1)"), csv_cell("-1.5"), csv_cell("er+gmed"), csv_cell(-2)
     ("'=HYPERLINK(A1)", '-1.5', 'er+gmed', -2)
@@ -142,7 +142,7 @@ def csv_cell(value: Any) -> Any:
 
 
 def check_output_path(path: Path) -> None:
-    """Refuse a path that cannot become a file, before any work is done for it."""
+    """Raise an error if no file can be written to a path, before any work is done for it."""
     if path.is_dir():
         raise UsageError(f"{path}: cannot be written: this is a folder; give the name of a file")
     if not path.parent.is_dir():
@@ -153,40 +153,40 @@ def check_output_path(path: Path) -> None:
 
 @contextmanager
 def wrap_os_errors(path: Path | str) -> Iterator[None]:
-    """Turn what the file system refuses into an error that names the file and says what to do."""
+    """Convert errors of the file system to errors that name the file and say what to do."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
         if error.filename is not None and Path(error.filename).parent != Path(path).parent:
-            raise  # of another file, which whoever writes this one reads
+            raise  # about another file, which the caller reads
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}){_hint(error)}") from None
 
 
 def _hint(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ". Free disk space or choose another place."
+        return ". Free disk space or choose another folder."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return _PERMISSIONS
     return ""
 
 
 def remove_stale_files(folder: Path, name: str | None = None) -> int:
-    """Remove temporary files that killed writers left in a folder (of one target only, if named); return how many."""
+    """Remove temporary files of killed writers in a folder (of one target only, if named); return their number."""
     target = ".+" if name is None else re.escape(_stem(name))
     pattern = re.compile(rf"\.{target}\.(?P<token>[0-9a-f]{{16}}|[0-9]+)\.tmp")
     removed = 0
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            found = pattern.fullmatch(entry.name)
-            if found and entry.is_file(follow_symlinks=False):
-                removed += _remove_stale(entry, locked=len(found["token"]) == 16)
+            match = pattern.fullmatch(entry.name)
+            if match and entry.is_file(follow_symlinks=False):
+                removed += _remove_stale(entry, locked=len(match["token"]) == 16)
     return removed
 
 
 def _remove_stale(entry: os.DirEntry[str], *, locked: bool) -> bool:
-    """Remove a temporary file whose writer is gone; return whether it did."""
+    """Remove a temporary file whose writer is gone; return whether it was removed."""
     if not locked or sys.platform == "win32":  # names of earlier versions end in a process id, and are not locked
         return _is_old(entry) and _unlink(entry)
     try:
@@ -195,9 +195,11 @@ def _remove_stale(entry: os.DirEntry[str], *, locked: bool) -> bool:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _unlink(entry)  # while it is locked: a writer who has just created it waits, and finds it gone
+        return _unlink(
+            entry
+        )  # while it is locked: a writer that has just created it waits for the lock, and finds it gone
     except BlockingIOError:
-        return False  # somebody is writing
+        return False  # its writer is alive
     except OSError:  # a network file system without locks
         return _is_old(entry) and _unlink(entry)
     finally:
@@ -219,19 +221,19 @@ def _is_old(entry: os.DirEntry[str]) -> bool:
 
 
 def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
-    """Create and lock a new file beside ``path``."""
+    """Create and lock a new file in the folder of ``path``."""
     while True:
         temporary = path.with_name(f".{_stem(path.name)}.{secrets.token_hex(8)}.tmp")
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         handle = os.open(temporary, flags, 0o666)
         if sys.platform == "win32" or _lock(handle):
             return temporary, os.fdopen(handle, "wb")
-        os.close(handle)  # it was taken for a dead writer's between its creation and its lock
+        os.close(handle)  # another process took it for a leftover before it was locked
 
 
 def _lock(handle: int) -> bool:
     """Lock a file that was just created; False if another process has removed it in between."""
-    with suppress(OSError):  # some network file systems know no locks; they are told by age alone there
+    with suppress(OSError):  # some network file systems have no locks; only age counts there
         fcntl.flock(handle, fcntl.LOCK_EX)
     return os.fstat(handle).st_nlink > 0
 

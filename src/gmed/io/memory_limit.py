@@ -1,4 +1,4 @@
-"""How much memory there is: what a file says that it holds is held against it before any is taken."""
+"""The memory limit of this process, against which declared sizes of files are checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if sys.platform != "win32":
 
 
 def memory_limit() -> int | None:
-    """The bytes that this process may have at most: the machine's, or its own or its container's limit; if known."""
+    """Return the most bytes that this process can use, by the limits of machine, container and process, if known."""
     limits = []
     with suppress(AttributeError, OSError, ValueError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -27,7 +27,7 @@ def memory_limit() -> int | None:
 
 
 def check_room(path: Path, what: str, size: int) -> None:
-    """Refuse what would take more memory than there is.
+    """Raise an error if something would take more memory than there is.
 
     >>> check_room(Path("x.npz"), "x", 10**6)
     >>> check_room(Path("x.npz"), "x", 10**21)

@@ -1,7 +1,7 @@
-"""Records: dataclasses and typed dictionaries whose annotations say what they are in JSON.
+"""Records: dataclasses and typed dictionaries whose annotations define their form in JSON.
 
-From the annotations follow a decoder that checks every field, an encoder, and a JSON Schema, which takes its
-descriptions from the docstring.
+The annotations give a decoder that checks every field, an encoder, and a JSON Schema, whose descriptions come from the
+docstring.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """The least and the greatest that a number may be."""
+    """The minimum and the maximum of a number."""
 
     low: float
     high: float
@@ -46,10 +46,10 @@ NULLABLE = "nullable"
 """Marks a number that is ``nan`` where it is undefined, and null in JSON."""
 
 UNCHECKED = "unchecked"
-"""Marks text that need not be Unicode, as names of files and what errors say of them need not."""
+"""Marks text that need not be valid Unicode, such as file names and the error messages about them."""
 
 GREATEST = 2**63 - 1
-"""The greatest number that a store can hold, and more than anything that is counted or timed."""
+"""The greatest integer that a store can hold, larger than any count or time."""
 
 Share = Annotated[float, Range(0, 1)]
 Amount = Annotated[float, Range(0, GREATEST)]
@@ -59,14 +59,14 @@ AnyText = Annotated[str, UNCHECKED]
 
 
 class RecordError(ValueError):
-    """A value is not what a record holds: the place in it, and the reason."""
+    """A value that is not valid for a record: where in the record, and the reason."""
 
     def __init__(self, reason: str, place: str = "") -> None:
         super().__init__(f"{place.removeprefix('.') or 'it'} {reason}")
         self.reason, self.place = reason, place
 
     def inside(self, place: str) -> RecordError:
-        """Return the same error as whatever holds the value at this place sees it."""
+        """Return the same error for the value that contains this one at ``place``."""
         return RecordError(self.reason, place + self.place)
 
 
@@ -76,9 +76,9 @@ class _Codec(NamedTuple):
     Attributes
     ----------
     encode
-        There is none where values are in JSON as they are.
+        ``None`` for values that JSON stores unchanged.
     holds_all
-        Tells quickly whether every value of a list is of the type; such values are decoded to themselves.
+        Checks quickly whether all values of a list have the type; such values are decoded unchanged.
     """
 
     decode: Callable[..., Any]
@@ -88,33 +88,33 @@ class _Codec(NamedTuple):
 
 
 def decode(record: type[T], value: object, **omitted: object) -> T:
-    """Return the record that a value from JSON is, or raise an error that names the field that is wrong.
+    """Decode a value from JSON to a record, or raise an error that names the invalid field.
 
     The record may share lists and dictionaries with the value.
 
-    A record that has a method ``validate`` checks with it whether its fields agree.
+    If the record has a method ``validate``, it is called to check fields against each other.
 
     Parameters
     ----------
     omitted
-        The fields that are not in JSON.
+        The values of fields that are not in JSON.
     """
     kind: Any = record
-    found: T = _codec(kind).decode(value, **omitted)
-    return found
+    decoded: T = _codec(kind).decode(value, **omitted)
+    return decoded
 
 
 def encode(record: object) -> dict[str, Any]:
-    """Return what a record is in JSON, sharing no list and no dictionary with it."""
+    """Encode a record to a value for JSON, which shares no list or dictionary with the record."""
     kind: Any = type(record)
-    form = _codec(kind).encode
-    assert form is not None
-    value: dict[str, Any] = form(record)
+    encode_value = _codec(kind).encode
+    assert encode_value is not None
+    value: dict[str, Any] = encode_value(record)
     return value
 
 
 def schema(record: type) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a record: what :func:`decode` takes, but for checks across fields."""
+    """Return the JSON Schema (draft 2020-12) of a record: what :func:`decode` accepts, without checks across fields."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_codec(record).schema}
 
 
@@ -145,15 +145,15 @@ def _codec(kind: Any) -> _Codec:
         return _Codec(_check_number_or_text, None, {"type": ["integer", "string"]})
     if is_dataclass(base) or is_typeddict(base):
         return _record(base)
-    raise TypeError(f"{kind} is nothing in JSON")
+    raise TypeError(f"{kind} has no form in JSON")
 
 
-def _wrong(value: object, wanted: str) -> RecordError:
-    return RecordError(f"is {short(value)}, not {wanted}")
+def _wrong(value: object, expected: str) -> RecordError:
+    return RecordError(f"is {short(value)}, not {expected}")
 
 
 def _number(base: type, limits: Range | None) -> _Codec:
-    kinds, name = ({int}, "a whole number") if base is int else ({int, float}, "a number")
+    kinds, name = ({int}, "an integer") if base is int else ({int, float}, "a number")
     schema = {"type": "integer" if base is int else "number"}
     if limits is None:
 
@@ -215,7 +215,7 @@ def _check_number_or_text(value: Any) -> int | str:
     if type(value) is int:
         return value
     if type(value) is not str:
-        raise _wrong(value, "a whole number or text")
+        raise _wrong(value, "an integer or text")
     return _check_text(value)
 
 
@@ -229,7 +229,7 @@ def _choice(words: tuple[Any, ...]) -> _Codec:
 
 
 def _list(item: _Codec) -> _Codec:
-    check, form = item.decode, item.encode
+    check, encode_item = item.decode, item.encode
 
     def read(value: Any) -> list[Any]:
         if type(value) is not list:
@@ -242,7 +242,7 @@ def _list(item: _Codec) -> _Codec:
             _locate(check, enumerate(value))
             raise
 
-    write = list if form is None else lambda value: [form(each) for each in value]
+    write = list if encode_item is None else lambda value: [encode_item(each) for each in value]
 
     def holds_all(values: list[Any]) -> bool:
         return {list}.issuperset(map(type, values)) and item.holds_all([*chain.from_iterable(values)])
@@ -251,7 +251,7 @@ def _list(item: _Codec) -> _Codec:
 
 
 def _dict(item: _Codec) -> _Codec:
-    check, form = item.decode, item.encode
+    check, encode_item = item.decode, item.encode
 
     def read(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
@@ -265,21 +265,21 @@ def _dict(item: _Codec) -> _Codec:
             _locate(check, value.items())
             raise
 
-    write = dict if form is None else lambda value: {name: form(each) for name, each in value.items()}
+    write = dict if encode_item is None else lambda value: {name: encode_item(each) for name, each in value.items()}
     return _Codec(read, write, {"type": "object", "additionalProperties": item.schema})
 
 
-def _locate(check: Callable[[Any], Any], places: Iterable[tuple[object, Any]]) -> None:
-    """Raise the error of the first value that is wrong, with its place."""
-    for place, each in places:
+def _locate(check: Callable[[Any], Any], items: Iterable[tuple[object, Any]]) -> None:
+    """Raise the error of the first invalid value, with its position."""
+    for position, each in items:
         try:
             check(each)
         except RecordError as error:
-            raise error.inside(f"[{short(place)}]") from None
+            raise error.inside(f"[{short(position)}]") from None
 
 
 def _optional(codec: _Codec) -> _Codec:
-    check, form = codec.decode, codec.encode
+    check, encode_value = codec.decode, codec.encode
     kind = codec.schema.get("type")
     null = (
         {**codec.schema, "type": [kind, "null"]}
@@ -288,13 +288,14 @@ def _optional(codec: _Codec) -> _Codec:
     )
     return _Codec(
         lambda value: None if value is None else check(value),
-        None if form is None else lambda value: None if value is None else form(value),
+        None if encode_value is None else lambda value: None if value is None else encode_value(value),
         null,
     )
 
 
 def _record(record: Any) -> _Codec:
-    kinds, needed = record_fields(record), {name for name, (_, needed) in record_fields(record).items() if needed}
+    kinds = record_fields(record)
+    required = {name for name, (_, is_required) in kinds.items() if is_required}
     codecs = {name: _codec(kind) for name, (kind, _) in kinds.items()}
     checks = {name: codec.decode for name, codec in codecs.items()}
     validate = getattr(record, "validate", None)
@@ -302,27 +303,29 @@ def _record(record: Any) -> _Codec:
     def read(value: Any, **omitted: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(value, "an object")
-        if not value.keys() >= needed:
-            raise RecordError(f"has no {', '.join(map(short, sorted(needed - value.keys())))}")
+        if not value.keys() >= required:
+            raise RecordError(f"has no {', '.join(map(short, sorted(required - value.keys())))}")
         if not value.keys() <= checks.keys():
-            strange = [short(name) for name in value if name not in checks]
-            raise RecordError(f"has {', '.join(strange[:5])}, which is unknown; was it written by a newer gmed?")
-        found = {}
+            unknown = [short(name) for name in value if name not in checks]
+            raise RecordError(f"has {', '.join(unknown[:5])}, which is unknown; was it written by a newer gmed?")
+        decoded = {}
         for name, each in value.items():
             try:
-                found[name] = checks[name](each)
+                decoded[name] = checks[name](each)
             except RecordError as error:
                 raise error.inside(f".{name}") from None
-        made = record(**found, **omitted)
+        instance = record(**decoded, **omitted)
         if validate is not None:
-            validate(made)
-        return made
+            validate(instance)
+        return instance
 
-    forms = [(name, codec.encode) for name, codec in codecs.items()]
+    encoders = [(name, codec.encode) for name, codec in codecs.items()]
 
     def write(value: Any) -> dict[str, Any]:
         plain = value if isinstance(value, dict) else vars(value)
-        return {name: plain[name] if form is None else form(plain[name]) for name, form in forms}
+        return {
+            name: plain[name] if encode_field is None else encode_field(plain[name]) for name, encode_field in encoders
+        }
 
     about, texts = _descriptions(record)
     properties = {
@@ -335,7 +338,7 @@ def _record(record: Any) -> _Codec:
         {
             "description": about,
             "type": "object",
-            "required": [name for name in kinds if name in needed],
+            "required": [name for name in kinds if name in required],
             "additionalProperties": False,
             "properties": properties,
         },
@@ -344,7 +347,7 @@ def _record(record: Any) -> _Codec:
 
 @cache
 def record_fields(record: Any) -> dict[str, tuple[Any, bool]]:
-    """Return the fields of a record that are in JSON, each with its type and whether it must be there."""
+    """Return the fields of a record that are in JSON, each with its type and whether it is required."""
     hints = get_type_hints(record, include_extras=True)
     if is_typeddict(record):
         return {name: (kind, True) for name, kind in hints.items()}
@@ -356,7 +359,7 @@ def record_fields(record: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _descriptions(record: type) -> tuple[str, dict[str, str]]:
-    """Return the first paragraph of a docstring, and what it says of attributes, also those that are inherited."""
+    """Return the first paragraph of a docstring, and the descriptions of attributes, also of inherited ones."""
     texts: dict[str, str] = {}
     for each in reversed(record.__mro__):
         _, _, attributes = (getdoc(each) or "").partition("\nAttributes\n----------\n")

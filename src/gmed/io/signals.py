@@ -1,8 +1,8 @@
-"""Let a step finish before Ctrl-C takes effect: a signal that arrives inside is handled at the end."""
+"""Defer signals such as Ctrl-C until a step is finished."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # what signal wraps: without enums, a tenth of the time
+import _signal  # type: ignore[import-not-found] # the module behind signal; without enums it takes a tenth of the time
 import signal
 import sys
 import threading
@@ -20,29 +20,29 @@ _SIGNALS = tuple(
 
 
 class hold_interrupts:  # noqa: N801 (used like a function, in a with statement)
-    """Inside, signals whose Python handlers could raise (Ctrl-C, alarms) wait for the end of the block.
+    """Defer signals whose Python handlers could raise (Ctrl-C, alarms) to the end of the block.
 
-    A second signal of the same kind is not held back, so that a block that hangs can be left. Python handles signals in
-    the main thread alone: elsewhere, and inside another such block, this does nothing.
+    A second signal of the same kind is not deferred, so that a block that hangs can be interrupted. Python handles
+    signals only in the main thread: in other threads, and inside another such block, this does nothing.
 
     Attributes
     ----------
     deferring
-        Whether signals wait. Set it to False while an exception may come at any moment, and to True again after.
+        Whether signals are deferred. Set it to False while an exception may occur at any time, then to True again.
 
     Examples
     --------
-    >>> usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    >>> previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     >>> steps = []
     >>> try:
     ...     with hold_interrupts():
     ...         signal.raise_signal(signal.SIGINT)
-    ...         steps.append("taken to its end")
+    ...         steps.append("finished")
     ... except KeyboardInterrupt:
     ...     steps.append("interrupted")
-    >>> _ = signal.signal(signal.SIGINT, usual)
+    >>> _ = signal.signal(signal.SIGINT, previous)
     >>> steps
-    ['taken to its end', 'interrupted']
+    ['finished', 'interrupted']
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class hold_interrupts:  # noqa: N801 (used like a function, in a with statement)
         try:
             self._restore()
         finally:
-            self._restore()  # where a signal came between two of them
+            self._restore()  # in case a signal interrupted the first attempt
         while self._pending:
             number = self._pending.pop(0)
             self._handlers[number](number, sys._getframe(1))

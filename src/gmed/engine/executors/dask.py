@@ -1,8 +1,8 @@
-"""Many runs on many machines: a Dask cluster that is already there.
+"""Compute runs on a Dask cluster that is already running.
 
-A run is a chain of tasks. Each goes on from a checkpoint for a while and returns the next one, or the result; the
-client keeps what comes back and sends it out again. So a worker that is lost costs no more than the task it was at,
-which Dask gives to another, and a client that is lost goes on from the checkpoints it had kept.
+A run is a chain of tasks. Each resumes from a checkpoint, computes for a while and returns the next checkpoint or the
+result; the client saves checkpoints and submits the next task. So a lost worker costs no more than its current task,
+which Dask gives to another worker, and a lost client resumes from the checkpoints that it has saved.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
 
 SLICE_SECONDS = 60.0
-"""Seconds that a task goes on for, where no checkpoints are kept that would say how often."""
+"""Seconds that a task computes for, unless the interval between checkpoints is set."""
 
 POLL_SECONDS = 2.0
-"""Seconds between two looks at which workers there are, while nothing comes back."""
+"""Seconds between two checks for available workers while no task finishes."""
 
 MAX_RETRIES = 3
-"""How often a run is sent out again after the cluster lost what it was computed from."""
+"""How often a run is submitted again after the cluster lost its inputs."""
 
 _run_lock = Lock()
 
@@ -57,15 +57,15 @@ _run_lock = Lock()
 class DaskExecutor:
     """Computes runs on the workers of a Dask cluster: ``gmed.run(..., executor=DaskExecutor("tcp://10.0.0.1:8786"))``.
 
-    Workers need this package, one thread each, and where they have a GPU the resource ``GPU=1``: then runs of one
-    method advance together there. Data sets travel from here, once to each worker.
+    Workers need this package, one thread each, and if they have a GPU the resource ``GPU=1``: runs of one method are
+    then trained together there. Data sets are sent from the client, once to each worker.
 
     Parameters
     ----------
     where
         The address of the scheduler, or a ``distributed.Client``.
     patience
-        Seconds to wait for the scheduler and for a first worker.
+        Seconds to wait for the scheduler and for the first worker.
     """
 
     def __init__(self, where: str | Client, *, patience: float = 30.0) -> None:
@@ -74,8 +74,8 @@ class DaskExecutor:
     def __call__(self, specs: Sequence[RunSpec], config: ExecutionConfig) -> Events:
         if not specs:
             return
-        if tied := why_not_portable(specs):
-            raise UsageError(tied)
+        if reason := why_not_portable(specs):
+            raise UsageError(reason)
         with self._client() as client:
             pool = _WorkerPool(client, self.patience)
             pool.wait()
@@ -98,27 +98,27 @@ class DaskExecutor:
         with client:
             yield client
 
-    def _device(self, client: Client, wanted: str, pool: _WorkerPool) -> str:
+    def _device(self, client: Client, requested: str, pool: _WorkerPool) -> str:
         workers = client.scheduler_info(n_workers=-1)["workers"]
         gpus = any("GPU" in worker["resources"] for name, worker in workers.items() if name in pool.compatible)
-        if wanted == "cuda" and not gpus:
+        if requested == "cuda" and not gpus:
             raise UsageError(
-                "device cuda: no worker of the cluster has a GPU; start those that do with --resources GPU=1"
+                "device cuda: no worker of the cluster has a GPU; start GPU workers with --resources GPU=1"
             )
-        return "cuda" if gpus and wanted != "cpu" else "cpu"
+        return "cuda" if gpus and requested != "cpu" else "cpu"
 
 
 class _WorkerPool:
-    """The workers of a cluster: those that have the gmed that is here, and those that have another and get no run.
+    """The workers of a cluster: those with the same gmed as the client, and others, which get no runs.
 
-    Workers come and go; :meth:`refresh` finds out how things stand.
+    Workers come and go; :meth:`refresh` updates both groups.
 
     Attributes
     ----------
     compatible
-        The addresses of those that have the same gmed.
+        The addresses of workers with the same gmed.
     incompatible
-        What the others have, by their addresses.
+        What differs at the others, by address.
     """
 
     def __init__(self, client: Client, patience: float) -> None:
@@ -127,31 +127,31 @@ class _WorkerPool:
         self.incompatible: dict[str, str] = {}
 
     def refresh(self, *, ask_all: bool = False) -> None:
-        """Ask workers that are new, or all, what they have; forget those that are gone."""
+        """Query the versions of new workers, or of all; forget workers that are gone."""
         if ask_all:
             self.compatible, self.incompatible = set(), {}
-        there = set(self.client.scheduler_info(n_workers=-1)["workers"])
-        self.compatible &= there
-        self.incompatible = {worker: what for worker, what in self.incompatible.items() if worker in there}
-        new = there - self.compatible - self.incompatible.keys()
+        connected = set(self.client.scheduler_info(n_workers=-1)["workers"])
+        self.compatible &= connected
+        self.incompatible = {worker: problem for worker, problem in self.incompatible.items() if worker in connected}
+        new = connected - self.compatible - self.incompatible.keys()
         if not new:
             return
-        found = self.client.run(versions, workers=sorted(new), on_error="return")
-        for worker, theirs in found.items():
-            if isinstance(theirs, OSError):
-                continue  # it is gone again, or does not answer now
-            if other := version_problem(theirs):
-                self.incompatible[worker] = other
+        replies = self.client.run(versions, workers=sorted(new), on_error="return")
+        for worker, reply in replies.items():
+            if isinstance(reply, OSError):
+                continue  # it has disconnected, or does not answer now
+            if problem := version_problem(reply):
+                self.incompatible[worker] = problem
                 warnings.warn(
-                    f"the worker {worker} {other}; it gets no runs. Install the same gmed there, and start it again.",
+                    f"the worker {worker} {problem}; it gets no runs. Install the same gmed there and restart it.",
                     stacklevel=2,
                 )
             else:
                 self.compatible.add(worker)
-                warn_of_differences(worker, theirs)
+                warn_of_differences(worker, reply)
 
     def wait(self) -> None:
-        """Wait for a worker with the same gmed, as long as there is patience."""
+        """Wait for a worker with the same gmed, at most ``patience`` seconds."""
         deadline = time.monotonic() + self.patience
         self.refresh()
         while not self.compatible:
@@ -161,22 +161,22 @@ class _WorkerPool:
             self.refresh()
 
     def _no_worker_message(self) -> str:
-        kept = "What is finished is kept; start workers{}, and the same command goes on from there."
+        advice = "Finished runs are stored; start workers{} and run the same command again to resume."
         if not self.incompatible:
-            return f"the cluster has had no worker for {self.patience:g} s. " + kept.format("")
-        worker, what = next(iter(self.incompatible.items()))
+            return f"the cluster has had no worker for {self.patience:g} s. " + advice.format("")
+        worker, problem = next(iter(self.incompatible.items()))
         return (
-            f"no worker of the cluster has the gmed that is here ({__version__}, source {source_digest()}): "
-            f"{worker} {what}. " + kept.format(" with the same gmed")
+            f"no worker of the cluster has the same gmed as the client ({__version__}, source {source_digest()}): "
+            f"{worker} {problem}. " + advice.format(" with the same gmed")
         )
 
     def allowed(self) -> list[str] | None:
-        """Who may compute: anybody, also those still to come, or where some have another gmed the others."""
+        """Return the workers that may compute; ``None`` for all, including later ones, unless some are incompatible."""
         return sorted(self.compatible) if self.incompatible else None
 
 
 class _CheckpointChains:
-    """Runs under way on a cluster."""
+    """The unfinished runs on a cluster."""
 
     def __init__(
         self,
@@ -202,35 +202,35 @@ class _CheckpointChains:
             future = next(finished)
             group, allowed = pending.pop(future), self.sent_to.pop(future)
             try:
-                found = future.result()
-            except Exception as error:  # of the cluster, not of a run: those are part of what was found
-                if (again := self._resend(group, allowed, error)) is not None:
-                    pending[again] = group
-                    finished.add(again)
+                output = future.result()
+            except Exception as error:  # of the cluster; errors of runs are in the output
+                if (retry := self._resend(group, allowed, error)) is not None:
+                    pending[retry] = group
+                    finished.add(retry)
                 else:
                     yield [Failed(spec, f"the cluster lost it: {format_error(error)}") for spec in group]
                 continue
             future.release()
             self.retries.pop(group, None)
-            yield list(self._to_events(group, found))
-            if rest := tuple(spec for spec in group if spec.key not in found["ended"]):
-                following = self._send(rest, found["checkpoints"])
-                pending[following] = rest
-                finished.add(following)
+            yield list(self._to_events(group, output))
+            if unfinished := tuple(spec for spec in group if spec.key not in output["ended"]):
+                next_task = self._send(unfinished, output["checkpoints"])
+                pending[next_task] = unfinished
+                finished.add(next_task)
 
     def _wait_for_one(self, finished: as_completed) -> None:
-        """Wait until something comes back; what was sent to workers that are all gone comes back cancelled."""
-        look = time.monotonic() + POLL_SECONDS
+        """Wait until a task ends, cancelling tasks that were sent to workers that are all gone."""
+        next_check = time.monotonic() + POLL_SECONDS
         while not finished.has_ready():
             time.sleep(0.01)
-            if time.monotonic() > look:
+            if time.monotonic() > next_check:
                 self.pool.refresh()
                 for future, allowed in self.sent_to.items():
                     if allowed is not None and not self.pool.compatible.intersection(allowed):
                         future.cancel()
-                look = time.monotonic() + POLL_SECONDS
+                next_check = time.monotonic() + POLL_SECONDS
 
-    def _send(self, group: Group, kept: Mapping[str, bytes]) -> Future:
+    def _send(self, group: Group, files: Mapping[str, bytes]) -> Future:
         checkpoints = self.config.checkpoints
         job = {
             **encode(Job.of(group, replace(self.config, device=self.device, data_dir=None, checkpoints=None))),
@@ -240,21 +240,21 @@ class _CheckpointChains:
         }
         resources = {"GPU": 1} if self.device == "cuda" else None
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sending large graph")  # a checkpoint is
+            warnings.filterwarnings("ignore", "Sending large graph")  # checkpoints are large
             allowed = self.pool.allowed()
             data = self._data(group[0], allowed)
-            future = self.client.submit(run_slice, job, data, kept, pure=False, resources=resources, workers=allowed)
+            future = self.client.submit(run_slice, job, data, files, pure=False, resources=resources, workers=allowed)
         self.sent_to[future] = allowed
         return future
 
     def _resend(self, group: Group, allowed: list[str] | None, error: Exception) -> Future | None:
-        """Once more from what is kept here, with the data too: workers that had them may be gone.
+        """Submit a group again from its saved checkpoints, together with the data: workers that had them may be gone.
 
-        What may have come to a worker with another gmed is moved to others, and does not count.
+        Moving a group that may have reached a worker with another gmed does not count as a retry.
         """
-        other = isinstance(error, VersionMismatchError)
-        self.pool.refresh(ask_all=other)
-        if not other and (allowed is not None or not self.pool.incompatible):
+        mismatch = isinstance(error, VersionMismatchError)
+        self.pool.refresh(ask_all=mismatch)
+        if not mismatch and (allowed is not None or not self.pool.incompatible):
             self.retries[group] = self.retries.get(group, 0) + 1
             if self.retries[group] > MAX_RETRIES or isinstance(error, UsageError):
                 return None
@@ -263,7 +263,7 @@ class _CheckpointChains:
         return self._send(group, self._read_checkpoints(group))
 
     def _data(self, spec: RunSpec, allowed: list[str] | None) -> Future:
-        """The data set on the cluster, by its content: there once, however often it is asked for."""
+        """Return the data set on the cluster, which stores equal content once, however often it is sent."""
         name = spec.benchmark.data
         if name not in self.data:
             dataset = spec.benchmark.dataset(self.config.data_dir)
@@ -276,107 +276,108 @@ class _CheckpointChains:
         files = {spec.key: self.config.checkpoints.read_file(spec) for spec in group}
         return {key: content for key, content in files.items() if content is not None}
 
-    def _to_events(self, group: Group, found: Mapping[str, Any]) -> Iterator[Event]:
-        kept = self.config.checkpoints
+    def _to_events(self, group: Group, output: Mapping[str, Any]) -> Iterator[Event]:
+        checkpoints = self.config.checkpoints
         for spec in group:
-            if outcome := found["ended"].get(spec.key):
+            if outcome := output["ended"].get(spec.key):
                 if "result" in outcome:
                     yield Finished(spec, decode(RunResult, outcome["result"]))
                 else:
-                    if kept is not None:
-                        kept.discard(spec)  # it may be what the run failed at
+                    if checkpoints is not None:
+                        checkpoints.discard(spec)  # it may be what made the run fail
                     yield Failed(spec, outcome["error"])
                 continue
-            if kept is not None and spec.key in found["checkpoints"]:
-                kept.write_file(spec, found["checkpoints"][spec.key])
-            yield Progress(spec, found["seen"], found["total"])
+            if checkpoints is not None and spec.key in output["checkpoints"]:
+                checkpoints.write_file(spec, output["checkpoints"][spec.key])
+            yield Progress(spec, output["seen"], output["total"])
 
 
 @dataclass(frozen=True)
 class _Task(Job):
-    """What a task goes on with, for how many seconds, and the gmed that asks for it."""
+    """The job of a task, with the seconds it may take and the version of the client."""
 
     gmed: str
     source: str
     seconds: Amount
 
 
-def run_slice(job: Mapping[str, Any], dataset: Dataset, kept: Mapping[str, bytes]) -> dict[str, Any]:
-    """On a worker: compute runs from their checkpoints on, for a while. What became of those that ended, and
-    checkpoints of the others.
+def run_slice(job: Mapping[str, Any], dataset: Dataset, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Resume runs on a worker and compute for a while; return the outcomes of those that ended and checkpoints of the
+    others.
     """
     if (job["gmed"], job["source"]) != (__version__, source_digest()):
         raise VersionMismatchError(f"this worker has gmed {__version__}, the client {job['gmed']}; install the same")
     with _run_lock:
         torch.set_num_threads(1)
-        checkpoints = CheckpointsInMemory(kept)
-        asked = decode(_Task, job)
-        specs = asked.specs()
+        checkpoints = CheckpointsInMemory(files)
+        task = decode(_Task, job)
+        specs = task.specs()
         _install_dataset(specs[0].benchmark.data, dataset)
-        config = replace(asked.config, checkpoints=checkpoints)
-        enough = time.monotonic() + asked.seconds
-        reached = [0, 0]
+        config = replace(task.config, checkpoints=checkpoints)
+        deadline = time.monotonic() + task.seconds
+        progress = [0, 0]
 
         def on_progress(seen: int, total: int) -> None:
-            reached[:] = seen, total
+            progress[:] = seen, total
 
         try:
-            outcomes = run_group(specs, config, on_progress, lambda: time.monotonic() > enough)
+            outcomes = run_group(specs, config, on_progress, lambda: time.monotonic() > deadline)
             ended = {spec.key: outcome for spec, outcome in zip(specs, outcomes, strict=True)}
         except Interrupted as stopped:
             ended = stopped.outcomes_so_far
-        files = {spec.key: checkpoints.read_file(spec) for spec in specs if spec.key not in ended}
+        saved = {spec.key: checkpoints.read_file(spec) for spec in specs if spec.key not in ended}
     return {
         "ended": {
             key: {"result": outcome.to_dict()} if isinstance(outcome, RunResult) else {"error": format_error(outcome)}
             for key, outcome in ended.items()
         },
-        "checkpoints": {key: content for key, content in files.items() if content},
-        "seen": reached[0],
-        "total": reached[1],
+        "checkpoints": {key: content for key, content in saved.items() if content},
+        "seen": progress[0],
+        "total": progress[1],
     }
 
 
 def _install_dataset(name: str, dataset: Dataset) -> None:
     if PRELOADED.get(name) is not dataset:
-        PRELOADED.clear()  # a worker may live long
+        PRELOADED.clear()  # a long-lived worker keeps only the last one
         PRELOADED[name] = dataset
         clear_stream_cache()
 
 
 class VersionMismatchError(UsageError):
-    """A task has come to a worker with another gmed than the client's."""
+    """A task that reached a worker with another gmed than the client's."""
 
 
 def versions() -> dict[str, str]:
-    """What results may depend on here."""
+    """Return the versions that results may depend on."""
     return {**collect_environment(torch.device("cpu")), "source": source_digest()}
 
 
 @cache
 def source_digest() -> str:
-    """A digest of the text of this package: two checkouts may have one version and differ."""
+    """Return a digest of the source of this package: two checkouts with the same version may differ."""
     package, digest = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}".encode())
     return digest.hexdigest()[:12]
 
 
-def version_problem(theirs: Mapping[str, str] | BaseException) -> str:
-    """What a worker has instead of the gmed that is here; nothing if it has the same."""
-    if isinstance(theirs, BaseException):
-        return f"cannot be asked which gmed it has ({type(theirs).__name__}: {theirs})"
-    ours = versions()
-    if theirs["gmed"] != ours["gmed"]:
-        return f"has gmed {theirs['gmed']}, not {ours['gmed']}"
-    if theirs.get("source") != ours["source"]:
-        return f"has gmed {ours['gmed']} with another source ({theirs.get('source')}, here {ours['source']})"
+def version_problem(remote: Mapping[str, str] | BaseException) -> str:
+    """Return how the gmed of a worker differs from the client's; empty if it does not."""
+    if isinstance(remote, BaseException):
+        return f"does not report which gmed it has ({type(remote).__name__}: {remote})"
+    local = versions()
+    if remote["gmed"] != local["gmed"]:
+        return f"has gmed {remote['gmed']}, not {local['gmed']}"
+    if remote.get("source") != local["source"]:
+        return f"has gmed {local['gmed']} with another source ({remote.get('source')}, here {local['source']})"
     return ""
 
 
-def warn_of_differences(worker: str, theirs: Mapping[str, str]) -> None:
-    """Warn of what else differs there and can change the last bits of results."""
-    ours = versions()
-    apart = [f"{name} {theirs.get(name)} (here {ours[name]})" for name in ours if theirs.get(name) != ours[name]]
-    if apart:
-        warnings.warn(f"worker {worker} has {', '.join(apart)}: results may differ in the last bits", stacklevel=3)
+def warn_of_differences(worker: str, remote: Mapping[str, str]) -> None:
+    """Warn of other differences that can change the last bits of results."""
+    local = versions()
+    differing = [name for name in local if remote.get(name) != local[name]]
+    if differing:
+        differences = ", ".join(f"{name} {remote.get(name)} (here {local[name]})" for name in differing)
+        warnings.warn(f"worker {worker} has {differences}: results may differ in the last bits", stacklevel=3)

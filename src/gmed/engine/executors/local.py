@@ -1,7 +1,7 @@
-"""Many runs on this machine: worker processes, one torch thread each, fed over pipes.
+"""Compute runs on this machine, in worker processes with one torch thread each, fed over pipes.
 
 A worker is a plain subprocess rather than a member of a process pool: it does not import the caller's script
-(so no ``if __name__ == "__main__"`` is needed), and one that dies takes down its own run alone.
+(so no ``if __name__ == "__main__"`` is needed), and one that dies takes only its own run with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gmed.io.records import encode
 
 @dataclass(frozen=True)
 class Progress:
-    """A run is under way."""
+    """A run has made progress."""
 
     spec: RunSpec
     seen: int
@@ -44,14 +44,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Evaluated(Progress):
-    """A run has come to a point of evaluation: its accuracies there and at all points before, by task."""
+    """A run has reached a point of evaluation, with its accuracies so far, by point and task."""
 
     accuracy: list[list[float]]
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run ended well."""
+    """A run has finished."""
 
     spec: RunSpec
     result: RunResult
@@ -59,28 +59,28 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A run ended in an error; the others go on."""
+    """A run has failed; the others continue."""
 
     spec: RunSpec
     error: str
 
 
 Event = Progress | Finished | Failed
-"""What happens to a run: it is under way, has ended well, or has ended in an error."""
+"""What happens to a run: progress, success or failure."""
 
 
 Events = Generator[list[Event], None, None]
-"""What has happened to runs since the last look, again and again; closing it stops them."""
+"""Batches of new events; closing the generator stops the runs."""
 
 Executor = Callable[[Sequence[RunSpec], ExecutionConfig], Events]
-"""Who computes runs, and tells what happens."""
+"""A function that computes runs and yields events."""
 
 SHUTDOWN_SECONDS = 60.0
-"""Seconds that workers have for their checkpoints when they are told to stop, unless they are told twice."""
+"""Seconds that workers have to write checkpoints when they are stopped, unless they are stopped a second time."""
 
 
 def default_workers(on_gpu: bool) -> int:
-    """One per usable core, at most eight for a GPU."""
+    """Return the default number of workers: one per usable core, at most eight for a GPU."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 8) if on_gpu else cores
 
@@ -88,22 +88,22 @@ def default_workers(on_gpu: bool) -> int:
 def execute(
     specs: Sequence[RunSpec], config: ExecutionConfig = DEFAULT_CONFIG, *, workers: int | None = None
 ) -> Events:
-    """Compute runs, in any order, and tell what happens as it happens.
+    """Compute runs, in any order, and yield events as they happen.
 
-    Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given a moment to
+    Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given time to
     write checkpoints.
 
     Parameters
     ----------
     workers
-        Worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
+        Number of worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
     """
     on_gpu = resolve_device(config.device).type == "cuda"
     groups = group_runs(specs) if on_gpu else [(spec,) for spec in specs]
-    tied = why_not_portable(specs)
-    if tied and workers:
-        raise UsageError(f"{tied}; or compute with workers=0")
-    workers = 0 if tied else default_workers(on_gpu) if workers is None else workers
+    reason = why_not_portable(specs)
+    if reason and workers:
+        raise UsageError(f"{reason}; or compute with workers=0")
+    workers = 0 if reason else default_workers(on_gpu) if workers is None else workers
     if workers == 0:
         yield from _run_inline(groups, config)
         return
@@ -114,12 +114,12 @@ def execute(
     warned: set[str] = set()
     pool = [_Worker(waiting, events, config) for _ in range(min(workers, len(groups)))]
     try:
-        left = len(specs)
-        while left:
-            news = _split_warnings([events.get(), *_drain(events)], warned)
-            left -= sum(not isinstance(event, Progress) for event in news)
-            if news:
-                yield news
+        remaining = len(specs)
+        while remaining:
+            batch = _split_warnings([events.get(), *_drain(events)], warned)
+            remaining -= sum(not isinstance(event, Progress) for event in batch)
+            if batch:
+                yield batch
     finally:
         for worker in pool:
             worker.stop()
@@ -127,44 +127,45 @@ def execute(
         try:
             for worker in pool:
                 worker.join_until(deadline)
-        finally:  # told to stop again while waiting
+        finally:  # stopped again while waiting
             for worker in pool:
                 worker.join_until(0.0)
             for worker in pool:
-                worker.join(1.0)  # it passes on what its process warned at the end
+                worker.join(1.0)  # it forwards the last warnings of its process
             _split_warnings(_drain(events), warned)
 
 
 def _drain(events: SimpleQueue[Event | protocol.Warned]) -> list[Event | protocol.Warned]:
-    """What has come in since the last look."""
-    found = []
+    """Remove and return all events in the queue."""
+    drained = []
     while not events.empty():
-        found.append(events.get())
-    return found
+        drained.append(events.get())
+    return drained
 
 
-def _split_warnings(news: Sequence[Event | protocol.Warned], warned: set[str]) -> list[Event]:
-    """The events among the news; warnings are given here, each once however many workers have it."""
-    for text in dict.fromkeys(new.text for new in news if isinstance(new, protocol.Warned)):
+def _split_warnings(events: Sequence[Event | protocol.Warned], warned: set[str]) -> list[Event]:
+    """Issue the warnings among the events, each once even if many workers send it, and return the other events."""
+    for text in dict.fromkeys(event.text for event in events if isinstance(event, protocol.Warned)):
         if text not in warned:
             warned.add(text)
             warnings.warn(text, GmedWarning, stacklevel=3)
-    return [new for new in news if not isinstance(new, protocol.Warned)]
+    return [event for event in events if not isinstance(event, protocol.Warned)]
 
 
 def why_not_portable(specs: Sequence[RunSpec]) -> str | None:
-    """Why runs cannot be computed by another process, if they cannot."""
+    """Return why another process cannot compute these runs, or ``None`` if it can."""
     for spec in specs:
         if isinstance(spec.benchmark.model, ModelRef) and spec.benchmark.model.is_instance:
             return (
-                "the model is an object, which no other process has: "
-                "give what makes it, a function at the top level of a file or 'net.py:small'"
+                "the model is an object, which no other process has; "
+                "pass a function at the top level of a file, or a reference such as 'net.py:small'"
             )
         for source in spec.sources():
             if not source.portable:
                 return (
-                    f"{spec.method.name} on {spec.benchmark.name} is partly defined in the script that runs "
-                    f"({source.file}), which no other process imports: put that into a file of its own and load it"
+                    f"{spec.method.name} on {spec.benchmark.name} is partly defined in the running script "
+                    f"({source.file}), which other processes cannot import; "
+                    "move that code to a separate file and load it"
                 )
     return None
 
@@ -176,7 +177,7 @@ def _run_inline(groups: Sequence[Group], config: ExecutionConfig) -> Events:
         for group in groups:
             evaluated: list[Event] = []
             outcomes: Sequence[Outcome] = run_group(
-                group, config, on_evaluated=lambda *found, told=evaluated: told.append(Evaluated(*found))
+                group, config, on_evaluated=lambda *values, events=evaluated: events.append(Evaluated(*values))
             )
             yield [
                 *evaluated,
@@ -190,7 +191,7 @@ def _run_inline(groups: Sequence[Group], config: ExecutionConfig) -> Events:
 
 
 class _Worker(Thread):
-    """A thread that keeps one worker process busy."""
+    """A thread that manages one worker process."""
 
     def __init__(
         self, waiting: SimpleQueue[Group], events: SimpleQueue[Event | protocol.Warned], config: ExecutionConfig
@@ -198,7 +199,7 @@ class _Worker(Thread):
         super().__init__(daemon=True)
         self.waiting, self.events, self.config = waiting, events, config
         self.process: subprocess.Popen[str] | None = None
-        self.lock = Lock()  # a process is launched and stopped under it
+        self.lock = Lock()  # held while a process is launched or stopped
         self.stopped = False
         self.start()
 
@@ -210,7 +211,7 @@ class _Worker(Thread):
                 break
             try:
                 self._compute(group)
-            except Exception as error:  # whatever happened, every run is accounted for
+            except Exception as error:  # whatever happened, every run gets its event
                 reason = self._describe_death(error)
                 for spec in group:
                     self.events.put(Failed(spec, reason))
@@ -225,12 +226,12 @@ class _Worker(Thread):
         code = self.process.wait()
         self.process = None
         self.stderr_log.seek(0)
-        last_words = self.stderr_log.read().decode(errors="replace").strip()[-2000:]
+        stderr_tail = self.stderr_log.read().decode(errors="replace").strip()[-2000:]
         reason = "" if isinstance(error, (EOFError, OSError)) else f": {format_error(error).splitlines()[0]}"
-        return f"the worker process died (exit code {code}){reason}\n{last_words}".strip()
+        return f"the worker process died (exit code {code}){reason}\n{stderr_tail}".strip()
 
     def _launch(self) -> subprocess.Popen[str]:
-        """A fresh interpreter that finds this package and imports nothing from the current folder."""
+        """Start an interpreter that finds this package and imports nothing from the current folder."""
         self.stderr_log = tempfile.TemporaryFile()  # noqa: SIM115
         package = str(Path(__file__).parents[2])
         start = f"import sys; sys.path.append({package!r}); from gmed.engine.executors.worker import main; main()"
@@ -241,12 +242,12 @@ class _Worker(Thread):
             stderr=self.stderr_log,
             encoding="utf-8",
             bufsize=1,
-            start_new_session=True,  # Ctrl-C is ours to handle
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # likewise on Windows, which alone has it
+            start_new_session=True,  # this process handles Ctrl-C
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows, which alone has it
         )
 
     def _compute(self, group: list[RunSpec]) -> None:
-        """Have a group computed; whoever has been accounted for is taken out of it."""
+        """Compute a group in the worker process; remove runs from the list as they end."""
         with self.lock:
             if self.stopped:
                 return

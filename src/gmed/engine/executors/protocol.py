@@ -1,4 +1,4 @@
-"""What a worker process is sent and what it reports: records, one JSON object a line."""
+"""Messages to and from worker processes: records, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MethodAndSeed:
 
 @dataclass(frozen=True)
 class Job:
-    """Runs on one benchmark to compute together, with the user's own code that they need.
+    """Runs on one benchmark to compute together, with the user's modules that they need.
 
     >>> spec = RunSpec.make("split-mnist", "er+gmed(alpha=1)", 3)
     >>> Job.of([spec], ExecutionConfig()).specs() == [spec]
@@ -41,7 +41,7 @@ class Job:
 
     @classmethod
     def of(cls, group: Sequence[RunSpec], config: ExecutionConfig) -> Job:
-        """Return the job of computing these runs."""
+        """Return the job that computes these runs."""
         model = group[0].benchmark.model
         return cls(
             benchmark=group[0].benchmark.name,
@@ -52,7 +52,7 @@ class Job:
         )
 
     def specs(self) -> list[RunSpec]:
-        """Load the code that the job carries into this process, and return its runs."""
+        """Load the modules of the job into this process, and return its runs."""
         ensure_all_loaded(tuple(self.sources))
         if self.model is not None:
             self.model.load()
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """The runs of the job have come so far."""
+    """The progress of the runs of the job."""
 
     seen: Count
     total: Count
@@ -69,7 +69,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A run has come to a point of evaluation."""
+    """The accuracies of a run at a point of evaluation."""
 
     key: str
     seen: Count
@@ -79,21 +79,21 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Warned:
-    """The worker has warned of something."""
+    """A warning from the worker."""
 
     text: AnyText
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The next run of the job has ended well."""
+    """The result of the next run of the job."""
 
     result: RunResult
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The next run of the job has ended in an error."""
+    """The error of the next run of the job."""
 
     error: AnyText
 
@@ -103,7 +103,7 @@ KINDS: dict[str, type[Message]] = {kind.__name__.lower(): kind for kind in get_a
 
 
 def write_message(message: Message) -> str:
-    """Return a message as a line.
+    """Format a message as a line.
 
     >>> write_message(Progress(10, 500))
     '{"kind": "progress", "seen": 10, "total": 500}\\n'
@@ -112,7 +112,7 @@ def write_message(message: Message) -> str:
 
 
 def read_message(line: str) -> Message:
-    """Return the message of a line.
+    """Parse a message from a line.
 
     >>> read_message(write_message(Warned("no room")))
     Warned(text='no room')

@@ -1,8 +1,7 @@
-"""A worker process: runs to compute together come in on standard input, one JSON object a line; what happens goes out
-likewise.
+"""A worker process: it reads jobs from standard input and reports on standard output, one JSON object per line.
 
-It ends when its input does, and soon after nobody reads its reports. Then, and when it is told to terminate, it writes
-checkpoints of what it is computing first.
+It ends when its input ends, and soon after its output is closed. In the latter case, and on SIGTERM, it first writes
+checkpoints of the runs in progress.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ REPORT_EVERY = 0.2  # seconds
 def main() -> None:
     torch.set_num_threads(1)
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # whatever a model prints must not mix with the reports
-    told_to_stop = Event()
-    signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
+    os.dup2(2, 1)  # output of user code must not mix with the reports
+    stop_requested = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
 
     def report(message: Message) -> None:
         try:
             out.write(write_message(message))
-        except BrokenPipeError:  # nobody is waiting for it any more
-            told_to_stop.set()
+        except BrokenPipeError:  # nobody reads the reports any more
+            stop_requested.set()
 
     for line in sys.stdin:
         job = decode(Job, json.loads(line))
@@ -57,13 +56,13 @@ def main() -> None:
             specs = job.specs()
             if job.config.checkpoints is not None:
                 job.config.checkpoints.warn = lambda text: report(Warned(text))
-            outcomes = run_group(specs, job.config, on_progress, told_to_stop.is_set, on_evaluated)
+            outcomes = run_group(specs, job.config, on_progress, stop_requested.is_set, on_evaluated)
         except Interrupted:
             return
-        except UsageError as error:  # what was to be computed could not be understood here
+        except UsageError as error:  # the job cannot be loaded in this process
             outcomes = [error] * len(job.runs)
         for outcome in outcomes:
             report(Finished(outcome) if isinstance(outcome, RunResult) else Failed(format_error(outcome)))
         unexpected = any(isinstance(o, Exception) and not isinstance(o, GmedError) for o in outcomes)
-        if told_to_stop.is_set() or (unexpected and torch.cuda.is_available()):
-            return  # after an error on a GPU nothing there can be relied on
+        if stop_requested.is_set() or (unexpected and torch.cuda.is_available()):
+            return  # after an unexpected error the state of the GPU is undefined
