@@ -278,8 +278,8 @@ def test_onnx_files_that_would_be_wrong_are_not_written(tmp_path, monkeypatch):
     from gmed.models import onnx_export
 
     x, path = torch.rand(3, 1, 28, 28), tmp_path / "model.onnx"
-    real = onnx_export._exported
-    monkeypatch.setattr(onnx_export, "_exported", lambda model, x: real(MLP(), x))  # of another model
+    real = onnx_export._export
+    monkeypatch.setattr(onnx_export, "_export", lambda model, x: real(MLP(), x))  # of another model
     with pytest.raises(UsageError, match="onnxruntime's logits differ"):
         export_onnx(MLP(), path, x)
     assert not path.exists()
