@@ -31,7 +31,7 @@ TUNED = {  # Table 6 of the paper
 @register("gmed", on_benchmarks=TUNED)
 @dataclass(frozen=True)
 class GMED(Edit):
-    """Gradient-based Memory EDiting: move stored examples in the direction in which the next update forgets them most.
+    """Gradient-based Memory EDiting: move stored examples to where the next update makes the model forget them more.
 
     An example x_m that was edited k times before moves by
 

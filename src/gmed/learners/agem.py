@@ -17,7 +17,7 @@ from gmed.models import Loss, gradient, trainable
 from gmed.registry import register
 
 
-@register("agem", memory=Reservoir, summary="stream gradient, never against the memory's")
+@register("agem", memory=Reservoir, summary="stream gradient, projected to protect the memory")
 @old_hyperparameters(references="ref_batch_size")
 class AGEM(Learner):
     """Averaged gradient episodic memory: learn from the stream alone, but not against the gradient of the memory.

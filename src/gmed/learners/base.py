@@ -171,7 +171,7 @@ class Learner(RandomDraws, ABC):
         """Learn from one checked batch."""
 
     def loss(self, stream: Batch, replay: Batch | None) -> Tensor:
-        """Return the loss that an update minimizes: that of the incoming batch plus that of the replayed examples.
+        """Return the loss of an update: the mean loss of the incoming batch plus that of the replayed examples.
 
         A method with another loss overrides this. The look-ahead uses the same loss, with the incoming batch alone.
 
@@ -285,7 +285,7 @@ class Learner(RandomDraws, ABC):
         remains: neither the model's parameters nor what a method derives from many examples (the anchors and mean
         embeddings of HAL) change. The stream continues as before; how freed slots are filled depends on the memory.
 
-        Give exactly one of the three arguments. To select examples that are not stored is not an error: they are
+        Give exactly one of the three arguments. Selecting examples that are not stored is not an error: they are
         ignored.
 
         Parameters

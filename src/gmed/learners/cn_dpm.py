@@ -33,7 +33,7 @@ _PUBLISHED: dict[str, dict[str, float]] = {
 }
 
 
-@register("cn-dpm", summary="a new expert when the data call for one", on_benchmarks={**ADAM_LR, **_PUBLISHED})
+@register("cn-dpm", summary="adds an expert when the data call for one", on_benchmarks={**ADAM_LR, **_PUBLISHED})
 @old_hyperparameters(short_term="stm_capacity", awake="wake_lr_scale", least_usage="min_usage")
 class CNDPM(ExpandableLearner):
     """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new expert
@@ -58,7 +58,7 @@ class CNDPM(ExpandableLearner):
     adam_lr, generator_lr
         Learning rates of classifiers and generative models.
     wake_lr_scale
-        Factor of both learning rates in all updates after an expert's training during sleep.
+        Factor of both learning rates in all updates of an expert after its training during sleep.
     classifier_steps, generator_steps
         Number of updates of a new expert's classifier and generative model during sleep, on batches of ``sleep_batch``.
     temperature

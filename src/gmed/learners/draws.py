@@ -192,7 +192,7 @@ class RandomDraws:
         return self.draw_source.get(name, draw_fn, self._device or next(self.model.parameters()).device)
 
     def sample_memory(self, count: int, purpose: str) -> Tensor:
-        """Draw slots of ``count`` stored examples uniformly: the same in all learners, for one count and purpose."""
+        """Draw slots of ``count`` stored examples uniformly; learners of one seed draw the same for one purpose."""
         draw_fn = partial(self._sample_uniform, count, purpose)
         drawn = self.draw(purpose, draw_fn)
         self._samples[purpose] = drawn, draw_fn

@@ -21,7 +21,7 @@ from gmed.registry import register
 @register(
     "er-expanded",
     memory=Reservoir,
-    summary="er by Adam, on the network cn-dpm ends with",
+    summary="er with Adam, on the network that cn-dpm ends with",
     model=expanded_classifier,
     on_benchmarks=ADAM_LR,
 )

@@ -19,7 +19,7 @@ from gmed.models import gradient, trainable
 from gmed.registry import register
 
 
-@register("gem", memory=TaskRing, summary="task-aware: never against any earlier task")
+@register("gem", memory=TaskRing, summary="task-aware: projects gradients to protect earlier tasks")
 class GEM(Replay, TaskAware):
     """Gradient episodic memory (task-aware), and with ``editing`` Algorithm 4 of the paper (GEM+GMED).
 

@@ -17,7 +17,7 @@ from gmed.models import features, forward, gradient, trainable
 from gmed.registry import register
 
 
-@register("hal", memory=Reservoir, summary="task-aware: replay, and outputs on anchors held")
+@register("hal", memory=Reservoir, summary="task-aware: replay, and a penalty on changes at anchors")
 class HAL(Replay, TaskAware):
     """Hindsight anchor learning (task-aware): besides replay, a penalty on output changes at one anchor per task and
     class.

@@ -19,7 +19,7 @@ from gmed.retrieval import most_interfered
 @register(
     "mir",
     memory=Reservoir,
-    summary="replays what the incoming batch would harm most",
+    summary="replays examples the incoming batch would harm most",
     on_benchmarks={"split-mini-imagenet": {"subsample": 25}},
 )
 @old_hyperparameters(candidates="subsample")

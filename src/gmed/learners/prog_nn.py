@@ -15,7 +15,7 @@ from gmed.models.functional import Parameters
 from gmed.registry import register
 
 
-@register("prog-nn", summary="task-aware: a column for every task, earlier ones fixed", on_benchmarks=ADAM_LR)
+@register("prog-nn", summary="task-aware: a column for every task, earlier ones frozen", on_benchmarks=ADAM_LR)
 @old_hyperparameters(told="task_at_test")
 class ProgNN(TaskModularLearner):
     """Progressive neural networks (task-aware): a column of the network for every task, which reads the features of

@@ -59,7 +59,7 @@ def _as_integers(name: str, given: Any) -> NDArray[np.int64]:
 
 
 def _as_mask(given: Any, count: int) -> NDArray[np.bool_]:
-    mask = as_tensor("what where returns", given)
+    mask = as_tensor("the result of where", given)
     if mask.dtype != torch.bool or mask.shape != (count,):
         raise UsageError(
             f"where must return one bool for each of the {count} stored examples, not {mask.dtype} {tuple(mask.shape)}"

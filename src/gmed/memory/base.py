@@ -327,7 +327,7 @@ class Memory(ABC):
             setattr(self, name, rows[: self.capacity])
 
     def clear(self) -> None:
-        """Remove all examples and columns, so that the next batch allocates memory anew."""
+        """Remove all examples and columns; the next batch allocates them again."""
         for name in tuple(self._rows):
             self._drop(name)
         self._free_slots = np.zeros(0, dtype=np.int64)

@@ -55,7 +55,7 @@ class CompositionalNet(nn.Module):
         self._freeze()
 
     def forward(self, x: Tensor, task: int | None = None) -> Tensor:
-        """Return the logits of one task's network or, without a task, the log of all networks' mean probabilities."""
+        """Return the logits of a task's network or, without a task, the log of the mean of all their probabilities."""
         if task is None:
             return mean_log_probs([self._forward_task(x, number) for number in range(len(self.structure))])
         return self._forward_task(x, task)

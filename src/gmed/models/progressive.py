@@ -47,7 +47,7 @@ class ProgressiveNet(nn.Module):
         self._freeze()
 
     def forward(self, x: Tensor, column: int | None = None) -> Tensor:
-        """Return the logits of one column or, without a column, the log of all columns' mean probabilities."""
+        """Return the logits of a column or, without a column, the log of the mean of all their probabilities."""
         features: list[list[Tensor]] = []  # by column, the output of each of its components
         for number, modules in enumerate(self._columns_up_to(column)):
             h, outputs = x, list[Tensor]()
