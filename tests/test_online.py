@@ -255,11 +255,11 @@ def test_adam_keeps_its_moments_when_outputs_are_added():
     learner = gmed.learners.ERAdam(gmed.models.MLP(4, 6, 2), lr=0.1, adam_lr=0.01, memory=gmed.memory.Reservoir(20))
     x = torch.rand(4, 4)
     learner.observe(x, torch.tensor([0, 1, 0, 1]))
-    mean = learner.optimizer.mean[-1].clone()
+    mean = learner.adam.mean[-1].clone()
     learner.add_classes(3)
-    assert learner.optimizer.mean[-1].tolist() == [*mean.tolist(), 0.0]
+    assert learner.adam.mean[-1].tolist() == [*mean.tolist(), 0.0]
     learner.observe(x, torch.tensor([2, 1, 0, 2]))
-    assert learner.optimizer.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
+    assert learner.adam.mean[-1][2] != 0 and learner.logits(x).shape == (4, 3)
 
 
 def test_the_residual_network_can_grow():
@@ -269,7 +269,7 @@ def test_the_residual_network_can_grow():
     gmed.models.expand_outputs(model, 5)
     torch.testing.assert_close(model(x)[:, :2], before)
     assert model(x).shape == (2, 5)
-    with pytest.raises(UsageError, match="cannot be given 3"):
+    with pytest.raises(UsageError, match="cannot be reduced to 3"):
         gmed.models.expand_outputs(model, 3)
 
 
