@@ -331,7 +331,7 @@ def test_examples_that_cannot_be_stored(plugin):
 def test_a_memory_is_nobody_elses(plugin):
     memory = Reservoir(30)
     train(naive(OwnForward(), plugin(memory)), benchmark().train_stream)
-    with pytest.raises(UsageError, match="belongs to another learner"):
+    with pytest.raises(UsageError, match="is used by another learner"):
         train(naive(OwnForward(), plugin(memory)), benchmark().train_stream)
 
 

@@ -441,7 +441,7 @@ def test_a_damaged_state_changes_nothing(name):
 def test_tasks_come_one_by_one(name):
     learner = grown(name, 2)
     before = learner.state_dict()
-    with pytest.raises(InputError, match="task 0 had ended when task 1 began"):
+    with pytest.raises(InputError, match="task 0 ended when task 1 began"):
         learner.observe(*images(8), 0)
     assert changed(before, learner.state_dict()) == set()
 

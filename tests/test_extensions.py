@@ -113,7 +113,7 @@ def test_memories_and_retrievals_take_the_place_of_the_bases(tmp_path):
 
 def test_a_retrieval_of_nonsense_is_refused(tmp_path):
     bad = {
-        "[0, 0]": "none twice",
+        "[0, 0]": "distinct slots",
         "[500]": "hold an example",
         "[0.5]": "int64",
         "list(range(20))": "1 to 10",
@@ -142,7 +142,7 @@ def test_an_edit_of_another_shape_is_refused(tmp_path):
         gmed.load_extension(path)
         learner = resolve(SPLIT, f"er+odd{number}").make_learner(gmed.models.MLP(), seed=0)
         learner.observe(torch.rand(9, 1, 28, 28), torch.arange(9))
-        with pytest.raises(UsageError, match=r"Fade\.edit must return the examples it was given"):
+        with pytest.raises(UsageError, match=r"Fade\.edit must return a tensor like the examples"):
             learner.observe(torch.rand(9, 1, 28, 28), torch.arange(9))
 
 

@@ -309,11 +309,11 @@ def test_what_was_learned_stays_and_the_learner_goes_on():
     [
         ({}, "one of stream_index, label and where"),
         ({"stream_index": 1, "label": 2}, "one of stream_index, label and where"),
-        ({"stream_index": 0.5}, "stream_index must be a whole number"),
-        ({"label": True}, "label must be a whole number"),
-        ({"label": [[1]]}, "label must be a whole number"),
+        ({"stream_index": 0.5}, "stream_index must be an integer"),
+        ({"label": True}, "label must be an integer"),
+        ({"label": [[1]]}, "label must be an integer"),
         ({"label": "cat"}, "label cannot be read"),
-        ({"where": lambda x, y: y}, "true or false of each of the 30 stored examples"),
+        ({"where": lambda x, y: y}, "one bool for each of the 30 stored examples"),
         ({"where": lambda x, y: (y == 1)[:3]}, r"torch.bool \(3,\)"),
         ({"where": lambda x, y: None}, "cannot be read"),
     ],
@@ -337,7 +337,7 @@ def test_a_slot_without_an_example_cannot_be_emptied():
 
 def test_an_oracle_cannot_forget():
     learner = observed(ER(model(), lr=0.1, memory=Reservoir(9), editing=OptimalEdit(alpha=0.01)), stream(50))
-    with pytest.raises(UsageError, match="OptimalEdit keeps every example"):
+    with pytest.raises(UsageError, match="OptimalEdit stores every example"):
         learner.remove_examples(label=1)
 
 
@@ -350,5 +350,5 @@ def test_a_damaged_state_is_still_refused():
     assert gmed.learners.ER.remove_examples(other, label=2) > 0
     for damage in (-1, -3):
         broken = {**state, "memory.origin": torch.full_like(state["memory.origin"], damage)}
-        with pytest.raises(UsageError, match="damaged"):
+        with pytest.raises(UsageError, match="corrupt"):
             MAKERS["er"]().load_state_dict(broken)

@@ -139,7 +139,7 @@ def test_frames_are_read_or_refused_with_a_reason(frame):
 def test_edit_examples_says_what_it_cannot_use(change):
     (x, y), (x_new, y_new) = batch(), batch()
     given = {"x_mem": x, "y_mem": y, "x_stream": x_new, "y_stream": y_new, **change}
-    with pytest.raises(InputError, match=r"x_mem|age"):
+    with pytest.raises(InputError, match=r"x_mem|edit_count"):
         gmed.edit_examples(nn.Linear(4, 3), lr=0.1, alpha=1.0, beta=0.01, **given)
 
 

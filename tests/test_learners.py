@@ -202,7 +202,7 @@ def test_a_loaded_state_brings_its_seed_shape_and_type():
     target.load_state_dict(source.state_dict())
     assert target.seed == 7
     assert target.memory.x.dtype == torch.float64
-    with pytest.raises(InputError, match="do not fit"):
+    with pytest.raises(InputError, match="earlier ones of this stream"):
         target.observe(GOOD[0].flatten(1), GOOD[1])
     target.observe(*GOOD)
     target.load_state_dict(er(mlp()).state_dict())  # back to the beginning
@@ -258,7 +258,7 @@ def with_nan(value):
 BAD = {
     "nan": (with_nan(float("nan")), GOOD[1], r"NaN or infinity .* example\(s\) \[3\]"),
     "infinity": (with_nan(float("inf")), GOOD[1], "NaN or infinity"),
-    "shape": (torch.rand(10, 1, 5, 5, dtype=torch.float64), GOOD[1], "do not fit"),
+    "shape": (torch.rand(10, 1, 5, 5, dtype=torch.float64), GOOD[1], "earlier ones of this stream"),
     "one dimension": (torch.rand(10, dtype=torch.float64), GOOD[1], "batch of at least one"),
     "label too high": (GOOD[0], GOOD[1] + 1, r"0 \.\. 3"),
     "label negative": (GOOD[0], GOOD[1] - 1, r"0 \.\. 3"),
@@ -281,7 +281,7 @@ def test_bad_input_is_refused_and_changes_nothing(x, y, message, started):
     if started:
         for batch in stream(8):
             learner.observe(*batch)
-    elif message == "do not fit":
+    elif message == "earlier ones of this stream":
         message = "does not take inputs of shape"
     before = learner.state_dict()
     with pytest.raises(InputError, match=message):

@@ -207,11 +207,11 @@ def test_columns_are_emptied_on_request_and_follow_the_type_of_examples():
 @pytest.mark.parametrize("name", ["insert", "capacity", "seen", "age", "no name", "_rows", "class_counts"])
 def test_a_column_takes_no_name_that_is_taken(name):
     memory = occupied(4, [3])
-    with pytest.raises(UsageError, match="cannot be called"):
+    with pytest.raises(UsageError, match="cannot be named"):
         memory.insert(torch.rand(2, 1), torch.tensor([0, 1]), make_rng(0, "reservoir", 5), **{name: torch.ones(2)})
     state = {**memory.state_dict(), name: torch.ones(4)}
     if name not in ("seen", "age"):
-        with pytest.raises(UsageError, match="cannot be called"):
+        with pytest.raises(UsageError, match="cannot be named"):
             memory.load_state_dict(state)
 
 

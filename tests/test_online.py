@@ -269,7 +269,7 @@ def test_the_residual_network_can_grow():
     gmed.models.expand_outputs(model, 5)
     torch.testing.assert_close(model(x)[:, :2], before)
     assert model(x).shape == (2, 5)
-    with pytest.raises(UsageError, match="cannot be given 3"):
+    with pytest.raises(UsageError, match="cannot be reduced to 3"):
         gmed.models.expand_outputs(model, 3)
 
 

@@ -86,8 +86,8 @@ def top_level():
         ("nets.py:images", r"a \(2, classes\) tensor of logits for 2 inputs, not one of shape \(2, 3, 26, 26\)"),
         ("nets.py:pair", "tensor of logits for 2 inputs, not tuple"),
         ("nets.py:infinite", "not finite before training"),
-        ("nets.py:constant", "does not depend on any parameter"),
-        ("nets.py:frozen", "every parameter of the model is frozen"),
+        ("nets.py:constant", "does not depend on any trainable parameter"),
+        ("nets.py:frozen", "all parameters of the model are frozen"),
         ("nets.py:empty", "parameters to train"),
         ("nets.py:text", "must return a torch.nn.Module, not str"),
         ("nets.py:fails", "cannot be created: OSError: no weights here"),
@@ -278,8 +278,8 @@ def test_onnx_files_that_would_be_wrong_are_not_written(tmp_path, monkeypatch):
     from gmed.models import onnx_export
 
     x, path = torch.rand(3, 1, 28, 28), tmp_path / "model.onnx"
-    real = onnx_export._exported
-    monkeypatch.setattr(onnx_export, "_exported", lambda model, x: real(MLP(), x))  # of another model
+    real = onnx_export._export
+    monkeypatch.setattr(onnx_export, "_export", lambda model, x: real(MLP(), x))  # of another model
     with pytest.raises(UsageError, match="onnxruntime's logits differ"):
         export_onnx(MLP(), path, x)
     assert not path.exists()

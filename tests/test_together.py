@@ -254,7 +254,7 @@ def test_extra_examples_are_none_that_were_drawn_otherwise():
     alone(learner, stream(0, 40), 10, [0, 40])
     edited = learner.edit(learner.retrieve(learner.look_ahead(*learner_batch())), learner.look_ahead(*learner_batch()))
     assert sorted(edited.slots.tolist()) == list(range(12))
-    with pytest.raises(UsageError, match="draws 'extra' unplanned"):
+    with pytest.raises(UsageError, match="draws 'extra' outside of draw"):
         together([own()], [stream(0, 200)], 10, [0, 200])
 
 
@@ -294,7 +294,7 @@ def learner_batch():
 
 
 @pytest.mark.parametrize(
-    ("kind", "complaint"), [(Unplanned, "draws 'something' unplanned"), (Twice, "twice for 'replay'")]
+    ("kind", "complaint"), [(Unplanned, "draws 'something' outside of draw"), (Twice, "two draws called 'replay'")]
 )
 def test_a_false_declaration_is_found_out(kind, complaint):
     with pytest.raises(UsageError, match=complaint):

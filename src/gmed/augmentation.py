@@ -1,4 +1,4 @@
-"""Random views of images."""
+"""Data augmentation: random views of images."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __path__: list[str] = []  # it was a package, whose module is found by its old n
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random views of images, a different one for each, computed together on their device.
+    """Random views of images, a different one for each image, computed together on their device.
 
     Parameters
     ----------
     rotation
-        Largest turn either way, in degrees.
+        Maximum rotation in either direction, in degrees.
     scaling
-        Largest change of size either way: 0.1 is from 0.9 to 1.1 times.
+        Maximum change of size: 0.1 means 0.9 to 1.1 times.
     crop
-        Largest shift in each direction, in whole pixels: a crop after padding by as many zeros.
+        Maximum shift in each direction, in whole pixels: a random crop after zero padding by this width.
     flip
-        Whether every other image is mirrored left to right.
+        Whether to flip images horizontally with probability one half.
 
     Examples
     --------
@@ -53,25 +53,26 @@ class Augmentation:
         check_int("crop", self.crop, minimum=0)
 
     def __call__(self, x: Tensor, maps: Tensor) -> Tensor:
-        """Each image as its map shows it."""
+        """Return the images transformed by affine maps."""
         if not len(x):
             return x
-        places = affine_grid(maps.to(x), list(x.shape), align_corners=False)
-        return grid_sample(x, places, mode="bilinear", padding_mode="zeros", align_corners=False)
+        grid = affine_grid(maps.to(x), list(x.shape), align_corners=False)
+        return grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
     def maps(self, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.float64]:
-        """A random map for each of a batch of images of this shape: from a place in the new image to the place in the
-        old one, both in -1 .. 1 (torch's convention).
+        """Draw a random affine map for each image of a batch of this shape.
+
+        It maps positions in the new image to positions in the old one, both in -1 .. 1 (torch's convention).
         """
         if len(shape) != 4:
-            raise InputError(f"only images (n, channels, height, width) can be augmented, not {tuple(shape)}")
+            raise InputError(f"only images (n, channels, height, width) can be augmented, not shape {tuple(shape)}")
         n, _, height, width = shape
         angle = np.deg2rad(rng.uniform(-self.rotation, self.rotation, n))
         size = rng.uniform(1 - self.scaling, 1 + self.scaling, n)
         shift = rng.integers(-self.crop, self.crop + 1, (n, 2))
-        mirror = np.where(rng.random(n) < 0.5, -1.0, 1.0) if self.flip else np.ones(n)
+        sign = np.where(rng.random(n) < 0.5, -1.0, 1.0) if self.flip else np.ones(n)
 
-        across, down = 2 * shift[:, 0] / width, 2 * shift[:, 1] / height
+        shift_x, shift_y = 2 * shift[:, 0] / width, 2 * shift[:, 1] / height
         cos, sin, aspect = np.cos(angle) / size, np.sin(angle) / size, height / width
-        rows = np.stack([mirror * cos, -sin * aspect, across, mirror * sin / aspect, cos, down], 1)
-        return rows.reshape(n, 2, 3)
+        entries = np.stack([sign * cos, -sin * aspect, shift_x, sign * sin / aspect, cos, shift_y], 1)
+        return entries.reshape(n, 2, 3)

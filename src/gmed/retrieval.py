@@ -1,4 +1,4 @@
-"""Which stored examples are replayed."""
+"""Retrieval: the choice of the stored examples to replay."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __path__: list[str] = []  # it was a package, whose modules are found by their o
 
 @old_attributes(foreseeable="capturable")
 class Retrieval(ABC):
-    """Which stored examples a learner replays; without one, it draws them uniformly.
+    """The base class of retrievals, which choose the stored examples to replay. By default they are drawn uniformly.
 
     Attributes
     ----------
     capturable
-        Always false: what is retrieved may depend on the model, so a step has to be made before the next is decided.
+        Always false: the choice may depend on the model, so it cannot be made before the previous step is done.
     """
 
     part_kind: ClassVar[str] = "retrieval"
@@ -35,23 +35,23 @@ class Retrieval(ABC):
 
     @abstractmethod
     def retrieve(self, memory: Memory, count: int, ahead: LookAhead, rng: np.random.Generator) -> Tensor:
-        """The slots of up to ``count`` stored examples, none twice.
+        """Return the slots of up to ``count`` stored examples, without duplicates.
 
         Parameters
         ----------
         memory
-            What is stored; ``memory.occupied()`` says in which slots. It is never empty.
+            The stored examples, in the slots ``memory.occupied()``. It is never empty.
         count
-            How many examples the learner replays in a step.
+            Number of examples that the learner replays in a step.
         ahead
             The look-ahead on the incoming batch, shared by everything in this step.
         rng
-            This step's random numbers for retrieval; no other generator may be used.
+            This step's random generator for retrieval; no other generator may be used.
         """
 
 
 def uniform(stored: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """``count`` of the slots that hold an example, all equally likely, none twice; all of them if they are fewer.
+    """Draw ``count`` of the occupied slots uniformly without replacement; return all of them if there are fewer.
 
     >>> from gmed.rng import make_rng
     >>> sorted(uniform(np.arange(4), 10, make_rng(0, "replay")).tolist())
@@ -62,13 +62,13 @@ def uniform(stored: NDArray[np.int64], count: int, rng: np.random.Generator) -> 
 
 @torch.no_grad()
 def interference(ahead: LookAhead, x: Tensor, y: Tensor) -> Tensor:
-    """How much each example's loss would rise by the look-ahead's step: ℓ(x, y; θ') - ℓ(x, y; θ)."""
+    """Return by how much the look-ahead's step would increase each example's loss: ℓ(x, y; θ') - ℓ(x, y; θ)."""
     before, after = (cross_entropy(output, y, reduction="none") for output in ahead.outputs(x))
     return after - before
 
 
 def most_interfered(memory: Memory, candidates: Tensor, count: int, ahead: LookAhead) -> Tensor:
-    """Of the candidate slots, the ``count`` whose examples the incoming batch interferes with most.
+    """Return the ``count`` candidate slots whose examples the incoming batch interferes with most.
 
     References
     ----------
@@ -76,5 +76,5 @@ def most_interfered(memory: Memory, candidates: Tensor, count: int, ahead: LookA
     """
     if len(candidates) <= count:
         return candidates
-    rise = interference(ahead, memory.x[candidates], memory.y[candidates])
-    return candidates[rise.topk(count).indices]
+    scores = interference(ahead, memory.x[candidates], memory.y[candidates])
+    return candidates[scores.topk(count).indices]

@@ -1,10 +1,10 @@
-"""How stored examples change."""
+"""Edits: how stored examples are changed."""
 
 from typing import TYPE_CHECKING
 from gmed.deprecated import old_names
 
 # ruff: isort: skip_file
-# in the order in which edits are listed
+# the order of imports is that of the list of edits
 from gmed.editing.base import Edit, History, EditContext
 from gmed.editing.gmed import GMED, edit_examples
 from gmed.editing.random_edit import RandomEdit

@@ -1,3 +1,5 @@
+"""An edit that increases the current loss (Goodfellow et al., 2015)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,12 +24,12 @@ TUNED = {  # by benchmarks/tune.py; the paper gives none
 @register("adv-edit", on_benchmarks=TUNED)
 @dataclass(frozen=True)
 class AdversarialEdit(Edit):
-    """Move stored examples to where the current loss is higher, every input by the same amount.
+    """Move stored examples in the direction of higher current loss, each input by the same amount.
 
     Parameters
     ----------
     stride
-        By how much each input changes: x_m + stride * sign(∇_x ℓ(x_m; θ)).
+        The change of each input: x_m + stride * sign(∇_x ℓ(x_m; θ)).
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What an edit is, and what it is given."""
+"""The base class of edits, and the context that an edit is given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if not TYPE_CHECKING:
 
 
 class History(NamedTuple):
-    """Every example observed so far: an oracle no online learner has, for analysis alone."""
+    """Every example observed so far: an oracle that no online learner has, only for analysis."""
 
     x: Tensor
     y: Tensor
@@ -29,22 +29,22 @@ class History(NamedTuple):
 @old_attributes(ahead="lookahead", planned="draw")
 @dataclass(frozen=True)
 class EditContext:
-    """What an edit may know of the step it is part of.
+    """What an edit may use of the step it is part of.
 
     Attributes
     ----------
     lookahead
         The look-ahead on the incoming batch, shared by everything in this step.
     batch_size
-        How many examples the learner replays per step when memory is full: the constant that strides are
-        measured by.
+        Number of examples that the learner replays per step when memory is full: the unit of strides is defined by it.
     random
-        Gives this step's random numbers for editing; no other generator may be used.
+        Returns this step's random generator for editing; no other generator may be used.
     history
-        All earlier examples, for edits that declare ``needs_history`` and for no other.
+        All earlier examples, only for edits that declare ``needs_history``.
     draw
-        Gives as a tensor what a function decides by :attr:`random` alone, at most once an edit. An edit that asks for
-        its random numbers so, and asks the host for nothing else, can be decided ahead (:attr:`Edit.capturable`).
+        Returns the array of a function that uses only :attr:`random`, as a tensor; to be called at most once per edit.
+        An edit that draws its random numbers this way, and needs nothing else from the host, can be captured as part of
+        a CUDA graph (:attr:`Edit.capturable`).
     """
 
     lookahead: LookAhead
@@ -56,14 +56,14 @@ class EditContext:
 
 @old_attributes(foreseeable="capturable", oracle="needs_history")
 class Edit(ABC):
-    """How examples drawn from memory are changed.
+    """The base class of edits, which change examples drawn from memory.
 
     Attributes
     ----------
     extra
-        How many further examples a learner draws for editing alone.
+        Number of further examples that a learner draws only for editing.
     write_back
-        Whether the learner stores what was edited.
+        Whether edited examples are written back to memory.
     needs_history
         Whether the edit needs :attr:`EditContext.history`.
     """
@@ -77,17 +77,17 @@ class Edit(ABC):
 
     @property
     def capturable(self) -> bool:
-        """Whether an edit asks the host for nothing but what is planned: steps with it can be decided ahead."""
+        """Whether the edit can be captured: all it needs from the host it gets by :attr:`EditContext.draw`."""
         return False
 
     @abstractmethod
     def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
-        """The edited ``x_m``, a new tensor; nothing given is changed.
+        """Return the edited ``x_m`` as a new tensor; no argument is changed.
 
         Parameters
         ----------
         x_m, y_m, edit_count
-            Examples drawn from memory, and how often each was edited before.
+            Examples drawn from memory, and the number of earlier edits of each.
         context
-            What else the edit may know.
+            What else the edit may use.
         """

@@ -1,3 +1,5 @@
+"""The edit of the paper: gradient-based memory editing (Jin et al., 2021)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,14 +31,14 @@ TUNED = {  # Table 6 of the paper
 @register("gmed", on_benchmarks=TUNED)
 @dataclass(frozen=True)
 class GMED(Edit):
-    """Gradient-based Memory EDiting: move stored examples to where the incoming batch makes them forgotten.
+    """Gradient-based Memory EDiting: move stored examples to where the next update makes the model forget them more.
 
     An example x_m that was edited k times before moves by
 
         x_m + γ^k α ∇_x [ d(x_m) - β ℓ(x_m; θ) ],    d(x_m) = ℓ(x_m; θ') - ℓ(x_m; θ),
 
     where θ' is one SGD step ahead on the incoming batch (Eq. 1-3 of the paper). An example whose edit would not
-    be finite stays as it was.
+    be finite is not changed.
 
     Parameters
     ----------
@@ -45,18 +47,18 @@ class GMED(Edit):
         batch size (10 in the paper), as if the objective were averaged over a full batch. The paper's tuned
         values (5.0 on Split MNIST, 0.05 on Split CIFAR-10) are in this unit.
     beta
-        β, how much the edit holds down the current loss. Negative values push it up instead, which is what
-        the authors' released code does.
+        β, the weight of the penalty on the current loss. A negative value makes it a reward, as in the authors'
+        released code.
     gamma
         γ, the decay of the stride with every edit of an example; 1 is no decay.
     steps
-        Edits in a row; the direction is computed anew for each, θ' is the same.
+        Number of gradient steps per edit; the direction is recomputed for each, with the same θ'.
     clamp
-        A range (low, high) that edited values are cut back to; by default none.
+        A range (low, high) to which edited values are clamped; by default none.
     extra
-        Further examples that are edited and written back, but not replayed.
+        Number of further examples that are edited and written back, but not replayed.
     write_back
-        Whether edited examples replace the stored ones; if not, they are replayed and forgotten.
+        Whether edited examples replace the stored ones; if not, they are replayed once and discarded.
 
     Examples
     --------
@@ -98,7 +100,7 @@ class GMED(Edit):
                 raise UsageError(f"clamp must be a range (low, high), not {self.clamp!r}")
             low, high = (check_float("each end of clamp", end) for end in self.clamp)
             if low >= high:
-                raise UsageError(f"clamp must be a range from low to high, not {self.clamp!r}")
+                raise UsageError(f"clamp must be a range (low, high) with low < high, not {self.clamp!r}")
             object.__setattr__(self, "clamp", (low, high))
 
     @property
@@ -109,18 +111,18 @@ class GMED(Edit):
     def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
         original, ahead = x_m, context.lookahead
         stride = self._stride(edit_count, x_m)
-        share = len(x_m) / context.batch_size  # turns a mean over these examples into their sum / batch_size
+        scale = len(x_m) / context.batch_size  # turns the mean over these examples into their sum / batch_size
         for _ in range(self.steps):
             x_m = x_m.detach().requires_grad_()
             loss_before, loss_after = ahead.losses(x_m, y_m)
             d = loss_after - loss_before
-            (direction,) = torch.autograd.grad(share * (d - self.beta * loss_before), x_m)
+            (direction,) = torch.autograd.grad(scale * (d - self.beta * loss_before), x_m)
             x_m = x_m.detach() + stride * direction
         x_m = x_m if self.clamp is None else x_m.clamp(*self.clamp)
         return where_finite(x_m, original)
 
     def _stride(self, edit_count: Tensor, x_m: Tensor) -> float | Tensor:
-        """γ^k α, for each example."""
+        """Return γ^k α for each example."""
         if self.gamma == 1:
             return self.alpha
         return self.alpha * self.gamma ** edit_count.to(x_m.dtype).reshape(-1, *[1] * (x_m.ndim - 1))
@@ -146,9 +148,9 @@ def edit_examples(
 ) -> Tensor:
     """Edit replayed examples with GMED, in any replay loop.
 
-    Pure: neither the model (parameters, gradients, batch-norm statistics, mode) nor the inputs change. Any
-    module (TorchScript apart) and floating-point type, on any device. The model's mode is respected: in
-    training mode batch-norm uses batch statistics, as it does in the update that follows.
+    Pure: neither the model (parameters, gradients, batch-norm statistics, mode) nor the inputs are changed. It works
+    with any module except TorchScript, any floating-point dtype and any device. The model's mode is respected: in
+    training mode, batch-norm uses batch statistics, as it does in the update that follows.
 
     Parameters
     ----------
@@ -163,18 +165,18 @@ def edit_examples(
     alpha, beta, gamma, steps, clamp
         As in :class:`GMED`.
     edit_count
-        How often each example was edited before; needed only with gamma < 1. By default 0 for all.
+        Number of earlier edits of each example; needed only with gamma < 1. By default 0 for all.
     loss
-        Mean loss of a batch from ``(output, target)``.
+        Mean loss of a batch, a function of ``(output, target)``.
     batch_size
-        What the summed objective is divided by; by default ``len(x_mem)``. Give your usual replay batch size
-        if the number of examples varies, so that the stride does not.
+        Divisor of the summed objective; by default ``len(x_mem)``. If the number of examples varies, set it to your
+        usual replay batch size, so that the stride does not vary.
 
     Returns
     -------
     Tensor
         The edited ``x_mem``: replay it, and write it back to memory. An example whose edit would not be
-        finite is returned as it was.
+        finite is returned unchanged.
 
     Examples
     --------
@@ -188,7 +190,7 @@ def edit_examples(
     (True, True)
     """
     if torch.is_inference_mode_enabled():
-        raise InputError("an edit needs gradients, which torch.inference_mode() rules out; leave it first")
+        raise InputError("an edit needs gradients, which torch.inference_mode() disables; leave it first")
     editing = GMED(alpha=alpha, beta=beta, gamma=gamma, steps=steps, clamp=clamp)
     for name, x, y in (("mem", x_mem, y_mem), ("stream", x_stream, y_stream)):
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -199,12 +201,12 @@ def edit_examples(
             raise InputError(f"y_{name} must be a tensor, not {type(y).__name__}")
         if x.ndim == 0 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):
             shapes = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
-            raise InputError(f"x_{name} and y_{name} must hold the same number of examples, not none: {shapes}")
+            raise InputError(f"x_{name} and y_{name} must have the same number of examples, at least one: {shapes}")
     if edit_count is None:
         edit_count = torch.zeros(len(x_mem), dtype=torch.int64, device=x_mem.device)
     elif not isinstance(edit_count, Tensor) or edit_count.shape != (len(x_mem),) or (edit_count < 0).any():
-        given = tuple(edit_count.shape) if isinstance(edit_count, Tensor) else type(edit_count).__name__
-        raise InputError(f"edit_count must be a tensor of one number from 0 on per example: {given} for {len(x_mem)}")
+        actual = tuple(edit_count.shape) if isinstance(edit_count, Tensor) else type(edit_count).__name__
+        raise InputError(f"edit_count must be a tensor of one number >= 0 per example: {actual} for {len(x_mem)}")
     size = len(x_mem) if batch_size is None else check_int("batch_size", batch_size)
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model must be a torch.nn.Module, not {type(model).__name__}")

@@ -1,3 +1,5 @@
+"""An edit that protects all earlier examples: an oracle, for analysis."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ TUNED = {  # by benchmarks/tune.py; the paper gives none
 @register("optimal-edit", on_benchmarks=TUNED)
 @dataclass(frozen=True)
 class OptimalEdit(Edit):
-    """Move stored examples to where replaying them protects earlier examples best: an oracle, for analysis.
+    """Move stored examples so that replaying them protects earlier examples best: an oracle, for analysis.
 
     The real update on the incoming batch and the replayed examples, θ_{t+1} = θ - τ ∇[ℓ(x_D) + ℓ(x_m)], is
     differentiated with respect to x_m, and x_m descends the summed loss increase of earlier examples:
@@ -36,12 +38,12 @@ class OptimalEdit(Edit):
     alpha
         α, the stride.
     examples
-        How many earlier examples the sum is over, drawn anew at every step; it is scaled up to all of them.
+        Number of earlier examples in the sum, drawn again at every step; the sum is scaled up to all of them.
 
     References
     ----------
-    Section 4.4 and Appendix of the GMED paper. There it is gradient ascent by its words; that would make
-    forgetting worse, and the experiments read as descent.
+    Section 4.4 and Appendix of the GMED paper. Its text calls this gradient ascent, which would increase forgetting;
+    its experiments suggest descent.
     """
 
     needs_history: ClassVar[bool] = True
@@ -55,29 +57,29 @@ class OptimalEdit(Edit):
 
     def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
         if context.history is None:
-            raise UsageError("the optimal edit needs a history of earlier examples; ER and its kin keep one for it")
+            raise UsageError("the optimal edit needs a history of earlier examples; use a learner with replay")
         count = len(context.history.y)
         if count == 0:
             return x_m
-        some = context.random().choice(count, min(self.examples, count), replace=False)
-        chosen = torch.from_numpy(some).to(y_m.device)
-        earlier = History(context.history.x[chosen], context.history.y[chosen])
+        drawn = context.random().choice(count, min(self.examples, count), replace=False)
+        indices = torch.from_numpy(drawn).to(y_m.device)
+        earlier = History(context.history.x[indices], context.history.y[indices])
         grads = forgetting_gradient(context.lookahead, x_m, y_m, earlier) * count
         return where_finite(x_m - self.alpha * grads, x_m)
 
 
 @torch.enable_grad()
 def forgetting_gradient(ahead: LookAhead, x_m: Tensor, y_m: Tensor, earlier: History) -> Tensor:
-    """∇_{x_m} of the mean loss of ``earlier`` after the real update on the incoming batch and (x_m, y_m)."""
+    """Return ∇_{x_m} of the mean loss of ``earlier`` after the real update on the incoming batch and (x_m, y_m)."""
     x = x_m.detach().requires_grad_()
     names = list(ahead.theta)
     theta = {name: p.detach().requires_grad_() for name, p in ahead.theta.items()}
     replay_loss = ahead.loss(forward(ahead.model, theta, x), y_m)
-    replay_slope = torch.autograd.grad(replay_loss, [theta[name] for name in names], create_graph=True)
+    replay_grads = torch.autograd.grad(replay_loss, [theta[name] for name in names], create_graph=True)
     updated = {
-        name: theta[name] - ahead.lr * (ahead.stream_gradient[name] + grads)
-        for name, grads in zip(names, replay_slope, strict=True)
+        name: theta[name] - ahead.lr * (ahead.stream_gradient[name] + grad)
+        for name, grad in zip(names, replay_grads, strict=True)
     }
     loss = ahead.loss(forward(ahead.model, updated, earlier.x), earlier.y)
-    (grads,) = torch.autograd.grad(loss, x)
-    return grads
+    (grad,) = torch.autograd.grad(loss, x)
+    return grad

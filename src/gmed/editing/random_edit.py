@@ -1,3 +1,5 @@
+"""An edit in a random direction, as a control."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,9 +26,9 @@ TUNED = {  # by benchmarks/tune.py; the paper gives none
 @register("random-edit", on_benchmarks=TUNED)
 @dataclass(frozen=True)
 class RandomEdit(Edit):
-    """Move stored examples in a random direction: the control for edits that claim to know where.
+    """Move stored examples in a random direction: the control for edits with a chosen direction.
 
-    An example whose edit would not be finite stays as it was.
+    An example whose edit would not be finite is not changed.
 
     Parameters
     ----------
@@ -44,9 +46,9 @@ class RandomEdit(Edit):
         return True
 
     def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
-        shape, kind = x_m.shape, np.float64 if x_m.dtype is torch.float64 else np.float32
+        shape, dtype = x_m.shape, np.float64 if x_m.dtype is torch.float64 else np.float32
         random = context.random
-        direction = context.draw(lambda: random().standard_normal(shape).astype(kind)).to(x_m)
-        length = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
+        direction = context.draw(lambda: random().standard_normal(shape).astype(dtype)).to(x_m)
+        norm = direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (x_m.ndim - 1))
         stride = self.stride if abs(self.stride) <= torch.finfo(x_m.dtype).max else inf
-        return where_finite(torch.add(x_m, direction / length, alpha=stride), x_m)
+        return where_finite(torch.add(x_m, direction / norm, alpha=stride), x_m)

@@ -1,3 +1,3 @@
-"""What is fast because it is clever: the plain computation is in the modules that use it."""
+"""Optimized computations; the modules that use them contain the plain ones."""
 
-import gmed.models  # noqa: F401 (models and kernels use each other; whoever comes here first finds models complete)
+import gmed.models  # noqa: F401 (models and kernels import each other; this completes models first)

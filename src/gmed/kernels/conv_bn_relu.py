@@ -20,9 +20,9 @@ _use_triton = False
 
 @contextmanager
 def use_triton() -> Iterator[None]:
-    """Use the Triton kernels inside, wherever they can be used.
+    """Use the Triton kernels inside the block wherever possible.
 
-    They are fast, and launching them one by one is not: this is for steps that are launched as a CUDA graph.
+    The kernels are fast, but launching them one by one is slow: this is for steps that are launched as a CUDA graph.
     """
     global _use_triton
     before, _use_triton = _use_triton, True
@@ -37,7 +37,7 @@ def conv_bn_relu(
 ) -> Tensor:
     """Return relu(bn(conv(x)) + residual).
 
-    On a GPU, inside :func:`use_triton`, it is a few kernels made for thin layers
+    On a GPU, inside :func:`use_triton`, it is computed by a few kernels for layers with few channels
     (:mod:`gmed.kernels.conv_bn_relu_autograd`).
 
     >>> conv, norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), BatchNorm(4)
@@ -70,16 +70,16 @@ def _can_fuse(conv: nn.Conv2d, norm: BatchNorm, x: Tensor, residual: Tensor | No
 
 
 def _shapes_match(conv: nn.Conv2d, x: Tensor, residual: Tensor | None) -> bool:
-    """Whether shapes fit together; anything else is for torch to compute or to refuse."""
+    """Return whether the shapes match; otherwise torch computes the result or raises an error."""
     if x.dim() != 4 or x.shape[1] != conv.in_channels:
         return False
     out = len(x), conv.out_channels, *(-(-side // conv.stride[0]) for side in x.shape[2:])
-    several = out[0] * out[2] * out[3] > 1  # one value has no variance
-    return several and (residual is None or tuple(residual.shape) == out)
+    has_variance = out[0] * out[2] * out[3] > 1  # a single value has none
+    return has_variance and (residual is None or tuple(residual.shape) == out)
 
 
 def _is_supported_conv(conv: nn.Conv2d) -> bool:
-    """Whether it is square, same-padded, without bias, dilation or groups."""
+    """Return whether a convolution is square and same-padded, without bias, dilation or groups."""
     size, stride = conv.kernel_size[0], conv.stride[0]
     return (
         size % 2 == 1
@@ -90,7 +90,7 @@ def _is_supported_conv(conv: nn.Conv2d) -> bool:
 
 
 def _triton_runs_on(x: Tensor) -> bool:
-    """Whether the kernels run where x is: on the current GPU, of compute capability 8.0 or later."""
+    """Return whether the kernels run on the device of x: the current GPU, of compute capability 8.0 or later."""
     return x.is_cuda and x.device.index == torch.cuda.current_device() and _triton_available(x.device)
 
 
@@ -106,6 +106,6 @@ def _triton_available(device: torch.device) -> bool:
         fused_conv_bn_relu(conv, norm, torch.zeros(1, 1, 1, 2, device=device), None, True)
     except Exception as error:  # no compiler, no headers, another version of Triton
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        warnings.warn(f"Triton cannot compile kernels here ({reason}); using the slower ones of torch", stacklevel=2)
+        warnings.warn(f"Triton cannot compile kernels here ({reason}); using torch's slower ones", stacklevel=2)
         return False
     return True

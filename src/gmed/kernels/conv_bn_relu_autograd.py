@@ -1,8 +1,8 @@
 """relu(bn(conv(x)) + residual) as an autograd function of a few Triton kernels.
 
-A step of a small ResNet is bound by the number of its kernels where images are small, and by memory traffic where they
-are large. Here the statistics are taken while the result of the convolution is at hand; batch-norm, residual and ReLU
-are one pass; the backward pass is as short. Sums are taken in a fixed order, so equal inputs give equal bits.
+The time of a step of a small ResNet is determined by the number of kernels if images are small, and by memory traffic
+if they are large. Here the kernel of the convolution also computes the statistics; batch-norm, residual and ReLU are
+one pass; the backward pass is equally short. Sums are computed in a fixed order, so equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from gmed.models.batch_norm import BatchNorm
 FORWARD = {"BLOCK_M": 128, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}
 GRAD_INPUT = {"BLOCK_M": 128, "BLOCK_K": 32, "num_stages": 1, "num_warps": 4}
 GRAD_WEIGHT = {"BLOCK_M": 64, "BLOCK_K": 64, "num_stages": 1, "num_warps": 2}
-"""Tile sizes, pipeline stages and warps of each matrix-product kernel: the fastest of some dozens on an H200
+"""Tile sizes, pipeline stages and warps of each matrix-product kernel: the fastest of several dozen on an H200
 (benchmarks/speed.md)."""
 
 MAX_PROGRAMS = 256
-"""Programs of a kernel: what one learner of twenty can use of a large GPU, and some more."""
+"""Maximum number of programs of a kernel: somewhat more than one learner of twenty can use of a large GPU."""
 
 ELEMENTS_PER_PROGRAM, MAX_PARTIALS = 2048, 4096
-"""Elements of each tensor that a program without matrix products holds, and partial results that one can reduce."""
+"""Tile size of programs without matrix products, and the maximum number of partial results one of them can reduce."""
 
 
 def fused_conv_bn_relu(
     conv: nn.Conv2d, norm: BatchNorm, x: Tensor, residual: Tensor | None, apply_relu: bool
 ) -> Tensor:
-    """What :func:`gmed.kernels.conv_bn_relu.unit` computes, where ``norm`` uses the statistics of the batch."""
+    """Compute :func:`gmed.kernels.conv_bn_relu.conv_bn_relu`, where ``norm`` uses the statistics of the batch."""
     running = (norm.running_mean, norm.running_var) if norm.track_running_stats else (None, None)
     config = ConvBnReluConfig(conv.kernel_size[0], conv.stride[0], norm.eps, norm.momentum or 0.0, apply_relu, *running)
     out: Tensor = ConvBnReluFn.apply(x, conv.weight, norm.weight, norm.bias, residual, config)  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ class ConvBnReluConfig:
     def reference(
         self, x: Tensor, weight: Tensor, bn_weight: Tensor, bn_bias: Tensor, residual: Tensor | None
     ) -> Tensor:
-        """Compute it in torch's own operations, without updating running statistics."""
+        """Compute the result with torch's own operations, without updating running statistics."""
         y = conv2d(x, weight, stride=self.stride, padding=self.kernel_size // 2)
         z = batch_norm(y, None, None, bn_weight, bn_bias, training=True, eps=self.eps)
         z = z if residual is None else z + residual
@@ -66,8 +66,8 @@ class ConvBnReluFn(torch.autograd.Function):
     """The kernels as one differentiable operation."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        *tensors, config = given
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        *tensors, config = args
         x, weight, bn_weight, bn_bias, residual = map(channels_last, tensors)
         shape = ConvShape.of(x, weight, config)
         y = x.new_empty(shape.examples, *shape.spatial[2:], shape.out_channels).permute(0, 3, 1, 2)
@@ -114,7 +114,7 @@ class ConvBnReluFn(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, y, out, stats = ctx.saved_tensors
         needs_grad, config = ctx.needs_input_grad, ctx.config
-        if torch.is_grad_enabled():  # this gradient will be differentiated again
+        if torch.is_grad_enabled():  # for a second derivative
             inputs = [t for t, needed in zip(tensors, needs_grad, strict=False) if needed]
             grads = iter(torch.autograd.grad(config.reference(*tensors), inputs, grad_out, create_graph=True))
             return tuple(next(grads) if needed else None for needed in needs_grad)
@@ -122,14 +122,14 @@ class ConvBnReluFn(torch.autograd.Function):
         shape, grad_out = ConvShape.of(x, weight, config), channels_last(grad_out)
         constants = {"HAS_RESIDUAL": residual is not None, "APPLY_RELU": config.apply_relu}
         sums = x.new_empty(2, shape.num_programs, shape.out_channels)
-        before = (grad_out, y, out, stats, bn_weight, bn_bias, sums)
+        inputs_and_sums = (grad_out, y, out, stats, bn_weight, bn_bias, sums)
         kernels.bn_bwd_reduce_kernel[(shape.num_programs,)](
-            *before, shape.num_rows, **constants, **shape.channel_constants
+            *inputs_and_sums, shape.num_rows, **constants, **shape.channel_constants
         )
         grad_y, grad_bn = torch.empty_like(y), x.new_empty(2, shape.out_channels)
         grad_residual = torch.empty_like(y) if needs_grad[4] else None
         kernels.bn_bwd_kernel[(shape.num_programs,)](
-            *before,
+            *inputs_and_sums,
             shape.num_programs,
             grad_y,
             grad_y if grad_residual is None else grad_residual,
@@ -169,11 +169,11 @@ class ConvShape:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the result: one per pixel."""
+        """Number of rows of the result: one per pixel."""
         return self.examples * self.spatial[2] * self.spatial[3]
 
     def gemm_constants(self, tiles: dict[str, int], channels: int, block_columns: int) -> dict[str, Any]:
-        """Return the compile-time constants of a matrix-product kernel that reads so many channels."""
+        """Return the compile-time constants of a matrix-product kernel that reads this number of channels."""
         sizes = {
             "IN_CHANNELS": self.in_channels,
             "OUT_CHANNELS": self.out_channels,
@@ -195,12 +195,12 @@ class ConvShape:
 
     @property
     def max_partials(self) -> int:
-        """The most programs whose partial results the next kernel can reduce."""
+        """Maximum number of programs whose partial results the next kernel can reduce."""
         return min(MAX_PROGRAMS, max(MAX_PARTIALS // power_of_two(self.out_channels), 1))
 
     @property
     def num_programs(self) -> int:
-        """Programs of a kernel without matrix products."""
+        """Number of programs of a kernel without matrix products."""
         return balanced_grid(-(-self.num_rows // self.channel_constants["BLOCK_M"]), self.max_partials)
 
     def grad_input(self, grad_out: Tensor, weight: Tensor, x: Tensor) -> Tensor:
@@ -226,26 +226,26 @@ class ConvShape:
             -(-self.out_channels // block_columns),
         )
         splits = balanced_grid(-(-self.num_rows // constants["BLOCK_M"]), max(MAX_PROGRAMS // (tiles[0] * tiles[1]), 1))
-        each = -(-self.num_rows // (constants["BLOCK_M"] * splits)) * constants["BLOCK_M"]
-        shares = grad_out.new_empty(splits, self.out_channels, self.kernel_size, self.kernel_size, self.in_channels)
+        rows_per_split = -(-self.num_rows // (constants["BLOCK_M"] * splits)) * constants["BLOCK_M"]
+        partials = grad_out.new_empty(splits, self.out_channels, self.kernel_size, self.kernel_size, self.in_channels)
         kernels.conv_bwd_weight_kernel[*tiles, splits](
-            grad_out, x, shares, self.num_rows, each, *self.spatial, **constants
+            grad_out, x, partials, self.num_rows, rows_per_split, *self.spatial, **constants
         )
-        total = shares[0] if splits == 1 else shares.sum(0)
+        total = partials[0] if splits == 1 else partials.sum(0)
         return total.permute(0, 3, 1, 2)
 
 
 def precision() -> str:
-    """Return the input precision of products that torch is set to use for convolutions."""
+    """Return the input precision that torch is set to use for convolutions."""
     try:
         return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-    except RuntimeError:  # convolutions have a setting of their own
-        own: str = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
-        return "ieee" if own == "ieee" else "tf32"
+    except RuntimeError:  # the precision was set for convolutions separately
+        setting: str = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+        return "ieee" if setting == "ieee" else "tf32"
 
 
 def block_n(channels: int) -> int:
-    """Return the columns of a tile: all where they are few, else 32, which leaves little over.
+    """Return the number of columns of a tile: all up to 64, else 32, which leaves few unused.
 
     >>> block_n(20), block_n(80)
     (32, 32)
@@ -254,7 +254,7 @@ def block_n(channels: int) -> int:
 
 
 def balanced_grid(tiles: int, most: int) -> int:
-    """Return how many programs share these tiles most evenly.
+    """Return the number of programs, at most ``most``, that distributes the tiles most evenly.
 
     >>> balanced_grid(160, 128), balanced_grid(3, 128)
     (80, 3)
@@ -263,7 +263,7 @@ def balanced_grid(tiles: int, most: int) -> int:
 
 
 def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is not below a number.
+    """Return the smallest power of two that is at least a number.
 
     >>> power_of_two(20), power_of_two(32)
     (32, 32)
@@ -272,7 +272,7 @@ def power_of_two(number: int) -> int:
 
 
 def channels_last(tensor: Any) -> Any:
-    """Return a tensor in channels-last layout; ``None`` and other shapes stay as they are."""
+    """Return a tensor in channels-last layout; ``None`` and tensors that are not images are returned unchanged."""
     if tensor is None or tensor.dim() != 4:
         return tensor
     return tensor.contiguous(memory_format=torch.channels_last)

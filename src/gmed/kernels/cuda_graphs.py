@@ -1,4 +1,4 @@
-"""CUDA graphs: a step is captured once and launched again and again."""
+"""CUDA graphs: a step is captured once and replayed many times."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from gmed.kernels.pass_counter import counted_as
 
 WARM_UP = 2
-"""Steps made before a graph is captured, in which libraries set themselves up."""
+"""Number of steps before a graph is captured, in which libraries initialize."""
 
 
 def replay_steps(step: Callable[[Tensor], None], rows: Tensor) -> None:
-    """Make the same step with each row of a table: on a GPU as a CUDA graph, launched again and again.
+    """Run the same step with each row of a table, on a GPU by replaying a CUDA graph.
 
     Nothing in the step may wait for the device.
 
@@ -23,25 +23,25 @@ def replay_steps(step: Callable[[Tensor], None], rows: Tensor) -> None:
     >>> seen
     [[0, 1], [2, 3]]
     """
-    at_first = min(WARM_UP, len(rows)) if rows.is_cuda else len(rows)
-    for row in rows[:at_first]:
+    num_eager = min(WARM_UP, len(rows)) if rows.is_cuda else len(rows)
+    for row in rows[:num_eager]:
         step(row)
-    if at_first < len(rows):
-        due = rows[at_first].clone()
+    if num_eager < len(rows):
+        current = rows[num_eager].clone()
         with torch.cuda.device(rows.device):
-            with counted_as(len(rows) - at_first):
-                graph = capture(lambda: step(due))
-            for row in rows[at_first:]:
-                due.copy_(row)
+            with counted_as(len(rows) - num_eager):
+                graph = capture(lambda: step(current))
+            for row in rows[num_eager:]:
+                current.copy_(row)
                 graph.replay()
 
 
 def capture(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """A step as a CUDA graph, which has not been launched yet."""
-    graph, trunk = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    """Capture a step as a CUDA graph, without running it."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         with torch.cuda.graph(graph):
             step()
     finally:
-        torch.cuda.set_stream(trunk)  # whatever happened inside
+        torch.cuda.set_stream(stream)  # also after an error in the capture
     return graph

@@ -1,4 +1,4 @@
-"""Low-rank gradients of linear layers, kept as factors.
+"""Low-rank gradients of linear layers, stored as factors.
 
 The gradient of a weight for n examples has rank n. With ten examples its two factors are small, and neither the
 gradient nor the weights one step ahead need be computed explicitly: x (W - τ δᵀa)ᵀ = x Wᵀ - τ (x aᵀ) δ.
@@ -74,19 +74,18 @@ class LinearChain:
 
     @classmethod
     def of(cls, model: nn.Module) -> LinearChain | None:
-        """Return a model as a chain, or ``None`` if it is none or has hooks on gradients."""
+        """Return a model as a chain, or ``None`` if it is not one or has hooks on gradients."""
         layers = flatten_sequential(model)
         if layers is None:
             return None
         chain, parameters = cls(model, layers), dict(model.named_parameters())
         no_hooks = all(p.requires_grad and not p._backward_hooks for p in parameters.values())
         in_place = any(getattr(layer, "inplace", False) for layer in layers.values())
-        return (
-            chain if parameters and list(parameters) == list(chain.param_owner) and no_hooks and not in_place else None
-        )
+        all_linear = bool(parameters) and list(parameters) == list(chain.param_owner)
+        return chain if all_linear and no_hooks and not in_place else None
 
     def is_beneficial(self, x: Tensor) -> bool:
-        """Return whether factors save time: they are much smaller than the weights, and on a CPU, where memory is slow.
+        """Return whether factors save time: they do on a CPU, where memory is slow, if much smaller than the weights.
 
         >>> large, small = LinearChain.of(nn.Linear(784, 400)), LinearChain.of(nn.Linear(4, 3))
         >>> large.is_beneficial(torch.rand(10, 784)), small.is_beneficial(torch.rand(10, 4))

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-_counting: list[Callable[[nn.Module, Tensor], None]] = []
-"""Those who count what goes through models just now."""
+_recorders: list[Callable[[nn.Module, Tensor], None]] = []
+"""Functions of the active counters, called with a model and its output by :func:`record_forward`."""
 
 
 _times = 1
-"""For how many passes one stands just now."""
+"""How many times a pass counts at the moment."""
 
 
 @contextmanager
 def counted_as(times: int) -> Iterator[None]:
-    """Inside, every pass counts so many times: it is captured, and will be launched as often."""
+    """Count every pass inside the block ``times`` times: it is captured, and will be replayed that often."""
     global _times
     before, _times = _times, times
     try:
@@ -31,18 +31,18 @@ def counted_as(times: int) -> Iterator[None]:
 
 
 def record_forward(model: nn.Module, output: Tensor) -> None:
-    """Say that a batch with this output went through a model, though the model itself was not called."""
-    for noted in _counting:
-        noted(model, output)
+    """Record a forward pass with this output that was computed without calling the model."""
+    for record in _recorders:
+        record(model, output)
 
 
 @dataclass
 class PassCounter:
-    """How many examples have gone through a model: forward, and back as gradients.
+    """Number of examples in the forward and backward passes of a model.
 
-    A model is watched from outside, at its own parameters or at others; neither it nor what it computes is changed.
-    A batch counts as gone back once for every call of autograd that reaches the output of any of its layers, be it
-    for the gradient of parameters or of inputs.
+    The model is observed by hooks, at its own parameters or at others; neither it nor its results are changed. A batch
+    counts as one backward pass for every call of autograd that reaches the output of any layer, whether for the
+    gradient of parameters or of inputs.
 
     Examples
     --------
@@ -60,49 +60,49 @@ class PassCounter:
     backward: int = 0
 
     def add(self, other: PassCounter, times: int = 1) -> None:
-        """Count so many times what another has counted."""
+        """Add the counts of another counter, multiplied by ``times``."""
         self.forward += times * other.forward
         self.backward += times * other.backward
 
     @contextmanager
     def counting(self, model: nn.Module) -> Iterator[None]:
-        """Inside, what goes through the model is counted."""
-        on_way_back: Callable[[Tensor], None] | None = None  # of the pass under way
+        """Count the passes of the model inside the block."""
+        backward_hook: Callable[[Tensor], None] | None = None  # of the current pass
 
-        def begins(module: nn.Module, inputs: Any) -> None:
-            nonlocal on_way_back
+        def before_forward(module: nn.Module, inputs: Any) -> None:
+            nonlocal backward_hook
             if module is model:
                 self.forward += _times * len(inputs[0])
-                on_way_back = self._backward_hook(_times * len(inputs[0]))
+                backward_hook = self._backward_hook(_times * len(inputs[0]))
 
-        def ends(module: nn.Module, inputs: Any, output: Any) -> None:
-            nonlocal on_way_back
-            if on_way_back is not None and isinstance(output, Tensor) and output.requires_grad:
-                output.register_hook(on_way_back)  # type: ignore[no-untyped-call]
+        def after_forward(module: nn.Module, inputs: Any, output: Any) -> None:
+            nonlocal backward_hook
+            if backward_hook is not None and isinstance(output, Tensor) and output.requires_grad:
+                output.register_hook(backward_hook)  # type: ignore[no-untyped-call]
             if module is model:
-                on_way_back = None
+                backward_hook = None
 
-        def noted(module: nn.Module, output: Tensor) -> None:
-            begins(module, (output,))
-            ends(module, (), output)
+        def record(module: nn.Module, output: Tensor) -> None:
+            before_forward(module, (output,))
+            after_forward(module, (), output)
 
-        # hooks of all modules: those of a model's own would make it one of unknown layers
-        hooks = register_module_forward_pre_hook(begins), register_module_forward_hook(ends)
-        _counting.append(noted)
+        # global hooks: with hooks of its own, the model would no longer count as made of known layers
+        hooks = register_module_forward_pre_hook(before_forward), register_module_forward_hook(after_forward)
+        _recorders.append(record)
         try:
             yield
         finally:
-            _counting.remove(noted)
+            _recorders.remove(record)
             for hook in hooks:
                 hook.remove()
 
     def _backward_hook(self, examples: int) -> Callable[[Tensor], None]:
-        latest = None
+        last_call = None
 
-        def gradient_arrived(grads: Tensor) -> None:
-            nonlocal latest
-            if (call := torch._C._current_graph_task_id()) != latest:
-                latest = call
+        def count_once_per_call(grad: Tensor) -> None:
+            nonlocal last_call
+            if (call := torch._C._current_graph_task_id()) != last_call:
+                last_call = call
                 self.backward += examples
 
-        return gradient_arrived
+        return count_once_per_call

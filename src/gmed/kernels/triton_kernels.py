@@ -1,12 +1,12 @@
 """Triton kernels of :mod:`gmed.kernels.conv_bn_relu_autograd`.
 
 Images are channels last, so an image is a matrix: one row per pixel, one column per channel. A convolution is then a
-matrix product. The ``KERNEL_SIZE`` neighbors that a pixel sees in one row of the image, with all their channels, are
-contiguous, ``KERNEL_SIZE * IN_CHANNELS`` numbers (``ROW_DEPTH``). Weights are stored as (OUT_CHANNELS, KERNEL_SIZE,
-KERNEL_SIZE, IN_CHANNELS), so the weights of such a row of neighbors are contiguous too.
+matrix product. The ``KERNEL_SIZE`` neighbors of a pixel in one row of the image, with all their channels, are
+contiguous: ``KERNEL_SIZE * IN_CHANNELS`` numbers (``ROW_DEPTH``). Weights are stored as (OUT_CHANNELS, KERNEL_SIZE,
+KERNEL_SIZE, IN_CHANNELS), so the weights of a row of neighbors are contiguous too.
 
-A kernel has few programs, and each loops over many tiles of ``BLOCK_M`` rows. Partial statistics and sums are
-therefore few, and the next kernel reduces them when it begins.
+A kernel has few programs, each of which loops over many tiles of ``BLOCK_M`` rows. There are thus few partial
+statistics and sums, and the next kernel reduces them when it begins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def conv_fwd_kernel(
     BLOCK_K: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """Write y, the convolution of x, and partial statistics of it."""
+    """Write y, the convolution of x, and its partial statistics."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     ROW_DEPTH: tl.constexpr = KERNEL_SIZE * IN_CHANNELS
@@ -107,7 +107,7 @@ def bn_relu_fwd_kernel(
     APPLY_RELU: tl.constexpr,
     UPDATE_STATS: tl.constexpr,
 ):
-    """Write out = relu(bn(y) + residual), with the statistics that :func:`conv_fwd_kernel` left in parts."""
+    """Write out = relu(bn(y) + residual), with statistics reduced from the partial ones of :func:`conv_fwd_kernel`."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     channels = tl.arange(0, CHANNELS)
     channel_mask = channels < OUT_CHANNELS
@@ -134,14 +134,14 @@ def bn_relu_fwd_kernel(
     offset = tl.load(bn_bias + channels, mask=channel_mask, other=0.0)
     for tile in range(program, tl.cdiv(n_rows, BLOCK_M), programs):
         rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-        at_tile = rows[:, None] * OUT_CHANNELS + channels[None, :]
+        tile_offsets = rows[:, None] * OUT_CHANNELS + channels[None, :]
         out_mask = (rows < n_rows)[:, None] & channel_mask[None, :]
-        z = (tl.load(y + at_tile, mask=out_mask, other=0.0) - mean[None, :]) * scale[None, :] + offset[None, :]
+        z = (tl.load(y + tile_offsets, mask=out_mask, other=0.0) - mean[None, :]) * scale[None, :] + offset[None, :]
         if HAS_RESIDUAL:
-            z += tl.load(residual + at_tile, mask=out_mask, other=0.0)
+            z += tl.load(residual + tile_offsets, mask=out_mask, other=0.0)
         if APPLY_RELU:
             z = tl.where(z <= 0.0, 0.0, z)  # NaN stays NaN
-        tl.store(out + at_tile, z, mask=out_mask)
+        tl.store(out + tile_offsets, z, mask=out_mask)
 
 
 @triton.jit
@@ -163,10 +163,10 @@ def _grad_of_normalized(
     grad = tl.load(grad_out + offsets, mask=out_mask, other=0.0)
     if APPLY_RELU:
         if HAS_RESIDUAL:
-            left = tl.load(out + offsets, mask=out_mask, other=0.0)
+            activation = tl.load(out + offsets, mask=out_mask, other=0.0)
         else:  # recomputed as in the forward pass
-            left = centered * (inv_std * bn_weight)[None, :] + bn_bias[None, :]
-        grad = tl.where(left <= 0.0, 0.0, grad)
+            activation = centered * (inv_std * bn_weight)[None, :] + bn_bias[None, :]
+        grad = tl.where(activation <= 0.0, 0.0, grad)
     return grad, tl.where(out_mask, centered * inv_std[None, :], 0.0)
 
 
@@ -186,7 +186,7 @@ def bn_bwd_reduce_kernel(
     HAS_RESIDUAL: tl.constexpr,
     APPLY_RELU: tl.constexpr,
 ):
-    """Reduce what the gradient of batch-norm needs from all rows."""
+    """Write partial sums over the rows for the gradient of batch-norm."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     channels = tl.arange(0, CHANNELS)
     channel_mask = channels < OUT_CHANNELS
@@ -238,10 +238,10 @@ def bn_bwd_kernel(
     channels = tl.arange(0, CHANNELS)
     channel_mask = channels < OUT_CHANNELS
     index = tl.arange(0, NUM_PARTIALS)
-    at_part = sums + (index[:, None] * OUT_CHANNELS + channels[None, :])
+    partial_offsets = sums + (index[:, None] * OUT_CHANNELS + channels[None, :])
     partial_mask = (index < n_partials)[:, None] & channel_mask[None, :]
-    sum_grad = tl.sum(tl.load(at_part, mask=partial_mask, other=0.0), 0)
-    sum_grad_normal = tl.sum(tl.load(at_part + n_partials * OUT_CHANNELS, mask=partial_mask, other=0.0), 0)
+    sum_grad = tl.sum(tl.load(partial_offsets, mask=partial_mask, other=0.0), 0)
+    sum_grad_normal = tl.sum(tl.load(partial_offsets + n_partials * OUT_CHANNELS, mask=partial_mask, other=0.0), 0)
     if program == 0:
         tl.store(grad_bn_weight + channels, sum_grad_normal, mask=channel_mask)
         tl.store(grad_bn_bias + channels, sum_grad, mask=channel_mask)
@@ -284,7 +284,7 @@ def conv_bwd_input_kernel(
 ):
     """Write the gradient with respect to x: a convolution with the flipped weight.
 
-    With a stride, pixels of x whose row and column leave the same remainder meet the same part of the weight, every
+    With a stride, pixels of x whose row and column have the same remainders use the same part of the weight, every
     ``STRIDE``-th row and column of it, at neighboring pixels of the gradient. Each program handles one such phase.
     """
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -292,8 +292,8 @@ def conv_bwd_input_kernel(
     phase_down, phase_across = phase // STRIDE, phase % STRIDE
     first_down = (KERNEL_SIZE // 2 + STRIDE - phase_down) % STRIDE
     first_across = (KERNEL_SIZE // 2 + STRIDE - phase_across) % STRIDE
-    across = tl.cdiv(KERNEL_SIZE - first_across, STRIDE) * OUT_CHANNELS
-    chunks = tl.cdiv(across, BLOCK_K)
+    row_depth = tl.cdiv(KERNEL_SIZE - first_across, STRIDE) * OUT_CHANNELS
+    k_blocks = tl.cdiv(row_depth, BLOCK_K)
     VECTOR: tl.constexpr = 4 if OUT_CHANNELS % 4 == 0 else 1
     for tile in range(tl.program_id(0), tl.cdiv(n_rows, BLOCK_M), tl.num_programs(0)):
         rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -301,12 +301,14 @@ def conv_bwd_input_kernel(
         top = pixel // OUT_WIDTH + (phase_down + first_down - KERNEL_SIZE // 2) // STRIDE
         left = pixel % OUT_WIDTH + (phase_across + first_across - KERNEL_SIZE // 2) // STRIDE
         total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for step in range(tl.cdiv(KERNEL_SIZE - first_down, STRIDE) * chunks):
-            down = step // chunks
-            k = step % chunks * BLOCK_K + tl.arange(0, BLOCK_K)
-            beside = left[:, None] + k[None, :] // OUT_CHANNELS
-            x_mask = ((rows < n_rows) & (top + down >= 0) & (top + down < OUT_HEIGHT))[:, None] & (k < across)[None, :]
-            x_mask = tl.max_constancy(x_mask & (beside >= 0) & (beside < OUT_WIDTH), [1, VECTOR])
+        for step in range(tl.cdiv(KERNEL_SIZE - first_down, STRIDE) * k_blocks):
+            down = step // k_blocks
+            k = step % k_blocks * BLOCK_K + tl.arange(0, BLOCK_K)
+            across = left[:, None] + k[None, :] // OUT_CHANNELS
+            x_mask = ((rows < n_rows) & (top + down >= 0) & (top + down < OUT_HEIGHT))[:, None] & (k < row_depth)[
+                None, :
+            ]
+            x_mask = tl.max_constancy(x_mask & (across >= 0) & (across < OUT_WIDTH), [1, VECTOR])
             start = ((image * OUT_HEIGHT + top + down) * OUT_WIDTH + left) * OUT_CHANNELS
             a = tl.load(grad_out + (start[:, None] + k[None, :]), mask=x_mask, other=0.0)
             tap = (
@@ -316,18 +318,16 @@ def conv_bwd_input_kernel(
                 - first_across
                 - STRIDE * (k // OUT_CHANNELS)
             )
-            weight_mask = (k < across)[:, None] & (columns < IN_CHANNELS)[None, :]
+            weight_mask = (k < row_depth)[:, None] & (columns < IN_CHANNELS)[None, :]
             flipped = (k % OUT_CHANNELS * (KERNEL_SIZE * KERNEL_SIZE * IN_CHANNELS) + tap * IN_CHANNELS)[
                 :, None
             ] + columns[None, :]
             b = tl.load(weight + flipped, mask=weight_mask, other=0.0)
             total = tl.dot(a, b, total, input_precision=INPUT_PRECISION)
-        own_top = pixel // OUT_WIDTH * STRIDE + phase_down
-        own_left = pixel % OUT_WIDTH * STRIDE + phase_across
-        out_mask = ((rows < n_rows) & (own_top < HEIGHT) & (own_left < WIDTH))[:, None] & (columns < IN_CHANNELS)[
-            None, :
-        ]
-        offset_out = ((image * HEIGHT + own_top) * WIDTH + own_left) * IN_CHANNELS
+        x_row = pixel // OUT_WIDTH * STRIDE + phase_down
+        x_column = pixel % OUT_WIDTH * STRIDE + phase_across
+        out_mask = ((rows < n_rows) & (x_row < HEIGHT) & (x_column < WIDTH))[:, None] & (columns < IN_CHANNELS)[None, :]
+        offset_out = ((image * HEIGHT + x_row) * WIDTH + x_column) * IN_CHANNELS
         tl.store(grad_x + (offset_out[:, None] + columns[None, :]), total, mask=out_mask)
 
 

@@ -1,7 +1,7 @@
 """Learners: ``observe(x, y)`` one batch at a time, ``predict(x)`` at any time."""
 
 # ruff: isort: skip_file
-# in the order in which methods are listed
+# the order of imports is that of the list of methods
 from gmed.learners.base import Learner
 from gmed.learners.batch import Batch
 from gmed.learners.replay import Replay, ReplayOptions

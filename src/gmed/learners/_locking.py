@@ -1,4 +1,4 @@
-"""One call at a time: what changes a learner is neither interrupted nor seen half done by another thread."""
+"""Locking: a call that changes a learner is not interrupted, and other threads never see it half done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Lock:
-    """A re-entrant lock. What has one can be copied and pickled: the copy gets a lock of its own.
+    """A re-entrant lock. An object that has one can be copied and pickled: the copy gets a new lock.
 
     >>> import copy
     >>> lock = Lock()
@@ -49,7 +49,7 @@ S = TypeVar("S", bound=Locked)
 
 
 def exclusive(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Have a method run alone: other exclusive calls wait, and so does Ctrl-C."""
+    """Make a method exclusive: while it runs, other exclusive calls wait, and so does Ctrl-C."""
 
     @wraps(method)
     def run_alone(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -60,7 +60,7 @@ def exclusive(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
 
 
 def consistent_read(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Have a method that only reads wait for exclusive calls of other threads; Ctrl-C may end it."""
+    """Make a method that only reads wait for exclusive calls of other threads; Ctrl-C may interrupt it."""
 
     @wraps(method)
     def run_between_changes(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -72,6 +72,6 @@ def consistent_read(method: Callable[Concatenate[S, P], R]) -> Callable[Concaten
 
 @contextmanager
 def alone(lock: Lock) -> Iterator[None]:
-    """Hold a lock inside. Ctrl-C may come at any moment; it never leaves the lock taken."""
-    with lock._lock:  # of the interpreter itself: nothing can come between taking it and this block
+    """Hold a lock inside the block. Ctrl-C at any moment never leaves the lock held."""
+    with lock._lock:  # the lock of the interpreter: no signal is handled between acquiring it and entering the block
         yield

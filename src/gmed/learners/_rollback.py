@@ -1,4 +1,4 @@
-"""Undo a step that failed."""
+"""Roll back a step that failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gmed.io.user_code import is_builtin
 
 
 class Snapshot:
-    """Copies of tensors, made together: on a GPU in a kernel or two however many there are.
+    """Copies of tensors, made together: on a GPU in one or two kernels, whatever their number.
 
     >>> a, b = torch.zeros(2), torch.ones(3)
     >>> before = Snapshot([a, b])
@@ -25,15 +25,15 @@ class Snapshot:
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for tensor in tensors:
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
-        self._held = [(alike, torch.cat([t.flatten() for t in alike])) for alike in kinds.values()]
+            groups.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+        self._copies = [(group, torch.cat([t.flatten() for t in group])) for group in groups.values()]
 
     def restore(self) -> None:
-        """Put everything back as it was."""
-        for alike, copy in self._held:
-            for tensor, part in zip(alike, copy.split([t.numel() for t in alike]), strict=True):  # type: ignore[no-untyped-call]
+        """Copy the saved values back into the tensors."""
+        for group, copy in self._copies:
+            for tensor, part in zip(group, copy.split([t.numel() for t in group]), strict=True):  # type: ignore[no-untyped-call]
                 tensor.copy_(part.view_as(tensor))
 
 
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 
 class Rollback:
-    """A learner as it is before a step: should what is inside the block fail, it becomes that again.
+    """Restore a learner to its state before a step if the block raises an error.
 
-    That is its memory, its model's buffers (batch-norm statistics), what was registered as an extra and, where
-    something can fail after the first update (``restores_parameters``, a model that may write into its input, which is
-    noticed at the end, and a learner, memory or optimizer of somebody's own), parameters and what the optimizer
-    remembers.
-    Inside, memory is where the model is, and laid out for the first batch.
+    This restores its memory, its model's buffers (batch-norm statistics) and its registered extras. Parameters and the
+    state of the optimizer are restored only where something can fail after the first update: with
+    ``restores_parameters``, with a model that may write into its input (which is detected at the end), and with a
+    custom learner, memory or optimizer.
+    Inside the block, memory is on the model's device, and allocated for the first batch.
     """
 
     def __init__(self, learner: Learner, x: Tensor, y: Tensor) -> None:
         self.learner, self.x, self.y = learner, x, y
-        kinds = map(type, _parts(learner))
-        unknown = not (learner._preserves_inputs and all(map(_is_known, kinds)))
-        self.restores_parameters = learner.restores_parameters or unknown
+        classes = map(type, _parts(learner))
+        custom = not (learner._preserves_inputs and all(map(_is_builtin, classes)))
+        self.restores_parameters = learner.restores_parameters or custom
         self.memory = learner.memory
         self.memory_is_new = self.memory is not None and not self.memory.is_allocated
 
@@ -68,7 +68,7 @@ class Rollback:
             if learner.optimizer is not None:
                 tensors += learner.optimizer.tensors()
         self.before = Snapshot(tensors) if tensors else None
-        self.remembered = learner.optimizer.remembered() if learner.optimizer is not None else set()
+        self.optimizer_keys = learner.optimizer.state_keys() if learner.optimizer is not None else set()
         if memory is not None and self.memory_is_new:
             try:
                 memory.allocate(self.x, self.y)
@@ -79,14 +79,16 @@ class Rollback:
             memory.to(self.x)
             memory.begin_transaction()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             self.restore()
         elif self.memory is not None:
             self.memory.commit()
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore the learner to its state before the step."""
         learner = self.learner
         if self.memory is not None and self.memory_is_new:
             self.memory.clear()
@@ -97,15 +99,15 @@ class Rollback:
         if self.before is not None:
             self.before.restore()
         if learner.optimizer is not None and self.restores_parameters:
-            learner.optimizer.drop_all_but(self.remembered)
+            learner.optimizer.drop_all_but(self.optimizer_keys)
 
 
 def _parts(learner: Learner) -> list[Any]:
-    """What runs in a step after its first update has begun."""
+    """Return the objects whose code runs in a step after its first update has begun."""
     optimizer = None if learner.optimizer is None else learner.optimizer.optimizer
     return [part for part in (learner, learner.memory, optimizer) if part is not None]
 
 
 @cache
-def _is_known(part: type) -> bool:
-    return is_builtin(part) or part.__module__.partition(".")[0] == "torch"
+def _is_builtin(cls: type) -> bool:
+    return is_builtin(cls) or cls.__module__.partition(".")[0] == "torch"

@@ -1,4 +1,4 @@
-"""A learner as named tensors, and back."""
+"""Save a learner's state as named tensors, and load it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = dict[str, Tensor]
 
 
 def state_dict(learner: Learner) -> State:
-    """Return everything a learner is; the tensors are copies."""
+    """Return the whole state of a learner; the tensors are copies."""
     counters = {"steps": learner.steps, "seed": learner.seed, "classes": learner._classes}
     state = {name: torch.tensor(number) for name, number in counters.items()}
     state["shape"] = torch.tensor(learner._shape or (), dtype=torch.int64)
@@ -30,7 +30,7 @@ def state_dict(learner: Learner) -> State:
 
 
 def load_state_dict(learner: Learner, state: State) -> None:
-    """Have a learner become the one whose state this is. A state that does not fit changes nothing."""
+    """Load a state into a learner. A state that does not fit changes nothing."""
     _check(learner, state)
     before = state_dict(learner)
     try:
@@ -43,11 +43,11 @@ def load_state_dict(learner: Learner, state: State) -> None:
 
 
 def restore(learner: Learner, state: State) -> None:
-    """Have a learner take over a state. What fails on the way leaves it between two states."""
+    """Load a state into a learner without checks. An error on the way leaves it partly loaded."""
     like = next(learner.model.parameters())
 
-    def part(prefix: str, where: torch.device = like.device) -> State:
-        return {k.removeprefix(prefix): v.to(where) for k, v in state.items() if k.startswith(prefix)}
+    def part(prefix: str, device: torch.device = like.device) -> State:
+        return {k.removeprefix(prefix): v.to(device) for k, v in state.items() if k.startswith(prefix)}
 
     if learner.memory is not None:
         learner.memory.load_state_dict(part("memory.", torch.device("cpu")))
@@ -61,40 +61,40 @@ def restore(learner: Learner, state: State) -> None:
     if learner.optimizer is not None:
         learner.optimizer.load_state_dict(part("optimizer."))
     elif part("optimizer."):
-        raise UsageError("this state is of a learner with another optimizer; build this one with it")
+        raise UsageError("this state was saved with another optimizer; create the learner with that optimizer")
     if learner._shape is not None:
         _check_stream(learner, like.new_empty((1, *learner._shape)))
 
 
 def _check(learner: Learner, state: State) -> None:
-    """Refuse a state that is another learner's, or damaged."""
-    own = {f"model.{name}": t for name, t in learner.model.state_dict().items()}
+    """Raise an error if a state was saved by another kind of learner, or is corrupt."""
+    expected = {f"model.{name}": t for name, t in learner.model.state_dict().items()}
     counters = ["steps", "seed", "classes", *(["memory.seen"] if learner.memory is not None else [])]
-    own |= {name: torch.tensor(0) for name in counters}
-    for name, ours in own.items():
+    expected |= {name: torch.tensor(0) for name in counters}
+    for name, current in expected.items():
         if name not in state:
-            raise UsageError(f"this state has no {name}: it is another kind of learner's")
-        theirs = state[name]
-        if theirs.shape != ours.shape:
-            raise UsageError(f"{name} is {tuple(theirs.shape)} in this state, {tuple(ours.shape)} here")
-        if theirs.is_floating_point() != ours.is_floating_point():
-            raise UsageError(f"{name} is {theirs.dtype} in this state, {ours.dtype} here")
-    if extra := sorted(name for name in state if name.startswith("model.") and name not in own):
-        raise UsageError(f"this state has {extra[0]}: it is another model's")
+            raise UsageError(f"this state has no {name}; it was saved by another kind of learner")
+        saved = state[name]
+        if saved.shape != current.shape:
+            raise UsageError(f"{name} has shape {tuple(saved.shape)} in this state, {tuple(current.shape)} here")
+        if saved.is_floating_point() != current.is_floating_point():
+            raise UsageError(f"{name} is {saved.dtype} in this state, {current.dtype} here")
+    if extra := sorted(name for name in state if name.startswith("model.") and name not in expected):
+        raise UsageError(f"this state has {extra[0]}; it was saved with another model")
     if negative := [name for name in counters if int(state[name]) < 0]:
-        raise UsageError(f"{negative[0]} is {int(state[negative[0]])} in this state: it is damaged")
-    for name, theirs in state.items():
-        if not torch.isfinite(theirs).all() and torch.isfinite(own.get(name, torch.zeros(()))).all():
-            raise UsageError(f"{name} holds NaN or infinity in this state: it is damaged")
+        raise UsageError(f"corrupt state: {negative[0]} is {int(state[negative[0]])}")
+    for name, saved in state.items():
+        if not torch.isfinite(saved).all() and torch.isfinite(expected.get(name, torch.zeros(()))).all():
+            raise UsageError(f"corrupt state: {name} contains NaN or infinity")
 
 
 def _check_stream(learner: Learner, x: Tensor) -> None:
-    """Refuse a state whose examples and labels are not such as the model takes."""
+    """Raise an error if the examples and labels of a state do not fit the model."""
     classes = checked_logits(learner.model, x).shape[1]
     if learner._classes != classes:
-        raise UsageError(f"this state is of {learner._classes} classes, the model has {classes} outputs")
+        raise UsageError(f"this state has {learner._classes} classes, the model has {classes} outputs")
     if learner.memory is not None and learner.memory.is_allocated:
-        held = torch.from_numpy(learner.memory.occupied())
-        labels = learner.memory.y.cpu()[held]
+        slots = torch.from_numpy(learner.memory.occupied())
+        labels = learner.memory.y.cpu()[slots]
         if learner.memory.x.shape[1:] != x.shape[1:] or bool(((labels < 0) | (labels >= classes)).any()):
-            raise UsageError("the memory in this state holds examples of another stream: it is damaged")
+            raise UsageError("corrupt state: its memory contains examples of another shape, or labels out of range")

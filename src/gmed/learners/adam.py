@@ -1,3 +1,5 @@
+"""The Adam optimizer with its state as tensors, and the learning rates of methods that use it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,16 +14,16 @@ ADAM_LR = {  # as CN-DPM's authors set it for each data set
     "split-mini-imagenet": {"adam_lr": 2e-4},
     "own": {"adam_lr": 1e-4},
 }
-"""Learning rates of CN-DPM and of what is compared with it."""
+"""Learning rates of CN-DPM and of the methods compared with it."""
 
 
 class Adam:
-    """The Adam optimizer as data: its moments and its count of steps are tensors where the parameters are.
+    """The Adam optimizer, whose state is all tensors on the parameters' device: its moments and number of steps.
 
     Parameters
     ----------
     parameters
-        What it changes, in an order that stays.
+        The parameters to update; their order must not change.
     lr
         Learning rate.
 
@@ -29,7 +31,7 @@ class Adam:
     --------
     >>> theta = torch.tensor([1.0, -1.0])
     >>> Adam([theta], lr=0.1).step([torch.tensor([3.0, -0.02])])
-    >>> [round(value, 4) for value in theta.tolist()]  # a first step is as long as the learning rate
+    >>> [round(value, 4) for value in theta.tolist()]  # the size of a first step is the learning rate
     [0.9, -0.9]
 
     References
@@ -48,35 +50,35 @@ class Adam:
 
     @torch.no_grad()
     def step(self, grads: list[Tensor] | tuple[Tensor, ...], times: float = 1.0) -> None:
-        """Move the parameters against a gradient, at so many times the learning rate."""
+        """Take a step against a gradient, at ``times`` the learning rate."""
         self.count.add_(1)
         torch._foreach_lerp_(self.mean, grads, 1 - BETA_1)
         torch._foreach_mul_(self.square, BETA_2)
         torch._foreach_addcmul_(self.square, grads, grads, 1 - BETA_2)
-        width = torch._foreach_sqrt(self.square)
-        torch._foreach_div_(width, torch.sqrt(1 - BETA_2**self.count).to(self.dtype))
-        torch._foreach_add_(width, EPSILON)
-        way = torch._foreach_div(self.mean, width)
-        torch._foreach_mul_(way, (times * self.lr / (1 - BETA_1**self.count)).to(self.dtype))
-        torch._foreach_sub_(self.parameters, way)
+        denominators = torch._foreach_sqrt(self.square)
+        torch._foreach_div_(denominators, torch.sqrt(1 - BETA_2**self.count).to(self.dtype))
+        torch._foreach_add_(denominators, EPSILON)
+        updates = torch._foreach_div(self.mean, denominators)
+        torch._foreach_mul_(updates, (times * self.lr / (1 - BETA_1**self.count)).to(self.dtype))
+        torch._foreach_sub_(self.parameters, updates)
 
     def follow(self, parameters: Iterable[Tensor]) -> None:
-        """Change these from now on: the same parameters, some with further rows, of which nothing is known yet."""
+        """Update these parameters from now on: the same ones, some with new rows, whose moments are zero."""
         self.parameters = [p.detach() for p in parameters]
-        for kept in (self.mean, self.square):
-            for number, p in enumerate(self.parameters):
-                kept[number] = torch.cat([kept[number], torch.zeros_like(p[len(kept[number]) :])])
+        for moments in (self.mean, self.square):
+            for i, p in enumerate(self.parameters):
+                moments[i] = torch.cat([moments[i], torch.zeros_like(p[len(moments[i]) :])])
 
     def state(self) -> dict[str, Tensor]:
-        """Everything it has kept, by name."""
+        """Return the state by name; the tensors are not copied."""
         moments = {"mean": self.mean, "square": self.square}
-        named = {f"{kind}.{i}": t for kind, kept in moments.items() for i, t in enumerate(kept)}
+        named = {f"{kind}.{i}": t for kind, tensors in moments.items() for i, t in enumerate(tensors)}
         return {"count": self.count, **named}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take it back."""
-        for name, kept in self.state().items():
-            kept.copy_(state[name])
+        """Restore the state returned by :meth:`state`."""
+        for name, t in self.state().items():
+            t.copy_(state[name])
 
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8

@@ -1,3 +1,5 @@
+"""Averaged gradient episodic memory (Chaudhry et al., 2019)."""
+
 from __future__ import annotations
 
 from typing import ClassVar
@@ -15,20 +17,20 @@ from gmed.models import Loss, gradient, trainable
 from gmed.registry import register
 
 
-@register("agem", memory=Reservoir, summary="stream gradient, never against the memory's")
+@register("agem", memory=Reservoir, summary="stream gradient, projected to protect the memory")
 @old_hyperparameters(references="ref_batch_size")
 class AGEM(Learner):
-    """Averaged gradient episodic memory: learn from the stream alone, but never against the memory.
+    """Averaged gradient episodic memory: learn from the stream alone, but not against the gradient of the memory.
 
-    The stream's gradient g is followed as it is where it does not raise the mean loss of some stored examples
-    (g · g_ref >= 0), and otherwise without its part along g_ref.
+    The update follows the stream's gradient g if that does not increase the mean loss of a batch of stored examples
+    (g · g_ref >= 0), and otherwise g without its component along g_ref.
 
     Parameters
     ----------
     model, lr, memory, criterion, optimizer, seed
         As in :class:`~gmed.learners.Learner`.
     ref_batch_size
-        How many stored examples g_ref is computed on.
+        Number of stored examples on which g_ref is computed.
 
     References
     ----------
@@ -53,7 +55,7 @@ class AGEM(Learner):
         seed: int = 0,
     ) -> None:
         if memory is None:
-            raise UsageError("A-GEM needs a memory, such as gmed.memory.Reservoir(500)")
+            raise UsageError("A-GEM needs a memory such as gmed.memory.Reservoir(500)")
         super().__init__(model, lr=lr, memory=memory, criterion=criterion, optimizer=optimizer, seed=seed)
         self.ref_batch_size = check_int("ref_batch_size", ref_batch_size)
 
@@ -70,14 +72,14 @@ class AGEM(Learner):
 
 
 def project(g: dict[str, Tensor], g_ref: dict[str, Tensor]) -> dict[str, Tensor]:
-    """G where it agrees with g_ref, else g - (g · g_ref / g_ref · g_ref) g_ref.
+    """Return g if g · g_ref >= 0, else g - (g · g_ref / g_ref · g_ref) g_ref.
 
     >>> project({"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([0.0, 1.0])})
     {'w': tensor([1., 0.])}
     >>> project({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.0, 1.0])})
     {'w': tensor([1., 2.])}
     """
-    along = torch.stack([(g[name] * g_ref[name]).sum() for name in g]).sum()
-    length = torch.stack([(g_ref[name] ** 2).sum() for name in g]).sum()
-    part = torch.where((along < 0) & (length > 0), along / length, torch.zeros_like(along))
-    return {name: g[name] - part * g_ref[name] for name in g}
+    dot = torch.stack([(g[name] * g_ref[name]).sum() for name in g]).sum()
+    squared_norm = torch.stack([(g_ref[name] ** 2).sum() for name in g]).sum()
+    coefficient = torch.where((dot < 0) & (squared_norm > 0), dot / squared_norm, torch.zeros_like(dot))
+    return {name: g[name] - coefficient * g_ref[name] for name in g}

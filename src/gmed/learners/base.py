@@ -1,4 +1,4 @@
-"""What all learners share: ``observe``, ``predict``, state and the parts of a step."""
+"""The base class of learners: ``observe``, ``predict``, saving and loading, and the building blocks of a step."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ from gmed.rng import seeded_torch
 class Learner(RandomDraws, ABC):
     """A model that learns from a stream, one batch at a time, and can predict at any moment.
 
-    A learner is its :meth:`step`; everything else here is what all of them share.
+    A learner is defined by its :meth:`step`; everything else here is shared by all learners.
 
-    A call that fails changes nothing, and Ctrl-C waits for the end of the step. One thread may learn while others
-    predict, save or forget through the same learner: each call sees the learner before a step or after it, never
-    within. That holds for calls of the learner, not for those of its ``model``.
+    A call that fails changes nothing, and Ctrl-C waits for the end of the step. One thread may train a learner while
+    others predict with it, save it or remove examples from it: each call sees the learner before or after a step, never
+    in the middle of one. This holds for calls of the learner, not for direct calls of its ``model``.
 
     Parameters
     ----------
@@ -86,31 +86,31 @@ class Learner(RandomDraws, ABC):
     lr
         Learning rate of plain SGD.
     memory
-        What the learner remembers, if anything.
+        Where the learner stores examples, if it does.
     criterion
-        Mean loss of a batch from ``(logits, labels)``.
+        Mean loss of a batch, a function of ``(logits, labels)``.
     optimizer
-        What makes the updates, by default plain SGD: a class of ``torch.optim``, or a ``functools.partial`` of one with
-        its options. A look-ahead is a step of plain SGD at ``lr`` all the same.
+        The optimizer that makes the updates, by default plain SGD: a class of ``torch.optim``, or a
+        ``functools.partial`` of one with its options. A look-ahead is a step of plain SGD at ``lr`` in any case.
     seed
-        Every random choice the learner makes follows from it and from the number of the step.
+        Random seed. Every random choice of the learner is determined by it and the number of the step.
 
     Attributes
     ----------
     steps
-        How many batches have been observed.
+        Number of batches observed so far.
     passes
-        Where examples that ``observe`` sends through the model are counted, if they are.
+        Counter of the examples that ``observe`` passes through the model, or ``None``.
     task_aware
-        Whether ``observe`` takes, and the method needs, the number of the task a batch is from.
+        Whether the method needs task ids: ``observe`` then takes the id of each batch.
     restores_parameters
-        Whether a step that fails puts parameters back: to be declared where something can fail after its first update.
-        Where the learner, its memory or its optimizer is defined outside of this package, it always does.
+        Whether a failed step restores the parameters. To be set where something can fail after the first update of a
+        step. If the learner, its memory or its optimizer is defined outside this package, they are always restored.
     task_at_test
-        Whether ``predict`` is to be told the task of a test, where a method has a use for it.
+        Whether ``predict`` is given the task id of a test, where a method can use it.
     capturable
-        Whether :meth:`step` asks the host for nothing but what is :meth:`draw`. It is not inherited: a subclass
-        declares it for itself, and so do memories and edits.
+        Whether :meth:`step` can be captured as a CUDA graph: all it needs from the host it gets by :meth:`draw`. This
+        is not inherited: a subclass declares it for itself, and so do memories and edits.
     """
 
     part_kind: ClassVar[str] = "method"
@@ -136,15 +136,15 @@ class Learner(RandomDraws, ABC):
             raise UsageError(f"the model must be a module with parameters to train, not {type(model).__name__}")
         if memory is not None:
             if not isinstance(memory, Memory):
-                raise UsageError(f"memory must be a memory such as Reservoir(500), not {memory!r}")
+                raise UsageError(f"memory must be a gmed.memory.Memory such as Reservoir(500), not {memory!r}")
             memory.bind()
         self.model = model
         self.lr = check_float("lr", lr, greater_than=0)
         like = next(model.parameters())
         if not like.is_floating_point():
             raise UsageError(f"the model's parameters must be floating-point numbers, not {like.dtype}")
-        if self.lr > (most := torch.finfo(like.dtype).max):
-            raise UsageError(f"lr must be at most {most:g}, which the model's parameters can hold, not {lr!r}")
+        if self.lr > (maximum := torch.finfo(like.dtype).max):
+            raise UsageError(f"lr must be at most {maximum:g}, the maximum of {like.dtype}, not {lr!r}")
         self.memory = memory
         self.seed = check_int("seed", seed, minimum=0)
         if self.seed >= 2**63:
@@ -159,47 +159,46 @@ class Learner(RandomDraws, ABC):
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
         self._preserves_inputs = preserves_inputs(model)
-        self._model_info: ModelInfo | None = None  # of the step under way
+        self._model_info: ModelInfo | None = None  # of the model, during a step
         self._lock = Lock()
         self._extras = Extras(self)
-        self._new_columns: dict[str, Tensor] = {}  # of the incoming batch, by the name of a column of memory
+        self._new_columns: dict[str, Tensor] = {}  # what memory stores with the incoming batch, by name of the column
 
-    # ------------------------------------------------------------------ what a method is
+    # ------------------------------------------------------------------ what defines a method
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> None:
         """Learn from one checked batch."""
 
     def loss(self, stream: Batch, replay: Batch | None) -> Tensor:
-        """Return what an update minimizes: the mean loss of the incoming batch plus that of the replayed examples.
+        """Return the loss of an update: the mean loss of the incoming batch plus that of the replayed examples.
 
-        A method that learns from another loss overrides this. Edits look ahead by the same loss of the stream alone.
+        A method with another loss overrides this. The look-ahead uses the same loss, with the incoming batch alone.
 
         Parameters
         ----------
         stream
-            The incoming batch. ``stream.store(logits=stream.output)`` keeps more of it in memory.
+            The incoming batch. ``stream.store(logits=stream.output)`` stores its logits in memory too.
         replay
-            The replayed examples, with ``replay["logits"]``; ``None`` while memory is empty, and where the loss of the
-            stream alone is asked for.
+            The replayed examples, with ``replay["logits"]``; ``None`` while memory is empty and in the look-ahead.
         """
         total = self.criterion(stream.output, stream.y)
         return total if replay is None else total + self.criterion(replay.output, replay.y)
 
     def register_extra(self, name: str, value: Tensor | nn.Module) -> None:
-        """Keep a tensor or a module as an attribute, as a part of the learner.
+        """Make a tensor or a module an attribute, and part of the learner's state.
 
-        It is saved, loaded, undone when a step fails and moved with the model; a module made like the model, such as
-        an averaged copy, is given more outputs when the model is.
+        It is saved, loaded, restored when a step fails and moved with the model; a copy of the model, such as an
+        averaged one, is given more outputs when the model is.
         """
         self._extras.register(name, value)
 
     @property
     def prediction_model(self) -> nn.Module:
-        """The network that predictions are made with: the model, unless a method overrides this."""
+        """The network that makes predictions: the model, unless a method overrides this."""
         return self.model
 
-    # ------------------------------------------------------------------ what a user calls
+    # ------------------------------------------------------------------ the interface for users
 
     def observe(self, x: Any, y: Any) -> None:
         """Learn from one batch.
@@ -207,15 +206,15 @@ class Learner(RandomDraws, ABC):
         Parameters
         ----------
         x
-            (n, ...) floating-point inputs; pixels scaled to [0, 1] for the published strides to make sense.
-            They are moved to the model's device and type.
+            (n, ...) floating-point inputs. The published strides assume pixels scaled to [0, 1].
+            Inputs are moved to the model's device and dtype.
         y
             (n,) integer class labels.
 
         Raises
         ------
         InputError
-            If the batch cannot be used; neither model nor memory has changed.
+            If the batch is invalid; neither model nor memory has changed.
         DivergedError
             If the loss is not finite; the step was not taken.
         """
@@ -223,17 +222,17 @@ class Learner(RandomDraws, ABC):
 
     @exclusive
     def update(self, x: Tensor, y: Tensor, *task: int) -> None:
-        """Learn from one batch that is known to be valid, such as a benchmark's.
+        """Learn from one batch that is known to be valid, such as one of a benchmark.
 
-        It is :meth:`observe` without the checks of the batch. Everything else holds: a step that fails changes nothing.
+        Like :meth:`observe`, but without the checks of the batch. Here too, a step that fails changes nothing.
 
         Parameters
         ----------
         x, y
-            Tensors that nobody changes later: finite floating-point inputs, and integer labels that the model has
-            outputs for. They are moved to the model's device and type.
+            Finite floating-point inputs, and integer labels that the model has outputs for. The tensors must not be
+            changed later. They are moved to the model's device and dtype.
         task
-            The number of the task, for a learner that is told it.
+            The task id, for a task-aware learner.
         """
         like = next(self.model.parameters())
         x, y = x.to(like.device, like.dtype), y.to(like.device)
@@ -241,13 +240,13 @@ class Learner(RandomDraws, ABC):
 
     @torch.no_grad()
     def predict(self, x: Any) -> Tensor:
-        """The class of each input, with the model in evaluation mode. Nothing is changed."""
+        """Return the predicted class of each input, with the model in evaluation mode. Nothing is changed."""
         return self.logits(x).argmax(1)
 
     @consistent_read
     @torch.no_grad()
     def logits(self, x: Any) -> Tensor:
-        """The model's output for each input, with the model in evaluation mode. Nothing is changed."""
+        """Return the model's output for each input, with the model in evaluation mode. Nothing is changed."""
         x = self._checked_inputs(x)
         if self._preserves_inputs:
             return checked_logits(self.prediction_model, x)
@@ -257,7 +256,9 @@ class Learner(RandomDraws, ABC):
     @consistent_read
     @torch.no_grad()
     def features(self, x: Any) -> Tensor:
-        """The input of the last linear layer for each input, with the model in evaluation mode. Nothing is changed.
+        """Return the input of the last linear layer for each input, with the model in evaluation mode.
+
+        Nothing is changed.
 
         >>> import gmed
         >>> learner = gmed.learners.FineTune(gmed.models.MLP(4, 8, classes=2), lr=0.1)
@@ -277,23 +278,25 @@ class Learner(RandomDraws, ABC):
         label: int | Sequence[int] | None = None,
         where: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> int:
-        """Remove stored examples from memory on request, and tell how many.
+        """Remove stored examples from memory, and return how many were removed.
 
-        Their values are overwritten in memory's tensors, so they are in no state or checkpoint written from now on;
-        older files keep them, and so may memory that the process has given back. What was learned from them stays
-        learned: the model's parameters, and what a method derives from many examples (the anchors and mean embeddings
-        of HAL), do not change. The stream goes on as ever; who enters memory later is for each kind of memory to say.
+        Their values are overwritten in memory's tensors, so no state or checkpoint written from now on contains them;
+        older files still do, and so may memory that the process has freed. What the model has learned from them
+        remains: neither the model's parameters nor what a method derives from many examples (the anchors and mean
+        embeddings of HAL) change. The stream continues as before; how freed slots are filled depends on the memory.
 
-        One of the three is given. Examples that are not stored are not an error: there is nothing of them to remove.
+        Give exactly one of the three arguments. Selecting examples that are not stored is not an error: they are
+        ignored.
 
         Parameters
         ----------
         stream_index
-            Which examples of the stream: 0 is the first one ever observed. This finds edited examples too.
+            Positions of the examples in the stream: 0 is the first one ever observed. This finds edited examples too.
         label
-            Examples of which classes.
+            Classes of the examples.
         where
-            Called with all stored examples ``(x, y)`` as they are now, edited or not; says of each whether it goes.
+            A function of all stored examples ``(x, y)`` as they are now, edited or not, that returns a mask of those to
+            remove.
 
         Examples
         --------
@@ -307,18 +310,17 @@ class Learner(RandomDraws, ABC):
         >>> learner.memory.y[learner.memory.occupied()].tolist()
         [1, 2, 4, 5, 6]
         """
-        kept = self.stored_examples()
-        mask = select_examples(kept, stream_index=stream_index, label=label, where=where)
+        mask = select_examples(self.stored_examples(), stream_index=stream_index, label=label, where=where)
         if mask.any():
             self.drop_examples(mask)
         return int(mask.sum())
 
     @exclusive
     def add_classes(self, classes: int) -> None:
-        """Have the model tell so many classes apart, the new ones behind the others.
+        """Extend the model to this number of classes; the new ones come after the existing ones.
 
-        The outputs for the others and the memory stay as they are. Only models whose last layer is known to be
-        linear can grow (:func:`gmed.models.expand_outputs`).
+        The existing outputs and the memory do not change. Only models whose last layer is known to be linear can be
+        extended (:func:`gmed.models.expand_outputs`).
 
         >>> import gmed
         >>> learner = gmed.learners.FineTune(gmed.models.MLP(4, 8, classes=2), lr=0.1)
@@ -337,40 +339,42 @@ class Learner(RandomDraws, ABC):
 
     @property
     def classes(self) -> int:
-        """How many classes the model tells apart; 0 as long as nothing was observed."""
+        """Number of classes of the model; 0 until a batch has been observed."""
         return self._classes
 
-    # ------------------------------------------------------------------ what a step is made of
+    # ------------------------------------------------------------------ the building blocks of a step
 
     @property
     def lr_now(self) -> float:
-        """τ at this step."""
+        """τ, the learning rate at this step."""
         return self.lr
 
     def look_ahead(self, x: Tensor, y: Tensor) -> LookAhead:
-        """One step of plain SGD on the loss of an incoming batch, taken on paper only."""
-        own = None if self._has_default_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
+        """Return the look-ahead, a trial step of plain SGD on the loss of an incoming batch; the model is unchanged."""
+        custom = None if self._has_default_loss else lambda output, labels: self.loss(Batch(x, labels, output), None)
         info = self.model_info
-        return LookAhead(self.model, x, y, lr=self.lr_now, loss=self.criterion, stream_loss=own, info=info)
+        return LookAhead(self.model, x, y, lr=self.lr_now, loss=self.criterion, stream_loss=custom, info=info)
 
     def sgd_step(
         self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
     ) -> None:
-        """Take one step on the loss of stream and replay, the stream batch being that of ``ahead``.
+        """Take one step on the loss of the stream batch, which is that of ``ahead``, and the replayed examples.
 
-        One forward over both together, so that batch-norm sees them together. Where examples do not influence
-        each other and the look-ahead was taken, its stream gradient is used again: the same sum.
+        There is one forward pass over both, so that batch-norm sees them together. If examples do not influence each
+        other and the look-ahead was computed, its stream gradient is reused: the sum is the same.
 
         Parameters
         ----------
+        x_m, y_m
+            The replayed examples, if there are any.
         slots
-            Where the replayed examples are stored, for a loss that asks for what was stored with them.
+            The slots of the replayed examples, for a loss that reads what was stored with them.
         """
         replays = x_m is not None and y_m is not None and len(y_m) > 0
         if replays and ahead.is_computed and self._batch_independent and self._has_default_loss:
             assert x_m is not None and y_m is not None
-            replay_loss, replay_slope = ahead.loss_and_gradient(x_m, y_m)
-            self.apply_gradients(add_grads(replay_slope, ahead.stream_gradient), ahead.stream_loss + replay_loss)
+            replay_loss, replay_grads = ahead.loss_and_gradient(x_m, y_m)
+            self.apply_gradients(add_grads(replay_grads, ahead.stream_gradient), ahead.stream_loss + replay_loss)
             return
         stream, replay = self._forward_batches(ahead, x_m, y_m, slots) if replays else self._forward_batches(ahead)
         loss = self.loss(stream, replay)
@@ -378,70 +382,68 @@ class Learner(RandomDraws, ABC):
 
     @torch.no_grad()
     def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
-        """Take a step along a gradient, by default θ ← θ - τ slope, unless loss or slope is not finite."""
+        """Take a step along a gradient, by default θ ← θ - τ grads; raise an error if the loss or it is not finite."""
         self.check_finite(loss, grads)
         if self.memory is not None:
-            self.memory.check_columns(self._new_columns)  # what cannot be stored is known before the update
+            self.memory.check_columns(self._new_columns)  # to fail before the update if they cannot be stored
         if self.optimizer is None:
             sgd_step(self.model_info.parameters, grads, self.lr_now)
         else:
             self.optimizer([grads.get(name) for name in self.model_info.parameters], self.lr_now / self.lr)
 
     def check_finite(self, loss: Tensor, grads: Mapping[str, Tensor]) -> None:
+        """Raise an error if the loss, its gradient or the batch-norm statistics are not finite."""
         statistics = self.model_info.batch_norm_buffers if self.draw_source.is_eager else []
         if not self.draw_source.accept_step(loss, chain(finite_checks(grads), statistics)):
-            what = f"the loss is {float(loss):g} and its gradient "
-            what += "finite" if all_finite(finite_checks(grads)) else "not finite"
-            what += "" if all_finite(statistics) else ", and batch-norm statistics are not finite"
+            problem = f"the loss is {float(loss):g} and its gradient "
+            problem += "finite" if all_finite(finite_checks(grads)) else "not finite"
+            problem += "" if all_finite(statistics) else ", and batch-norm statistics are not finite"
             raise DivergedError(
-                f"at step {self.steps} {what}; the step was not taken. "
+                f"at step {self.steps} {problem}; the step was not taken. "
                 f"Lower lr (now {self.lr:g}) or the edit's stride, or scale the inputs down."
             )
 
     def add_to_memory(self, x: Tensor, y: Tensor, **columns: Tensor) -> None:
-        """Offer a batch to memory, with what else it keeps of examples."""
-        memory, columns = self._own_memory(), {**self._new_columns, **columns}
+        """Offer a batch to memory, with the further columns that it stores."""
+        memory, columns = self._require_memory(), {**self._new_columns, **columns}
         if memory.capturable:
-            places = self.draw(
-                "reservoir", lambda: memory.target_rows(memory.select_slots(y, self.random("reservoir")))
-            )
+            rows = self.draw("reservoir", lambda: memory.target_rows(memory.select_slots(y, self.random("reservoir"))))
             stream_index = self.draw("origin", lambda: memory.next_stream_indices(len(y)))
-            memory.store(places, stream_index, x=x, y=y, **columns)
+            memory.store(rows, stream_index, x=x, y=y, **columns)
         else:
             memory.insert(x, y, self.random("reservoir"), **columns)
 
     @property
     def model_info(self) -> ModelInfo:
-        """What is known of the model: read once in a step, and outside of steps whenever it is asked for."""
+        """Information about the model: collected once per step, and on each access outside of steps."""
         return self._model_info or inspect_model(self.model)
 
     @property
     def _has_default_loss(self) -> bool:
-        """Whether the loss of stream and replay is the sum of their own."""
+        """Whether the loss of stream and replay is the sum of their losses."""
         return type(self).loss is Learner.loss
 
     def _forward_batches(
         self, ahead: LookAhead, x_m: Tensor | None = None, y_m: Tensor | None = None, slots: Tensor | None = None
     ) -> tuple[Batch, Batch | None]:
-        """Stream and replay with what the model gives for them."""
+        """Return the stream batch and the replayed one, with the model's output for them."""
         if x_m is None or y_m is None:
             return self._stream_batch(ahead.x, ahead.y, self.model(ahead.x)), None
-        ours, theirs = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
-        return self._stream_batch(ahead.x, ahead.y, ours), Batch(x_m, y_m, theirs, partial(self._stored, slots))
+        output, output_m = torch.split(self.model(torch.cat([ahead.x, x_m])), [len(ahead.y), len(y_m)])
+        return self._stream_batch(ahead.x, ahead.y, output), Batch(x_m, y_m, output_m, partial(self._stored, slots))
 
     def _stream_batch(self, x: Tensor, y: Tensor, output: Tensor) -> Batch:
-        """The incoming batch; what a loss stores with it enters memory with it."""
+        """Return the incoming batch; what a loss stores with it is stored in memory."""
         batch = Batch(x, y, output)
         self._new_columns = batch.new_columns
         return batch
 
     def _stored(self, slots: Tensor | None, name: str) -> Tensor:
-        """What memory keeps of examples under a name."""
-        memory = self._own_memory()
+        """Return the values in memory of examples in a column."""
+        memory = self._require_memory()
         if slots is None or not memory.has_column(name):
             raise UsageError(
-                f"nothing called {name!r} is stored with the replayed examples; store it first: "
-                f"stream.store({name}=...)"
+                f"no {name!r} is stored with the replayed examples; store it first: stream.store({name}=...)"
             )
         values: Tensor = getattr(memory, name)[slots]
         return values
@@ -451,12 +453,12 @@ class Learner(RandomDraws, ABC):
     @exclusive
     def _observe(self, x: Any, y: Any, *task: int) -> None:
         check_trainable(self.model)
-        x = self._checked_inputs(x).clone()  # the caller may change theirs later
+        x = self._checked_inputs(x).clone()  # the caller may change the original later
         classes = self._num_outputs(x)
         self._update(x, check_labels(y, x, classes), classes, *task)
 
     def _update(self, x: Tensor, y: Tensor, classes: int, *task: int) -> None:
-        """Take one step on a checked batch, or none."""
+        """Take one step on a checked batch; a step that fails is rolled back."""
         if self._extras.names:
             self._extras.to(x)
         if self.optimizer is not None:
@@ -485,7 +487,7 @@ class Learner(RandomDraws, ABC):
         return Rollback(self, x, y)
 
     def _seeded_model(self) -> AbstractContextManager[None]:
-        """Have dropout and the like draw from this learner's seed and step, not from what else the process does."""
+        """Seed the random numbers of the model (dropout and the like) by this learner's seed and step."""
         return nullcontext() if self.model_info.deterministic else seeded_torch(self.seed, "model", self.steps)
 
     def _count_passes(self) -> AbstractContextManager[None]:
@@ -495,20 +497,20 @@ class Learner(RandomDraws, ABC):
 
     @consistent_read
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything the learner is, as named tensors: load it into a learner built alike to go on exactly."""
+        """Return the whole state as named tensors; a learner built the same way that loads it continues exactly."""
         return _state.state_dict(self)
 
     @exclusive
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Become the learner whose state this is, its seed included. A state that does not fit changes nothing."""
+        """Load a state, including its seed. A state that does not fit changes nothing."""
         _state.load_state_dict(self, state)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a safetensors file, whole or not at all."""
+        """Write the state to a safetensors file, atomically."""
         write_state(Path(path), self.state_dict(), {"learner": part_id(type(self))})
 
     def load(self, path: str | Path) -> None:
-        """Become the learner saved in this file; this one must have been built alike. Reading runs no code."""
+        """Load the state saved in a file by a learner that was built the same way. Reading it runs no code."""
         state, _ = read_state(Path(path), {"learner": part_id(type(self))})
         try:
             self.load_state_dict(state)
@@ -516,65 +518,65 @@ class Learner(RandomDraws, ABC):
             raise UsageError(f"{path}: {error}") from error
 
     def extra_state(self) -> dict[str, Tensor]:
-        """Return what was registered with :meth:`register_extra`, and what the optimizer remembers."""
+        """Return the tensors registered with :meth:`register_extra`, and the state of the optimizer."""
         state = {f"extra.{name}": t for name, t in self._extras.state_dict().items()}
         if self.optimizer is not None:
             state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
         return state
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        """What a learner knows besides its model, memory and counters."""
+        """Return the state of a method besides its model, memory and counters."""
         return {}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
-        """Take it back."""
+        """Restore the state returned by :meth:`get_extra_state`."""
 
-    # ------------------------------------------------------------------ what some methods answer otherwise
+    # ------------------------------------------------------------------ what some methods override
 
     def stored_examples(self) -> StoredExamples:
-        """The examples it keeps for later, on which a request to forget is decided."""
+        """Return the stored examples, from which :meth:`remove_examples` selects."""
         memory = self.memory
         if memory is None or not memory.is_allocated:
             return StoredExamples.none()
-        held = torch.from_numpy(memory.occupied()).to(memory.y.device)
-        return StoredExamples(memory.x[held], memory.y[held], memory.stream_index[held])
+        slots = torch.from_numpy(memory.occupied()).to(memory.y.device)
+        return StoredExamples(memory.x[slots], memory.y[slots], memory.stream_index[slots])
 
     def drop_examples(self, mask: NDArray[np.bool_]) -> None:
-        """Keep some of :meth:`stored_examples` no longer."""
-        memory = self._own_memory()
+        """Remove the examples of :meth:`stored_examples` that the mask selects."""
+        memory = self._require_memory()
         memory.remove(memory.occupied()[mask])
 
     def memory_size(self) -> int:
-        """How many examples it can keep."""
+        """Return the number of examples that the learner can store."""
         return 0 if self.memory is None else self.memory.capacity
 
     def extra_parameters(self) -> int:
-        """Parameters that its model has beyond those of the network it is compared with."""
+        """Return how many more parameters its model has than the network it is compared with."""
         return 0
 
     def step_parts(self) -> tuple[Any, ...]:
-        """Return what a step is made of, each ``None`` where there is none: the parts that declare ``capturable``."""
+        """Return the parts of a step that declare ``capturable``: the learner, its memory and the like, or ``None``."""
         return self, self.memory
 
     def is_capturable(self) -> bool:
-        """Whether every step of this learner, as it is put together, is capturable."""
+        """Return whether every step of this learner, with all its parts, can be captured as a CUDA graph."""
         parts = [part for part in self.step_parts() if part is not None]
         declared = all("capturable" in vars(type(part)) and part.capturable for part in parts)
-        usual = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
-        return declared and usual and self.model_info.deterministic
+        default = self.optimizer is None and self.criterion is cross_entropy and not self._extras.names
+        return declared and default and self.model_info.deterministic
 
     def has_static_graph(self) -> bool:
-        """Whether further steps of the same task are made of the same operations, so that they can be decided ahead."""
+        """Return whether the next steps of this task consist of the same operations, so that one can be captured."""
         return True
 
 
 class TaskAware(Learner):
-    """A learner that must be told which task a batch is from. Predictions are made without."""
+    """A learner that needs the task id of each batch to learn from. Predictions need no task id."""
 
     task_aware: ClassVar[bool] = True
 
     def observe(self, x: Any, y: Any, task: int) -> None:  # type: ignore[override]
-        """Learn from one batch of the task with this number (0, 1, ...)."""
+        """Learn from one batch of the task with this id (0, 1, ...)."""
         try:
             number = check_int("task", task, minimum=0)
         except UsageError as error:

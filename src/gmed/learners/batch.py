@@ -1,4 +1,4 @@
-"""What the loss of a step is computed from."""
+"""A batch in a step: what a loss is computed from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gmed.errors import UsageError
 
 
 class Batch:
-    """Examples in a step: their inputs, their labels and the model's output for them.
+    """Examples in a step: inputs, labels and the model's output for them.
 
     Attributes
     ----------
@@ -37,14 +37,14 @@ class Batch:
         return len(self.y)
 
     def store(self, **columns: Tensor) -> None:
-        """Have memory keep more of these examples, where they enter it: ``stream.store(logits=stream.output)``."""
+        """Store further values with those of these examples that enter memory: ``store(logits=stream.output)``."""
         for name, values in columns.items():
             if not isinstance(values, Tensor) or not values.ndim or len(values) != len(self):
                 raise UsageError(f"store({name}=...) takes a tensor with a row for each of the {len(self)} examples")
             self.new_columns[name] = values.detach()
 
     def __getitem__(self, name: str) -> Tensor:
-        """What was stored with these examples under a name: ``replay["logits"]``."""
+        """Return the values stored with these examples under a name: ``replay["logits"]``."""
         if self._column is None:
-            raise UsageError(f"{name!r} is not known of incoming examples; only what is replayed was stored")
+            raise UsageError(f"incoming examples have no stored {name!r}; only replayed examples have")
         return self._column(name)

@@ -1,3 +1,5 @@
+"""Bayesian gradient descent (Zeno et al., 2018)."""
+
 from __future__ import annotations
 
 import torch
@@ -20,8 +22,8 @@ from gmed.registry import register
     },
 )
 class BGD(Learner):
-    """Bayesian gradient descent: every parameter has a mean and a standard deviation, and the surer it is, the
-    less it moves. No memory.
+    """Bayesian gradient descent: every parameter has a mean and a standard deviation, and the smaller the latter, the
+    less it is updated. No memory.
 
     With θ = μ + ε σ and expectations over ε (Monte Carlo) of the gradient of the summed loss,
 
@@ -36,9 +38,9 @@ class BGD(Learner):
     eta
         η, the learning rate of the means.
     initial_std
-        σ at the start.
+        Initial σ.
     samples
-        Monte Carlo samples per step.
+        Number of Monte Carlo samples per step.
 
     References
     ----------
@@ -66,19 +68,19 @@ class BGD(Learner):
         mean = trainable(self.model)
         rng = self.torch_random("parameters")
         grads = {name: torch.zeros_like(p) for name, p in mean.items()}
-        slope_times_noise = {name: torch.zeros_like(p) for name, p in mean.items()}
+        noisy_grads = {name: torch.zeros_like(p) for name, p in mean.items()}  # E[∇ ε]
         loss = torch.zeros((), dtype=x.dtype, device=x.device)
-        for sample_memory in range(self.samples):
+        for sample in range(self.samples):
             noise = {n: torch.randn(p.shape, generator=rng, device=p.device, dtype=p.dtype) for n, p in mean.items()}
             theta = {n: (p + noise[n] * self.std[n]).detach().requires_grad_() for n, p in mean.items()}
-            output = forward(self.model, theta, x) if sample_memory else self._forward_updating_buffers(theta, x)
-            drawn_loss = self.summed_loss(output, y)
-            loss += drawn_loss.detach() / self.samples
-            for name, g in gradient(drawn_loss, theta).items():
+            output = forward(self.model, theta, x) if sample else self._forward_updating_buffers(theta, x)
+            sample_loss = self.summed_loss(output, y)
+            loss += sample_loss.detach() / self.samples
+            for name, g in gradient(sample_loss, theta).items():
                 grads[name] += g / self.samples
-                slope_times_noise[name] += g * noise[name] / self.samples
+                noisy_grads[name] += g * noise[name] / self.samples
         with torch.no_grad():
-            half = {name: 0.5 * sigma * slope_times_noise[name] for name, sigma in self.std.items()}
+            half = {name: 0.5 * sigma * noisy_grads[name] for name, sigma in self.std.items()}
             std = {name: sigma * (torch.sqrt(1 + half[name] ** 2) - half[name]) for name, sigma in self.std.items()}
             self.check_finite(loss, {**grads, **{f"{name} std": sigma for name, sigma in std.items()}})
             for name, mu in mean.items():
@@ -88,12 +90,12 @@ class BGD(Learner):
     def add_classes(self, classes: int) -> None:
         super().add_classes(classes)
         for name, p in trainable(self.model).items():
-            known = self.std[name]
-            if known.shape != p.shape:
-                self.std[name] = torch.cat([known, torch.full_like(p[len(known) :], self.initial_std).detach()])
+            std = self.std[name]
+            if std.shape != p.shape:
+                self.std[name] = torch.cat([std, torch.full_like(p[len(std) :], self.initial_std).detach()])
 
     def summed_loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """The negative log-likelihood of a batch, or what the criterion says in its place."""
+        """Return the summed loss of a batch: its negative log-likelihood, unless there is another criterion."""
         if self.criterion is cross_entropy:
             return cross_entropy(output, y, reduction="sum")
         return len(y) * self.criterion(output, y)

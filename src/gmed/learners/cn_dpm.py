@@ -1,3 +1,5 @@
+"""Continual neural Dirichlet process mixture (Lee et al., 2020)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -31,42 +33,42 @@ _PUBLISHED: dict[str, dict[str, float]] = {
 }
 
 
-@register("cn-dpm", summary="a new expert when the data call for one", on_benchmarks={**ADAM_LR, **_PUBLISHED})
+@register("cn-dpm", summary="adds an expert when the data call for one", on_benchmarks={**ADAM_LR, **_PUBLISHED})
 @old_hyperparameters(short_term="stm_capacity", awake="wake_lr_scale", least_usage="min_usage")
 class CNDPM(ExpandableLearner):
-    """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new one
+    """Continual neural Dirichlet process mixture: experts, each a classifier and a generative model, and a new expert
     whenever the data call for it. No task ids.
 
-    An incoming example belongs to expert k with probability proportional to N_k p(x, y | k), and to one that is not
-    there yet with probability proportional to α p(x, y | untrained). Examples that most likely belong to a new one
-    wait in a short-term memory; when it is full the learner sleeps: a new expert is trained on what waits. Other
-    examples train the experts they belong to, each as far as it does.
+    An incoming example belongs to expert k with probability proportional to N_k p(x, y | k), and to a new expert with
+    probability proportional to α p(x, y | untrained). Examples that most likely belong to a new expert are collected in
+    a short-term memory; when it is full the learner sleeps: a new expert is trained on them. Other examples train the
+    existing experts, weighted by the probability of belonging to them.
 
     Predictions are those of the mixture, Σ_k N_k p(x | k) P(y | x, k).
 
     Parameters
     ----------
     model
-        Tells the inputs and classes; the experts are those of the method's authors: linear layers, or for a
-        :class:`~gmed.models.ResNet18` convolutions. What learns is :attr:`model`, a mixture of them.
+        Defines the inputs and classes. The experts are those of the method's authors: linear layers, or for a
+        :class:`~gmed.models.ResNet18` convolutions. The trained model is :attr:`model`, a mixture of them.
     log_alpha
         log α, the concentration: the lower, the fewer experts.
     stm_capacity
-        Examples that wait before a new expert is made of them.
+        Number of examples in the short-term memory from which a new expert is trained.
     adam_lr, generator_lr
         Learning rates of classifiers and generative models.
     wake_lr_scale
-        Both are multiplied by it once an expert has been made.
+        Factor of both learning rates in all updates of an expert after its training during sleep.
     classifier_steps, generator_steps
-        Updates of a new expert's parts while the learner sleeps, on batches of ``sleep_batch``.
+        Number of updates of a new expert's classifier and generative model during sleep, on batches of ``sleep_batch``.
     temperature
-        P(y | x) is taken to the power 1 / temperature where examples are assigned.
+        P(y | x) is raised to the power 1 / temperature where examples are assigned to experts.
     min_usage
-        An expert that a batch belongs to by less than this is not updated.
+        An expert is not updated if the assignment weights of a batch to it sum to no more than this.
     weight_decay
         Weight of the squared parameters in a new expert's loss.
     clip
-        The largest entry of a gradient.
+        Largest absolute value of an entry of a gradient; larger ones are clipped.
     seed
         As in :class:`~gmed.learners.Learner`.
 
@@ -121,75 +123,75 @@ class CNDPM(ExpandableLearner):
         self.weight_decay = check_float("weight_decay", weight_decay)
         self.clip = check_float("clip", clip, greater_than=0)
         self.short_term_memory: tuple[Tensor, Tensor] | None = None
-        self.optimizers: list[tuple[Adam, Adam]] = []  # of each expert's generator and classifier
+        self.optimizers: list[tuple[Adam, Adam]] = []  # for each expert's generator and classifier
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        waits = torch.ones_like(y, dtype=torch.bool)
-        undo = Snapshot(self._mutable()) if self._nearly_full(len(y)) else None
-        parts, waiting, counts = self.num_modules, self.short_term_memory, self.model.counts.clone()
+        unassigned = torch.ones_like(y, dtype=torch.bool)
+        snapshot = Snapshot(self._mutable()) if self._nearly_full(len(y)) else None
+        num_modules, short_term_memory, counts = self.num_modules, self.short_term_memory, self.model.counts.clone()
         try:
             if self.num_modules:
-                waits = self.assign_and_learn(x, y)
-            if waits.any():
-                self.short_term_memory = self._append(x[waits], y[waits])
+                unassigned = self.assign_and_learn(x, y)
+            if unassigned.any():
+                self.short_term_memory = self._append(x[unassigned], y[unassigned])
             if self.short_term_memory is not None and len(self.short_term_memory[1]) >= self.stm_capacity:
                 self.sleep(*self.short_term_memory)
                 self.short_term_memory = None
         except BaseException:
-            self.resize(parts)
-            self.short_term_memory, self.model.counts = waiting, counts
-            if undo is not None:
-                undo.restore()
+            self.resize(num_modules)
+            self.short_term_memory, self.model.counts = short_term_memory, counts
+            if snapshot is not None:
+                snapshot.restore()
             raise
 
-    def log_joint(self, densities: ExpertOutputs, y: Tensor) -> Tensor:
-        """Log N_k p(x, y | k) of a new expert, whose N is α, and of each there is: (batch, 1 + experts)."""
+    def log_joint(self, outputs: ExpertOutputs, y: Tensor) -> Tensor:
+        """Return log N_k p(x, y | k) of a new expert, whose N is α, and of each existing one: (batch, 1 + experts)."""
         alpha = self.model.counts.new_tensor([self.log_alpha])
         prior = torch.cat([alpha, torch.log(self.model.counts)])
-        labels = log_softmax(densities.log_py / self.temperature, 2)
-        return prior - densities.neg_log_px + _of_label(labels, y)
+        log_py = log_softmax(outputs.log_py / self.temperature, 2)
+        return prior - outputs.neg_log_px + _select_label(log_py, y)
 
     def assign_and_learn(self, x: Tensor, y: Tensor) -> Tensor:
-        """Let experts learn from what belongs to them; which examples wait for a new one."""
-        densities: ExpertOutputs = self.model(x, return_all=True)
-        joint = self.log_joint(densities, y).detach()
-        waits = joint.argmax(1) == 0
-        share = torch.softmax(joint[:, 1:], 1) * ~waits[:, None]
-        usage = share.sum(0)
-        loss = (share * (densities.neg_log_px[:, 1:] - _of_label(densities.log_py, y)[:, 1:])).sum()
+        """Train the experts on the examples assigned to them; return a mask of those that belong to a new expert."""
+        outputs: ExpertOutputs = self.model(x, return_all=True)
+        joint = self.log_joint(outputs, y).detach()
+        unassigned = joint.argmax(1) == 0
+        weights = torch.softmax(joint[:, 1:], 1) * ~unassigned[:, None]
+        usage = weights.sum(0)
+        loss = (weights * (outputs.neg_log_px[:, 1:] - _select_label(outputs.log_py, y)[:, 1:])).sum()
         used = [k for k, examples in enumerate(usage.tolist()) if examples > self.min_usage]
         parameters = {k: [list(part.parameters()) for part in self._generator_and_classifier(k)] for k in used}
-        flat = [p for halves in parameters.values() for half in halves for p in half]
+        flat = [p for parts in parameters.values() for part in parts for p in part]
         grads = torch.autograd.grad(loss, flat) if flat else ()
         self.check_finite(loss.detach() + joint.sum(), {str(i): g for i, g in enumerate(grads)})
-        for k, halves in parameters.items():
-            for optimizer, half in zip(self.optimizers[k], halves, strict=True):
-                optimizer.step(self.clipped(grads[: len(half)]), self.wake_lr_scale)
-                grads = grads[len(half) :]
+        for k, parts in parameters.items():
+            for optimizer, part in zip(self.optimizers[k], parts, strict=True):
+                optimizer.step(self.clipped(grads[: len(part)]), self.wake_lr_scale)
+                grads = grads[len(part) :]
         self.model.counts.add_(usage)
-        return waits
+        return unassigned
 
     def sleep(self, x: Tensor, y: Tensor) -> None:
-        """Make a new expert of the examples that have waited."""
+        """Train a new expert on the examples of the short-term memory."""
         self.resize(self.num_modules + 1)
         self.model.counts[-1] = len(y)
         generator, classifier = self._generator_and_classifier(-1)
         generator_adam, classifier_adam = self.optimizers[-1]
 
         def part_fn(part: str) -> Callable[[Tensor], Tensor]:
-            levels = self.model.frozen_features(part, x)
-            return lambda rows: self.model(x[rows], part=part, earlier=[level[rows] for level in levels])
+            features = self.model.frozen_features(part, x)
+            return lambda rows: self.model(x[rows], part=part, earlier=[stage[rows] for stage in features])
 
-        bound, log_p = part_fn("generator"), part_fn("classifier")
+        negative_bound, log_py = part_fn("generator"), part_fn("classifier")
 
-        def negative_bound(rows: Tensor) -> Tensor:
-            return bound(rows).mean()
+        def generator_loss(rows: Tensor) -> Tensor:
+            return negative_bound(rows).mean()
 
-        def error(rows: Tensor) -> Tensor:
-            return -_of_label(log_p(rows)[:, None], y[rows]).mean()
+        def classifier_loss(rows: Tensor) -> Tensor:
+            return -_select_label(log_py(rows)[:, None], y[rows]).mean()
 
-        self._fit(generator, generator_adam, negative_bound, self._batches("Generator", self.generator_steps, y))
-        self._fit(classifier, classifier_adam, error, self._batches("Classifier", self.classifier_steps, y))
+        self._fit(generator, generator_adam, generator_loss, self._batches("Generator", self.generator_steps, y))
+        self._fit(classifier, classifier_adam, classifier_loss, self._batches("Classifier", self.classifier_steps, y))
 
     def _batches(self, purpose: str, steps: int, y: Tensor) -> Tensor:
         drawn = self.random(purpose).integers(len(y), size=(steps, self.sleep_batch))
@@ -205,14 +207,14 @@ class CNDPM(ExpandableLearner):
 
         replay_steps(step, batches)
         if not all_finite(parameters):
-            what = f"the {type(part).__name__.lower()} of a new expert is not finite after {len(batches)} updates"
+            problem = f"the {type(part).__name__.lower()} of a new expert is not finite after {len(batches)} updates"
             raise DivergedError(
-                f"at step {self.steps} {what}. Lower adam_lr or generator_lr, or scale the inputs down."
+                f"at step {self.steps} {problem}. Lower adam_lr or generator_lr, or scale the inputs down."
             )
 
     @torch.no_grad()
     def clipped(self, grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """A gradient, with none of its entries too large."""
+        """Return gradients with their entries clipped to [-clip, clip]."""
         return torch._foreach_clamp_max(torch._foreach_clamp_min(grads, -self.clip), self.clip)
 
     def stored_examples(self) -> StoredExamples:
@@ -226,14 +228,14 @@ class CNDPM(ExpandableLearner):
         keep = torch.from_numpy(~mask).to(y.device)
         self.short_term_memory = (x[keep], y[keep]) if keep.any() else None
 
-    # ------------------------------------------------------------------ parts
+    # ------------------------------------------------------------------ experts
 
     @property
     def num_modules(self) -> int:
         return len(self.model.experts)
 
     def resize(self, num_modules: int) -> None:
-        self._model_info = None  # the model becomes another one
+        self._model_info = None  # outdated: the model changes
         if num_modules < self.num_modules:
             self.model.truncate(num_modules)
             del self.optimizers[num_modules:]
@@ -252,7 +254,7 @@ class CNDPM(ExpandableLearner):
         return self.stm_capacity
 
     def extra_parameters(self) -> int:
-        """Those of the generative models: the classifiers together are the network it is compared with."""
+        """Return the number of parameters of the generative models: it is compared with the classifiers' network."""
         return sum(num_parameters(self._generator_and_classifier(k)[0]) for k in range(self.num_modules))
 
     def _generator_and_classifier(self, number: int) -> tuple[nn.Module, nn.Module]:
@@ -263,17 +265,17 @@ class CNDPM(ExpandableLearner):
     # ------------------------------------------------------------------ state
 
     def _append(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """What waits, with these."""
+        """Return the short-term memory with these examples appended."""
         if self.short_term_memory is None:
             return x, y
         return torch.cat([self.short_term_memory[0], x]), torch.cat([self.short_term_memory[1], y])
 
-    def _nearly_full(self, more: int) -> bool:
-        return (0 if self.short_term_memory is None else len(self.short_term_memory[1])) + more >= self.stm_capacity
+    def _nearly_full(self, added: int) -> bool:
+        return (0 if self.short_term_memory is None else len(self.short_term_memory[1])) + added >= self.stm_capacity
 
     def _mutable(self) -> list[Tensor]:
-        kept = [t for pair in self.optimizers for half in pair for t in half.state().values()]
-        return [*self.model.parameters(), *kept]
+        moments = [t for pair in self.optimizers for optimizer in pair for t in optimizer.state().values()]
+        return [*self.model.parameters(), *moments]
 
     def get_extra_state(self) -> dict[str, Tensor]:
         state = (
@@ -282,18 +284,18 @@ class CNDPM(ExpandableLearner):
             else {"waiting.x": self.short_term_memory[0], "waiting.y": self.short_term_memory[1]}
         )
         for number, pair in enumerate(self.optimizers):
-            for name, half in zip(("generator", "classifier"), pair, strict=True):
-                state |= {f"adam.{number}.{name}.{kept}": t for kept, t in half.state().items()}
+            for name, optimizer in zip(("generator", "classifier"), pair, strict=True):
+                state |= {f"adam.{number}.{name}.{key}": t for key, t in optimizer.state().items()}
         return state
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
         self.short_term_memory = (state["waiting.x"], state["waiting.y"]) if "waiting.x" in state else None
         for number, pair in enumerate(self.optimizers):
-            for name, half in zip(("generator", "classifier"), pair, strict=True):
+            for name, optimizer in zip(("generator", "classifier"), pair, strict=True):
                 prefix = f"adam.{number}.{name}."
-                half.load({k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)})
+                optimizer.load({k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)})
 
 
-def _of_label(log_p: Tensor, y: Tensor) -> Tensor:
-    """The entries of the labels, of (batch, experts, classes): (batch, experts)."""
+def _select_label(log_p: Tensor, y: Tensor) -> Tensor:
+    """Select the entries of the labels: (batch, experts) of (batch, experts, classes)."""
     return log_p.gather(2, y[:, None, None].expand(-1, log_p.shape[1], 1))[:, :, 0]

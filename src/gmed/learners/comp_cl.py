@@ -1,3 +1,5 @@
+"""Lifelong learning of compositional structures (Mendez and Eaton, 2021)."""
+
 from __future__ import annotations
 
 from contextlib import nullcontext
@@ -19,22 +21,22 @@ from gmed.registry import register
 @register("comp-cl", summary="task-aware: components in every layer, weighted by task", on_benchmarks=ADAM_LR)
 @old_hyperparameters(told="task_at_test", keep_old="freeze_old")
 class CompCL(TaskModularLearner):
-    """Lifelong learning of compositional structures (task-aware): every layer has components that tasks share, and one
-    more for every task.
+    """Lifelong learning of compositional structures (task-aware): tasks share the components of every layer, and each
+    task adds one.
 
-    A new task first learns its structure, the weights of all components in each layer, and nothing else; then the
-    parameters of the components, its structure being fixed.
+    A new task first learns only its structure, the weights of all components in each layer; then the structure is
+    fixed, and the parameters of the components are trained.
 
     Parameters
     ----------
     model, adam_lr, task_at_test, criterion, seed
         As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
     structure_steps
-        Batches of a new task from which its structure is learned.
+        Number of batches of a new task on which its structure is learned.
     structure_lr
-        Learning rate of Adam there.
+        Learning rate of Adam for the structure.
     freeze_old
-        Whether the components of earlier tasks are frozen, and only the new ones learn.
+        Whether the components of earlier tasks are frozen, so that only the new ones are trained.
 
     Examples
     --------
@@ -69,7 +71,7 @@ class CompCL(TaskModularLearner):
     ) -> None:
         self.structure_steps = check_int("structure_steps", structure_steps, minimum=0)
         self.structure_lr = check_float("structure_lr", structure_lr, greater_than=0)
-        self.task_start_step = 0  # the step at which the task under way began
+        self.task_start_step = 0  # the step at which the current task began
         super().__init__(
             CompositionalNet(model, freeze_old),
             model,
@@ -81,12 +83,12 @@ class CompCL(TaskModularLearner):
 
     @property
     def task_steps(self) -> int:
-        """Batches of the task under way."""
+        """Number of batches of the current task so far."""
         return self.steps - self.task_start_step
 
     @property
     def learning_structure(self) -> bool:
-        """Whether the task under way learns its structure yet; with one component in each layer there is none."""
+        """Whether the current task is learning its structure; with one component in each layer there is none."""
         return self.num_modules > 1 and self.task_steps < self.structure_steps
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
@@ -104,7 +106,7 @@ class CompCL(TaskModularLearner):
             raise
         self.adam.step(list(grads.values()))
         if self.learning_structure and self.task_steps + 1 == self.structure_steps:
-            self.adam = Adam(self._trainable("layers.").values(), self.lr)  # from the next step on
+            self.adam = Adam(self._trainable("layers.").values(), self.lr)  # used from the next step on
 
     def has_static_graph(self) -> bool:
         return not self.learning_structure
@@ -112,8 +114,8 @@ class CompCL(TaskModularLearner):
     def trainable_parameters(self) -> Parameters:
         return self._trainable("structure." if self.learning_structure else "layers.")
 
-    def _trainable(self, kind: str) -> Parameters:
-        return {name: p for name, p in trainable(self.model).items() if name.startswith(kind)}
+    def _trainable(self, prefix: str) -> Parameters:
+        return {name: p for name, p in trainable(self.model).items() if name.startswith(prefix)}
 
     def get_extra_state(self) -> dict[str, Tensor]:
         return {**super().get_extra_state(), "seen": torch.tensor(self.task_steps)}

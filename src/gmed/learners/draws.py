@@ -1,4 +1,4 @@
-"""Random draws of a step: made as the step comes, or for many steps ahead of a CUDA graph."""
+"""Random draws of a step: made when the step needs them, or in advance for the many steps of a CUDA graph."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from gmed.retrieval import uniform
 from gmed.rng import make_rng
 
 DrawFn = Callable[[], NDArray[Any]]
-"""What chance and counters decide in the step under way; nothing that a batch or the model computes may enter."""
+"""Makes a draw of the current step from random numbers and counters alone, never from the batch or the model."""
 
 
 class DrawSource(Protocol):
-    """How a learner's draws reach its device, and how it is known that its steps are sound."""
+    """Where the draws of a learner come from, and whether a step with this loss and gradient may be taken."""
 
     is_eager: bool
     """Whether the host takes part in every step, and may draw random numbers in it."""
 
     def get(self, name: str, draw_fn: DrawFn, device: torch.device) -> Tensor:
-        """This step's decision of that name."""
+        """Return this step's draw of that name."""
         ...
 
     def accept_step(self, loss: Tensor, grads: Iterable[Tensor]) -> bool:
-        """Whether a step may be taken, as far as it is known now: not if its loss or gradient is not finite."""
+        """Return whether a step may be taken, as far as is known: not if its loss or gradient is not finite."""
         ...
 
 
 class EagerDraws:
-    """Each decision is made when a step asks for it, and a step that must not be taken is known at once.
+    """Draws made when a step needs them. A step with a loss or gradient that is not finite is rejected at once.
 
     Attributes
     ----------
     rows
-        How many rows all draws so far had together.
+        Total number of rows of all draws so far.
     """
 
     is_eager = True
@@ -52,21 +52,21 @@ class EagerDraws:
         self.rows = 0
 
     def get(self, name: str, draw_fn: DrawFn, device: torch.device) -> Tensor:
-        decided = draw_fn()
-        self.rows += len(decided)
-        return torch.from_numpy(decided).to(device)
+        drawn = draw_fn()
+        self.rows += len(drawn)
+        return torch.from_numpy(drawn).to(device)
 
     def accept_step(self, loss: Tensor, grads: Iterable[Tensor]) -> bool:
         return all_finite([loss, *grads])
 
 
 class RecordingDraws(EagerDraws):
-    """Decisions as they come, and a record of what a step asked for.
+    """Draws made when a step needs them, and a record of which ones a step requested.
 
     Attributes
     ----------
     requested
-        What was asked for, by name, and the shape of what was given.
+        By name, the function that made a draw, and its shape.
     """
 
     def __init__(self) -> None:
@@ -75,27 +75,27 @@ class RecordingDraws(EagerDraws):
 
     def get(self, name: str, draw_fn: DrawFn, device: torch.device) -> Tensor:
         if name in self.requested:
-            raise UsageError(f"a step asks twice for {name!r}; give the two draws different names")
-        decided = draw_fn()
-        self.requested[name] = draw_fn, decided.shape
-        return torch.from_numpy(decided).to(device)
+            raise UsageError(f"a step makes two draws called {name!r}; give them different names")
+        drawn = draw_fn()
+        self.requested[name] = draw_fn, drawn.shape
+        return torch.from_numpy(drawn).to(device)
 
 
 class PrecomputedDraws:
-    """The draws of a stretch of steps, made before it begins: inside it nothing is asked of the host.
+    """The draws of a block of steps, made before it begins, so that no step in it needs the host.
 
-    Every decision is a table with one row per step, resident on the device (those of one type side by side in one
-    table), and a counter on the device says which row is due. Losses are kept in a table too: a step that should not
-    have been taken shows there afterwards, itself or by the loss of the next.
+    Each draw is a table on the device with one row per step (those of one dtype are concatenated into one table), and
+    a counter on the device is the index of the current row. Losses are recorded in a table too: a step that should not
+    have been taken is found there afterwards, by its loss or by that of the next step.
 
     Parameters
     ----------
     length
-        The most rows there will be.
+        Maximum number of rows.
     rows
-        What each step asks for, by name: an array whose first axis is the step. Tables are laid out like these.
+        The draws by name: arrays whose first axis is the step. The tables get their shapes and dtypes.
     step_index
-        The counter, shared by all who step together.
+        The counter, shared by all learners of the block.
     """
 
     is_eager = False
@@ -108,15 +108,15 @@ class PrecomputedDraws:
         for name, table in rows.items():
             self.dtypes.setdefault(table.dtype.str, []).append(name)
         self.tables = {
-            kind: torch.from_numpy(self._pack(rows, names)[:1]).to(step_index.device).repeat(length, 1)
-            for kind, names in self.dtypes.items()
+            dtype: torch.from_numpy(self._pack(rows, names)[:1]).to(step_index.device).repeat(length, 1)
+            for dtype, names in self.dtypes.items()
         }
         self._row: dict[str, Tensor] = {}
 
     def next_row(self) -> None:
-        """Take the row that is due out of every table: a step begins."""
-        for kind, names in self.dtypes.items():
-            row = self.tables[kind].index_select(0, self.step_index)[0]
+        """Begin a step: read the current row of every table."""
+        for dtype, names in self.dtypes.items():
+            row = self.tables[dtype].index_select(0, self.step_index)[0]
             parts = torch.split(row, [prod(self.shapes[name]) for name in names])
             self._row |= {name: part.view(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
 
@@ -124,7 +124,7 @@ class PrecomputedDraws:
         return self.row(name)
 
     def row(self, name: str) -> Tensor:
-        """This step's row of a table."""
+        """Return this step's row of a table."""
         return self._row[name]
 
     def accept_step(self, loss: Tensor, grads: Iterable[Tensor]) -> bool:
@@ -132,33 +132,33 @@ class PrecomputedDraws:
         return True
 
     def load(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """The draws of the next stretch, in the same places."""
-        for kind, names in self.dtypes.items():
-            fresh = torch.from_numpy(self._pack(rows, names))
-            table = self.tables[kind]
-            table[: len(fresh)].copy_(fresh.pin_memory() if table.is_cuda else fresh, non_blocking=True)
+        """Copy the draws of the next block into the same tables."""
+        for dtype, names in self.dtypes.items():
+            packed = torch.from_numpy(self._pack(rows, names))
+            table = self.tables[dtype]
+            table[: len(packed)].copy_(packed.pin_memory() if table.is_cuda else packed, non_blocking=True)
 
     def _pack(self, rows: Mapping[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any]:
         return np.concatenate([rows[name].reshape(len(rows[name]), -1) for name in names], axis=1)
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether there is neither NaN nor infinity in any of them.
+    """Return whether no tensor contains NaN or infinity.
 
     >>> all_finite([torch.ones(2), torch.tensor([1.0, float("nan")])]), all_finite([torch.tensor([1e30])])
     (False, True)
     """
     tensors = [tensor.detach() for tensor in tensors]
-    # the largest numbers have no finite sum or square, so a no may be wrong
+    # sums and norms overflow for very large finite values, so confirm a failure with the maximum norm
     if all(tensor.is_cpu for tensor in tensors):
-        quickly = all(isfinite(tensor.sum().item()) for tensor in tensors)
+        finite = all(isfinite(tensor.sum().item()) for tensor in tensors)
     else:
-        quickly = bool(torch.isfinite(get_total_norm(tensors)))
-    return quickly or bool(torch.isfinite(get_total_norm(tensors, norm_type=inf)))
+        finite = bool(torch.isfinite(get_total_norm(tensors)))
+    return finite or bool(torch.isfinite(get_total_norm(tensors, norm_type=inf)))
 
 
 class RandomDraws:
-    """Random numbers of a learner's steps. No draw disturbs another, and draws can be made ahead of the steps."""
+    """The random numbers of a learner's steps. Draws are independent of each other, and can be made in advance."""
 
     model: nn.Module
     memory: Memory | None
@@ -167,42 +167,44 @@ class RandomDraws:
 
     def __init__(self) -> None:
         self.draw_source: DrawSource = EagerDraws()
-        self._device: torch.device | None = None  # where the model is, during a step
-        self._samples: dict[str, tuple[Tensor, DrawFn]] = {}  # the latest of each purpose, and how it is decided
+        self._device: torch.device | None = None  # the model's device, during a step
+        self._samples: dict[str, tuple[Tensor, DrawFn]] = {}  # the latest of each purpose, with its draw function
 
     def random(self, purpose: str) -> np.random.Generator:
-        """Return this step's random numbers for one purpose."""
+        """Return this step's random generator for one purpose."""
         if not self.draw_source.is_eager:
-            raise UsageError(f"{type(self).__name__} is declared capturable, but its step draws {purpose!r} unplanned")
+            raise UsageError(
+                f"{type(self).__name__} is declared capturable, but its step draws {purpose!r} outside of draw()"
+            )
         return make_rng(self.seed, purpose, self.steps)
 
     def torch_random(self, purpose: str) -> torch.Generator:
-        """Return the same for many numbers at once, drawn on the model's device."""
+        """Return this step's generator for one purpose on the model's device, for many numbers at once."""
         device = next(self.model.parameters()).device
         return torch.Generator(device).manual_seed(int(self.random(purpose).integers(2**63 - 1)))
 
     def draw(self, name: str, draw_fn: DrawFn) -> Tensor:
-        """Return what ``draw_fn`` decides in this step, as a tensor where the model is.
+        """Return the draw that ``draw_fn`` makes in this step, as a tensor on the model's device.
 
-        It may use this learner's random numbers and counters, nothing that the batch or the model computes: then
-        many steps can be decided ahead, and a step computed without asking the host.
+        The function may use this learner's random numbers and counters, but nothing computed from the batch or the
+        model: then the draws of many steps can be made in advance, and a step needs nothing from the host.
         """
         return self.draw_source.get(name, draw_fn, self._device or next(self.model.parameters()).device)
 
     def sample_memory(self, count: int, purpose: str) -> Tensor:
-        """Return slots of so many stored examples, uniformly. Learners that draw as many for one purpose draw alike."""
+        """Draw slots of ``count`` stored examples uniformly; learners of one seed draw the same for one purpose."""
         draw_fn = partial(self._sample_uniform, count, purpose)
         drawn = self.draw(purpose, draw_fn)
         self._samples[purpose] = drawn, draw_fn
         return drawn
 
     def draw_fn_of(self, slots: Tensor) -> DrawFn | None:
-        """Return how chance decides on slots, if :meth:`sample_memory` gave them: for draws that depend on them."""
+        """Return the function that drew slots, if :meth:`sample_memory` did: for draws that depend on them."""
         return next((draw_fn for drawn, draw_fn in self._samples.values() if drawn is slots), None)
 
     def _sample_uniform(self, count: int, purpose: str) -> NDArray[np.int64]:
-        return uniform(self._own_memory().occupied(), count, self.random(purpose))
+        return uniform(self._require_memory().occupied(), count, self.random(purpose))
 
-    def _own_memory(self) -> Memory:
+    def _require_memory(self) -> Memory:
         assert self.memory is not None
         return self.memory

@@ -1,3 +1,5 @@
+"""Experience replay."""
+
 from __future__ import annotations
 
 from typing import Unpack
@@ -19,15 +21,13 @@ class ER(Replay):
     model
         As in :class:`~gmed.learners.replay.Replay`.
     updates_per_batch
-        Updates made on each incoming batch; the replayed examples are drawn anew for each, and edited for the
-        first alone.
-
+        Number of updates on each incoming batch. Each replays a new draw; only that of the first is edited.
     **replay
-        Everything else that :class:`~gmed.learners.replay.Replay` takes.
+        All other options of :class:`~gmed.learners.replay.Replay`.
 
     Examples
     --------
-    Any iterator of batches will do; there are no task ids.
+    Any iterator of batches works; there are no task ids.
 
     >>> import torch, gmed
     >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.05, memory=gmed.memory.Reservoir(500), seed=0)

@@ -1,3 +1,5 @@
+"""Experience replay with Adam, for comparison with methods whose models grow."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,19 +21,19 @@ from gmed.registry import register
 @register(
     "er-expanded",
     memory=Reservoir,
-    summary="er by Adam, on the network cn-dpm ends with",
+    summary="er with Adam, on the network that cn-dpm ends with",
     model=expanded_classifier,
     on_benchmarks=ADAM_LR,
 )
 class ERAdam(ER):
-    """Experience replay whose updates are Adam's. What looks ahead takes one step of plain SGD all the same.
+    """Experience replay with updates by Adam. A look-ahead is still a step of plain SGD.
 
     Parameters
     ----------
     model, memory, editing, replay_size, criterion, seed
         As in :class:`~gmed.learners.replay.Replay`.
     lr
-        τ, of the look-ahead.
+        τ, the learning rate of the look-ahead.
     adam_lr
         Learning rate of the updates.
 
@@ -40,7 +42,7 @@ class ERAdam(ER):
     >>> import torch, gmed
     >>> learner = gmed.learners.ERAdam(gmed.models.MLP(), lr=0.05, adam_lr=1e-4, memory=gmed.memory.Reservoir(500))
     >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
-    >>> int(learner.optimizer.count)
+    >>> int(learner.adam.count)
     1
     """
 
@@ -66,7 +68,7 @@ class ERAdam(ER):
 
     @torch.no_grad()
     def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
-        """A step of Adam along the slope, unless loss or slope is not finite."""
+        """Take a step of Adam; raise an error if the loss or its gradient is not finite."""
         self.check_finite(loss, grads)
         self.adam.step([grads[name] for name in trainable(self.model)])
 

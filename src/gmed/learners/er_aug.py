@@ -1,3 +1,5 @@
+"""Experience replay with augmentation (Buzzega et al., 2020)."""
+
 from __future__ import annotations
 
 from typing import Unpack
@@ -33,9 +35,9 @@ from gmed.registry import register
     },
 )
 class ERAug(Replay):
-    """Experience replay of the drawn examples and an augmented copy of each; with ``editing`` Algorithm 2.
+    """Experience replay of the drawn examples and an augmented copy of each; with ``editing`` Algorithm 2 of the paper.
 
-    The copy is made of the examples as they were drawn, before this step's edit.
+    The examples are copied as they were drawn, before the edit of this step.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ class ERAug(Replay):
     rotation, scaling, crop, flip
         As in :class:`~gmed.augmentation.Augmentation`.
     **replay
-        Everything else that :class:`~gmed.learners.replay.Replay` takes.
+        All other options of :class:`~gmed.learners.replay.Replay`.
 
     References
     ----------
@@ -69,7 +71,7 @@ class ERAug(Replay):
         self.augment = Augmentation(rotation, scaling, crop, flip)
 
     def augmented(self, x: Tensor) -> Tensor:
-        """A random view of each image."""
+        """Return a random view of each image."""
         maps = self.draw("augmentation", lambda: self.augment.maps(x.shape, self.random("augmentation")))
         return self.augment(x, maps)
 

@@ -1,4 +1,4 @@
-"""ER with tricks (Buzzega et al., 2020)."""
+"""Experience replay with tricks (Buzzega et al., 2020)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gmed.memory import LossAwareReservoir
 from gmed.registry import register
 
 
-def _down_to_a_sixth(examples: int) -> dict[str, float]:
-    """The decay by which the learning rate ends at a sixth, for a stream of so many examples."""
+def _decay_to_a_sixth(examples: int) -> dict[str, float]:
+    """Return the decay that reduces the learning rate to a sixth by the end of a stream of this length."""
     return {"lr_decay": (1 / 6) ** (1 / examples)}
 
 
@@ -25,11 +25,11 @@ def _down_to_a_sixth(examples: int) -> dict[str, float]:
     memory=LossAwareReservoir,
     summary="er-aug, loss-aware balanced reservoir, decaying lr",
     on_benchmarks={
-        "split-mnist": _down_to_a_sixth(5_000),
-        "split-mnist-full": _down_to_a_sixth(60_000),
-        "permuted-mnist": _down_to_a_sixth(10_000),
-        "rotated-mnist": _down_to_a_sixth(20_000),
-        "images": _down_to_a_sixth(50_000),
+        "split-mnist": _decay_to_a_sixth(5_000),
+        "split-mnist-full": _decay_to_a_sixth(60_000),
+        "permuted-mnist": _decay_to_a_sixth(10_000),
+        "rotated-mnist": _decay_to_a_sixth(20_000),
+        "images": _decay_to_a_sixth(50_000),
     },
 )
 class ERTricks(ERAug):
@@ -41,9 +41,9 @@ class ERTricks(ERAug):
     model, rotation, scaling, crop, flip
         As in :class:`~gmed.learners.er_aug.ERAug`.
     lr_decay
-        What the learning rate is multiplied by for every example seen.
+        Factor by which the learning rate is multiplied for every example seen.
     **replay
-        Everything else that :class:`~gmed.learners.replay.Replay` takes; the memory is a
+        All other options of :class:`~gmed.learners.replay.Replay`; the memory must be a
         :class:`~gmed.memory.LossAwareReservoir`.
 
     References
@@ -67,7 +67,7 @@ class ERTricks(ERAug):
         **replay: Unpack[ReplayOptions],
     ) -> None:
         if not isinstance(replay.get("memory"), LossAwareReservoir):
-            raise UsageError(f"ER with tricks needs a LossAwareReservoir, not {replay.get('memory')!r}")
+            raise UsageError(f"ER with tricks needs a LossAwareReservoir memory, not {replay.get('memory')!r}")
         super().__init__(model, rotation=rotation, scaling=scaling, crop=crop, flip=flip, **replay)
         if check_float("lr_decay", lr_decay, greater_than=0) > 1:
             raise UsageError(f"lr_decay must be above 0 and at most 1, not {lr_decay!r}")

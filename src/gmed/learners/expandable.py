@@ -1,4 +1,4 @@
-"""Learners whose model grows while they learn."""
+"""The base class of learners whose model grows while they learn."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from gmed.learners.base import Learner
 class ExpandableLearner(Learner):
     """A learner whose model grows while it learns.
 
-    Its model is made of parts, all alike or nearly so. A part's first weights follow from the learner's seed and the
-    part's number.
+    The model consists of modules of the same kind. The initial weights of a module are determined by the learner's seed
+    and the module's number.
     """
 
     @property
     @abstractmethod
     def num_modules(self) -> int:
-        """How many there are."""
+        """Number of modules of the model."""
 
     @abstractmethod
     def resize(self, num_modules: int) -> None:
-        """Have so many: new ones at their first weights, or only the first ones."""
+        """Set the number of modules: add new ones with their initial weights, or drop the last ones."""
 
     @abstractmethod
     def num_modules_in(self, state: dict[str, Tensor]) -> int:
-        """How many there are in a state."""
+        """Return the number of modules in a state."""
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        before, model, parts = self.state_dict(), self.model, self.num_modules
+        before, model, num_modules = self.state_dict(), self.model, self.num_modules
         try:
-            wanted = self.num_modules_in(state)
+            saved = self.num_modules_in(state)
         except (LookupError, TypeError, ValueError) as error:
-            raise UsageError("this state has no parts of such a model: it is another kind of learner's") from error
-        self.resize(wanted)
+            raise UsageError("this state has no modules; it was saved by another kind of learner") from error
+        self.resize(saved)
         try:
             super().load_state_dict(state)
         except UsageError:
             self.model = model
-            self.resize(parts)
+            self.resize(num_modules)
             restore(self, before)
             raise
 
     def _rollback(self, x: Tensor, y: Tensor) -> Rollback:
-        return _RollbackOfParts(self, x, y)
+        return _ExpandableRollback(self, x, y)
 
 
-class _RollbackOfParts(Rollback):
-    """The same for a model that may have grown."""
+class _ExpandableRollback(Rollback):
+    """A rollback for a model that may have grown in the step."""
 
     learner: ExpandableLearner
 
@@ -66,7 +66,7 @@ class _RollbackOfParts(Rollback):
 
 
 def num_parameters(module: nn.Module) -> int:
-    """How many parameters a module has.
+    """Return the number of parameters of a module.
 
     >>> num_parameters(nn.Linear(3, 2))
     8

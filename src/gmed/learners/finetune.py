@@ -1,4 +1,4 @@
-"""Plain SGD on the stream, and on the shuffled stream as a bound."""
+"""Plain SGD on the stream, and on the shuffled stream as an upper bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gmed.streams import iid
 
 @register("finetune", summary="SGD on the stream alone")
 class FineTune(Learner):
-    """Plain SGD on whatever comes in, with no memory: the lower bound, and on a shuffled stream the iid baseline.
+    """Plain SGD on the incoming batches, without memory: the lower bound, and on a shuffled stream the iid baseline.
 
     Parameters
     ----------

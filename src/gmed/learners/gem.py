@@ -1,3 +1,5 @@
+"""Gradient episodic memory (Lopez-Paz and Ranzato, 2017)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,23 +19,23 @@ from gmed.models import gradient, trainable
 from gmed.registry import register
 
 
-@register("gem", memory=TaskRing, summary="task-aware: never against any earlier task")
+@register("gem", memory=TaskRing, summary="task-aware: projects gradients to protect earlier tasks")
 class GEM(Replay, TaskAware):
     """Gradient episodic memory (task-aware), and with ``editing`` Algorithm 4 of the paper (GEM+GMED).
 
-    A step that would raise the loss of the stored examples of any earlier task is replaced by the nearest one
+    A step that would increase the loss of the stored examples of an earlier task is replaced by the nearest step
     that does not.
 
     Parameters
     ----------
     model
         As in :class:`~gmed.learners.replay.Replay`; ``replay_size`` examples are edited per step, independently of
-        the constraints, which are computed on the full memory afterwards.
+        the constraints, which are computed on the whole memory afterwards.
     memory_strength
         How far each constraint is pushed beyond zero once one is violated.
     **replay
-        Everything else that :class:`~gmed.learners.replay.Replay` takes, but no retrieval of another kind; the memory
-        is a :class:`~gmed.memory.TaskRing`.
+        All other options of :class:`~gmed.learners.replay.Replay` except ``retrieval``; the memory must be a
+        :class:`~gmed.memory.TaskRing`.
 
     References
     ----------
@@ -61,8 +63,8 @@ class GEM(Replay, TaskAware):
         parameters = trainable(self.model)
         loss = self.loss(self._stream_batch(x, y, self.model(x)), None)
         g = _flat(gradient(loss, parameters))
-        held = [torch.from_numpy(self.memory.task_slots(earlier)).to(y.device) for earlier in range(task)]
-        constraints = [self.look_ahead(self.memory.x[k], self.memory.y[k]).stream_gradient for k in held if len(k)]
+        slots = [torch.from_numpy(self.memory.task_slots(earlier)).to(y.device) for earlier in range(task)]
+        constraints = [self.look_ahead(self.memory.x[k], self.memory.y[k]).stream_gradient for k in slots if len(k)]
         if constraints:
             G = torch.stack([_flat(g_k) for g_k in constraints])
             if bool((G @ g < 0).any()):
@@ -72,9 +74,9 @@ class GEM(Replay, TaskAware):
 
 
 def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
-    """V of the projected gradient g + Gᵀv: the minimum of ½ vᵀGGᵀv + gᵀGᵀv over v >= margin.
+    """Return v of the projected gradient g + Gᵀv: it minimizes ½ vᵀGGᵀv + gᵀGᵀv subject to v >= margin.
 
-    With v = u + margin it is non-negative least squares in u, ½ |Lᵀu + L⁻¹(Gg + GGᵀ margin)|² with GGᵀ = LLᵀ.
+    With v = u + margin this is non-negative least squares in u, ½ |Lᵀu + L⁻¹(Gg + GGᵀ margin)|² with GGᵀ = LLᵀ.
 
     >>> G, g = torch.tensor([[1.0, 0.0]]), torch.tensor([-2.0, 1.0])
     >>> [round(value, 2) + 0.0 for value in (g + G.T @ torch.as_tensor(dual(G, g, 0.0)).float()).tolist()]
@@ -82,7 +84,7 @@ def dual(G: Tensor, g: Tensor, margin: float) -> NDArray[np.float64]:
     """
     G = G.double()
     P = (G @ G.T).cpu().numpy()
-    P += 1e-3 * np.eye(len(P))  # keeps parallel constraints solvable, as in the method's own code
+    P += 1e-3 * np.eye(len(P))  # keeps parallel constraints solvable, as in the authors' code
     q = (G @ g.double()).cpu().numpy() + P @ np.full(len(P), margin)
     try:
         L = np.linalg.cholesky(P)

@@ -1,3 +1,5 @@
+"""Gradient-based sample selection, GSS-Greedy (Aljundi et al., 2019)."""
+
 from __future__ import annotations
 
 from typing import ClassVar, Unpack
@@ -18,23 +20,22 @@ from gmed.registry import register
 @register("gss", memory=GSSGreedy, summary="memory of examples whose gradients differ")
 @old_hyperparameters(compared="n_compare")
 class GSS(ER):
-    """Experience replay from a memory that keeps examples whose gradients differ (GSS-Greedy).
+    """Experience replay from a memory of examples whose gradients differ (GSS-Greedy).
 
-    After the update, a full memory considers the incoming batch only if its gradient points against those of random
-    batches of stored examples, all of them; then each of its examples competes for a slot with the score it has against
-    the same batches.
+    After the update, a full memory considers the incoming batch only if its gradient has a negative cosine with those
+    of all of several random batches of stored examples; then each of its examples competes for a slot, with its score
+    against the same batches.
 
     Parameters
     ----------
     model
         As in :class:`~gmed.learners.ER`.
     updates_per_batch
-        As in :class:`~gmed.learners.ER`; three, as its authors run it on MNIST.
+        As in :class:`~gmed.learners.ER`; by default three, as in the authors' runs on MNIST.
     n_compare
-        How many random batches of ``replay_size`` stored examples, no example in two of them, the incoming ones are
-        compared with.
+        Number of disjoint random batches of ``replay_size`` stored examples that the incoming ones are compared with.
     **replay
-        Everything else that :class:`~gmed.learners.replay.Replay` takes; the memory is a
+        All other options of :class:`~gmed.learners.replay.Replay`; the memory must be a
         :class:`~gmed.memory.GSSGreedy`.
 
     References
@@ -59,8 +60,9 @@ class GSS(ER):
         super().update_memory(x, y, score=self.scores(x, y), **columns)
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
-        """One plus the largest cosine of each example's gradient with those of stored batches; for a batch that a full
-        memory does not consider, infinity.
+        """Return the score of each example: one plus the largest cosine of its gradient with those of stored batches.
+
+        The scores of a batch that a full memory does not consider are infinite.
         """
         stored = self.memory_gradients()
         if not len(stored):
@@ -69,11 +71,11 @@ class GSS(ER):
         if full and float((stored @ normalized_gradient(self.model, x, y, self.criterion)).max()) >= 0:
             return torch.full((len(y),), torch.inf, dtype=torch.float64, device=x.device)
         rows = [normalized_gradient(self.model, x[i : i + 1], y[i : i + 1], self.criterion) for i in range(len(y))]
-        each = torch.stack(rows)
-        return 1 + (each @ stored.T).amax(1).double().nan_to_num(nan=1.0)  # unknown counts as redundant
+        incoming = torch.stack(rows)
+        return 1 + (incoming @ stored.T).amax(1).double().nan_to_num(nan=1.0)  # undefined counts as redundant
 
     def memory_gradients(self) -> Tensor:
-        """Directions of random batches of stored examples, one a row."""
+        """Return the normalized gradients of random batches of stored examples, one per row."""
         order = torch.from_numpy(self.random("compared").permutation(self.memory.occupied())).to(self.memory.y.device)
         batches = torch.split(order, self.replay_size)[: self.n_compare] if len(order) else ()
         m = self.memory
@@ -82,7 +84,7 @@ class GSS(ER):
 
 
 def normalized_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
-    """The gradient of the mean loss of a batch, flat and of length 1; batch-norm and dropout as in evaluation."""
+    """Return the gradient of the mean loss of a batch as a vector of norm 1, with the model in evaluation mode."""
     with eval_mode(model):
         grads = gradient(loss(model(x), y), trainable(model))
     return normalize(torch.cat([g.flatten() for g in grads.values()]), dim=0)

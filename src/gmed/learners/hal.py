@@ -1,3 +1,5 @@
+"""Hindsight anchor learning (Chaudhry et al., 2021)."""
+
 from __future__ import annotations
 
 from typing import Unpack
@@ -15,17 +17,18 @@ from gmed.models import features, forward, gradient, trainable
 from gmed.registry import register
 
 
-@register("hal", memory=Reservoir, summary="task-aware: replay, and outputs on anchors held")
+@register("hal", memory=Reservoir, summary="task-aware: replay, and a penalty on changes at anchors")
 class HAL(Replay, TaskAware):
-    """Hindsight anchor learning (task-aware): besides replay, outputs on one anchor per task and class are held fixed.
+    """Hindsight anchor learning (task-aware): besides replay, a penalty on output changes at one anchor per task and
+    class.
 
-    When a task ends, its anchors are made by gradient ascent on how much they would be forgotten by training on the
+    When a task ends, its anchors are computed by gradient ascent on how much they would be forgotten by training on the
     memory alone, staying near the mean embedding of their class:
 
         ℓ(e; θ_M) - ℓ(e; θ) - γ |φ(e) - φ_class|².
 
-    In training, a look-ahead θ̃ on stream and replay tells how outputs on the anchors would change; the step taken
-    has λ |f(e; θ̃) - f(e; θ)|² added to its loss.
+    During training, θ̃ is the result of a look-ahead step on stream and replay, and λ |f(e; θ̃) - f(e; θ)|², the
+    change of the outputs on the anchors, is added to the loss.
 
     Parameters
     ----------
@@ -36,13 +39,13 @@ class HAL(Replay, TaskAware):
     embedding_weight
         γ.
     embedding_decay
-        How much of the running mean embedding of a class is kept at each batch.
+        Weight of the old value in the running mean embedding of a class, at each batch.
     anchor_lr, anchor_steps
-        The gradient ascent that makes an anchor.
+        Learning rate and number of steps of the gradient ascent that computes an anchor.
     memory_epochs
-        Passes over memory, in batches of ``replay_size``, that give θ_M.
+        Number of passes over memory, in batches of ``replay_size``, that give θ_M.
     **replay
-        Everything else that :class:`~gmed.learners.replay.Replay` takes, but no edit and no retrieval.
+        All other options of :class:`~gmed.learners.replay.Replay` except ``editing`` and ``retrieval``.
 
     References
     ----------
@@ -73,7 +76,7 @@ class HAL(Replay, TaskAware):
         self.memory_epochs = check_int("memory_epochs", memory_epochs, minimum=0)
         self.task = 0
         self.anchors: list[tuple[Tensor, int]] = []
-        self.embeddings: dict[int, Tensor] = {}  # running mean by class, of the task under way
+        self.embeddings: dict[int, Tensor] = {}  # running mean by class, of the current task
 
     def step(self, x: Tensor, y: Tensor, task: int) -> None:  # type: ignore[override]
         anchors, embeddings = self.anchors, self.embeddings
@@ -88,11 +91,11 @@ class HAL(Replay, TaskAware):
         if anchors:
             e = torch.stack([anchor for anchor, _ in anchors])
             with torch.no_grad():
-                tilde = {name: p - self.lr_now * grads[name] for name, p in parameters.items()}
-                moved = forward(self.model, tilde, e)
-            drift = self.anchor_weight * ((forward(self.model, parameters, e) - moved) ** 2).sum(1).mean()
-            pull = gradient(drift, parameters)
-            grads = {name: grads[name] + pull[name] for name in parameters}
+                theta_tilde = {name: p - self.lr_now * grads[name] for name, p in parameters.items()}
+                output_tilde = forward(self.model, theta_tilde, e)
+            penalty = self.anchor_weight * ((forward(self.model, parameters, e) - output_tilde) ** 2).sum(1).mean()
+            penalty_grads = gradient(penalty, parameters)
+            grads = {name: grads[name] + penalty_grads[name] for name in parameters}
         embeddings = self.update_embeddings(embeddings, x, y)
         if not all_finite(embeddings.values()):
             raise DivergedError(
@@ -105,7 +108,7 @@ class HAL(Replay, TaskAware):
 
     @torch.no_grad()
     def update_embeddings(self, embeddings: dict[int, Tensor], x: Tensor, y: Tensor) -> dict[int, Tensor]:
-        """The running mean embedding of each class, with this batch."""
+        """Return the running mean embedding of each class, updated with this batch."""
         embedding = features(self.model, x, {n: p.detach() for n, p in trainable(self.model).items()})
         means = dict(embeddings)
         for label in sorted(set(y.tolist())):
@@ -115,7 +118,7 @@ class HAL(Replay, TaskAware):
         return means
 
     def make_anchors(self) -> list[tuple[Tensor, int]]:
-        """One anchor for each class of the task that ended."""
+        """Compute one anchor for each class of the task that has ended."""
         theta = {name: p.detach() for name, p in trainable(self.model).items()}
         hindsight = self.finetune_on_memory()
         labels = sorted(self.embeddings)
@@ -125,21 +128,21 @@ class HAL(Replay, TaskAware):
         target = torch.stack([self.embeddings[label] for label in labels])
         for _ in range(self.anchor_steps):
             e = e.detach().requires_grad_()
-            forgotten = cross_entropy(forward(self.model, hindsight, e), y, reduction="sum")
-            forgotten = forgotten - cross_entropy(forward(self.model, theta, e), y, reduction="sum")
-            away = ((features(self.model, e, theta) - target) ** 2).sum()
-            (rise,) = torch.autograd.grad(forgotten - self.embedding_weight * away, e)
-            e = e.detach() + self.anchor_lr * rise
+            forgetting = cross_entropy(forward(self.model, hindsight, e), y, reduction="sum")
+            forgetting = forgetting - cross_entropy(forward(self.model, theta, e), y, reduction="sum")
+            distance = ((features(self.model, e, theta) - target) ** 2).sum()
+            (grad,) = torch.autograd.grad(forgetting - self.embedding_weight * distance, e)
+            e = e.detach() + self.anchor_lr * grad
         return [(anchor, label) for anchor, label in zip(e.detach(), labels, strict=True)]
 
     def finetune_on_memory(self) -> dict[str, Tensor]:
-        """θ_M: the parameters after some passes over the memory."""
+        """Return θ_M, the parameters after training on the memory."""
         theta = {name: p.detach() for name, p in trainable(self.model).items()}
-        order, occupied = self.random("hindsight"), self.memory.occupied()
+        rng, occupied = self.random("hindsight"), self.memory.occupied()
         for _ in range(self.memory_epochs):
-            shuffled = torch.from_numpy(order.permutation(occupied)).to(self.memory.y.device)
-            for at in range(0, len(shuffled), self.replay_size):
-                batch = shuffled[at : at + self.replay_size]
+            shuffled = torch.from_numpy(rng.permutation(occupied)).to(self.memory.y.device)
+            for start in range(0, len(shuffled), self.replay_size):
+                batch = shuffled[start : start + self.replay_size]
                 theta = {name: p.requires_grad_() for name, p in theta.items()}
                 loss = self.criterion(forward(self.model, theta, self.memory.x[batch]), self.memory.y[batch])
                 grads = gradient(loss, theta)

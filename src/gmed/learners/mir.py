@@ -1,3 +1,5 @@
+"""Maximally interfered retrieval (Aljundi et al., 2019)."""
+
 from __future__ import annotations
 
 from typing import ClassVar, Unpack
@@ -17,26 +19,26 @@ from gmed.retrieval import most_interfered
 @register(
     "mir",
     memory=Reservoir,
-    summary="replays what the incoming batch would harm most",
+    summary="replays examples the incoming batch would harm most",
     on_benchmarks={"split-mini-imagenet": {"subsample": 25}},
 )
 @old_hyperparameters(candidates="subsample")
 class MIR(Replay):
     """Maximally interfered retrieval, and with ``editing`` Algorithm 3 of the paper (MIR+GMED).
 
-    Replays the stored examples that the incoming batch would harm most. An edit is made on examples drawn
-    independently, so that retrieval and editing do not drive each other; retrieved examples are replayed as they were.
+    It replays the stored examples whose loss the incoming batch would increase most. The edit is applied to examples
+    drawn independently, so that retrieval and editing do not influence each other; retrieved examples are not edited.
 
     Parameters
     ----------
     model
         As in :class:`~gmed.learners.replay.Replay`.
     subsample
-        How many stored examples are scored to find those to replay.
+        Number of stored examples that are scored to find those to replay.
     extra_batches
-        Further batches retrieved in the same way, each from candidates of its own, and replayed too.
+        Number of further batches that are retrieved in the same way, each from new candidates, and replayed too.
     **replay
-        Everything else that :class:`~gmed.learners.replay.Replay` takes, but no retrieval of another kind.
+        All other options of :class:`~gmed.learners.replay.Replay` except ``retrieval``.
 
     References
     ----------
@@ -70,6 +72,6 @@ class MIR(Replay):
         self.update_memory(x, y)
 
     def retrieve_interfered(self, ahead: LookAhead, batch: int) -> Tensor:
-        """(x_m, y_m) ← MIR-retrieve(M, θ)."""
+        """Return the slots of (x_m, y_m) ← MIR-retrieve(M, θ)."""
         candidates = self.sample_memory(self.subsample, f"candidates {batch}")
         return most_interfered(self.memory, candidates, self.replay_size, ahead)

@@ -1,4 +1,4 @@
-"""Any optimizer of torch as part of a learner: its state is data, and it grows with the model."""
+"""Any optimizer of torch as part of a learner: its state is saved as tensors, and it grows with the model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MakeOptimizer = Callable[..., torch.optim.Optimizer]
 
 
 class OptimizerStep:
-    """Move parameters by an optimizer of torch, along gradients that are handed over.
+    """Update parameters with an optimizer of torch, from gradients passed as arguments.
 
     Parameters
     ----------
     make
-        Called with the parameters and ``lr``; a partial that sets its own ``lr`` keeps it.
+        Called with the parameters and ``lr``; a partial that sets ``lr`` itself keeps that value.
     parameters
-        What it changes.
+        The parameters to update.
     lr
         The learner's learning rate.
 
@@ -39,42 +39,42 @@ class OptimizerStep:
     def __init__(self, make: MakeOptimizer, parameters: Iterable[Tensor], lr: float) -> None:
         self.make, self.lr = make, lr
         self.parameters = list(parameters)
-        self.optimizer = self._made(self.parameters)
-        self._place = self._current_place()
+        self.optimizer = self._create(self.parameters)
+        self._device_and_dtype = self._current_device_and_dtype()
         self._try_step()
 
-    def _made(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        own_lr = isinstance(self.make, partial) and "lr" in self.make.keywords
+    def _create(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        sets_lr = isinstance(self.make, partial) and "lr" in self.make.keywords
         try:
-            made = self.make(parameters, **({} if own_lr else {"lr": self.lr}))
+            optimizer = self.make(parameters, **({} if sets_lr else {"lr": self.lr}))
         except (TypeError, ValueError) as error:
-            raise UsageError(f"the optimizer cannot be made: {error}") from error
-        if not isinstance(made, torch.optim.Optimizer):
-            raise UsageError(f"optimizer must make a torch.optim.Optimizer, not {type(made).__name__}")
-        self._lr = [float(group["lr"]) for group in made.param_groups]
-        return made
+            raise UsageError(f"the optimizer cannot be created: {error}") from error
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise UsageError(f"optimizer must create a torch.optim.Optimizer, not {type(optimizer).__name__}")
+        self._lr = [float(group["lr"]) for group in optimizer.param_groups]
+        return optimizer
 
     def _try_step(self) -> None:
-        """Refuse an optimizer that cannot step along a gradient alone, by a step on parameters of the same shapes."""
-        others = [torch.zeros_like(p, requires_grad=True) for p in self.parameters]
-        trial = self._made([*others])
-        for p in others:
+        """Raise an error if the optimizer cannot step from gradients alone, after a trial on copies of zeros."""
+        copies = [torch.zeros_like(p, requires_grad=True) for p in self.parameters]
+        trial = self._create([*copies])
+        for p in copies:
             p.grad = torch.zeros_like(p)
         try:
             trial.step()
         except (TypeError, RuntimeError, ValueError, NotImplementedError) as error:
             raise UsageError(
-                f"{type(trial).__name__} cannot make the updates of a learner, which hands over dense gradients and "
+                f"{type(trial).__name__} cannot be the optimizer of a learner, which passes it dense gradients and "
                 f"nothing else: {error}"
             ) from error
 
-    def _current_place(self) -> tuple[torch.device, torch.dtype]:
+    def _current_device_and_dtype(self) -> tuple[torch.device, torch.dtype]:
         return self.parameters[0].device, self.parameters[0].dtype
 
     @torch.no_grad()
     def __call__(self, grads: Iterable[Tensor | None], scale: float = 1.0) -> None:
-        """Take one step along these gradients, at ``scale`` times the learning rate; ``.grad`` is left as it was."""
-        own = [p.grad for p in self.parameters]
+        """Take one step with these gradients, at ``scale`` times the learning rate; ``.grad`` is not changed."""
+        saved = [p.grad for p in self.parameters]
         try:
             for p, grad in zip(self.parameters, grads, strict=True):
                 p.grad = grad
@@ -82,61 +82,62 @@ class OptimizerStep:
                 group["lr"] = lr * scale
             self.optimizer.step()
         finally:
-            for p, grad in zip(self.parameters, own, strict=True):
+            for p, grad in zip(self.parameters, saved, strict=True):
                 p.grad = grad
 
     def to_parameters(self) -> None:
-        """Move what it remembers to where the parameters are, in their type."""
-        if self._place != (place := self._current_place()):
-            self._place = place
+        """Move the optimizer's state to the device and dtype of the parameters."""
+        if self._device_and_dtype != (current := self._current_device_and_dtype()):
+            self._device_and_dtype = current
             self.load_state_dict(self.state_dict())
 
     def tensors(self) -> list[Tensor]:
-        """What it remembers, as it is: to be copied before a step that may fail."""
-        return [value for kept in self.optimizer.state.values() for value in kept.values() if isinstance(value, Tensor)]
+        """Return the tensors of the state, not copied; they are copied before a step that may fail."""
+        states = self.optimizer.state.values()
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
-    def remembered(self) -> set[tuple[int, str]]:
-        """What there is for which parameter, to be compared with later."""
-        kept = self.optimizer.state
-        return {(number, name) for number, p in enumerate(self.parameters) if p in kept for name in kept[p]}
+    def state_keys(self) -> set[tuple[int, str]]:
+        """Return the index of a parameter and the name of every value in the state."""
+        state = self.optimizer.state
+        return {(number, name) for number, p in enumerate(self.parameters) if p in state for name in state[p]}
 
-    def drop_all_but(self, remembered: set[tuple[int, str]]) -> None:
-        """Remember nothing that came later than this."""
-        for number, name in self.remembered() - remembered:
+    def drop_all_but(self, keys: set[tuple[int, str]]) -> None:
+        """Drop all values of the state except those with these keys."""
+        for number, name in self.state_keys() - keys:
             p = self.parameters[number]
             del self.optimizer.state[p][name]
             if not self.optimizer.state[p]:
                 del self.optimizer.state[p]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What it remembers, by the number of the parameter and by name."""
-        state = self.optimizer.state_dict()["state"]
+        """Return the state by the index of the parameter and by name."""
+        states = self.optimizer.state_dict()["state"]
         return {
             f"{number}.{name}": torch.as_tensor(value)
-            for number, kept in state.items()
-            for name, value in kept.items()
+            for number, state in states.items()
+            for name, value in state.items()
             if value is not None
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Remember this instead."""
-        kept: dict[int, dict[str, Tensor]] = {}
+        """Restore the state returned by :meth:`state_dict`."""
+        states: dict[int, dict[str, Tensor]] = {}
         for name, value in state.items():
             number, _, key = name.partition(".")
-            kept.setdefault(int(number), {})[key] = value
-        if any(not 0 <= number < len(self.parameters) for number in kept):
-            raise UsageError("the optimizer in this state has other parameters: it is another learner's")
+            states.setdefault(int(number), {})[key] = value
+        if any(not 0 <= number < len(self.parameters) for number in states):
+            raise UsageError("the optimizer in this state has other parameters; it was saved by another learner")
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": kept, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def follow(self, parameters: Iterable[Tensor]) -> None:
-        """Change these from now on: the same parameters, some with more rows, of which nothing is remembered yet."""
+        """Update these parameters from now on: the same ones, some with new rows, whose state is zero."""
         before, state = self.parameters, self.state_dict()
         self.parameters = list(parameters)
-        self.optimizer = self._made(self.parameters)
+        self.optimizer = self._create(self.parameters)
         shapes = {str(n): (old.shape, new) for n, (old, new) in enumerate(zip(before, self.parameters, strict=True))}
         for name, value in state.items():
             old, new = shapes[name.partition(".")[0]]
-            if value.ndim == new.ndim and new.shape != old and len(value) == old[0]:  # else it is not kept by row
+            if value.ndim == new.ndim and new.shape != old and len(value) == old[0]:  # the value has a row per row
                 state[name] = torch.cat([value, value.new_zeros((len(new) - len(value), *value.shape[1:]))])
         self.load_state_dict(state)

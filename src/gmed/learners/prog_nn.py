@@ -1,3 +1,5 @@
+"""Progressive neural networks (Rusu et al., 2016)."""
+
 from __future__ import annotations
 
 from typing import ClassVar
@@ -13,11 +15,11 @@ from gmed.models.functional import Parameters
 from gmed.registry import register
 
 
-@register("prog-nn", summary="task-aware: a column for every task, earlier ones fixed", on_benchmarks=ADAM_LR)
+@register("prog-nn", summary="task-aware: a column for every task, earlier ones frozen", on_benchmarks=ADAM_LR)
 @old_hyperparameters(told="task_at_test")
 class ProgNN(TaskModularLearner):
-    """Progressive neural networks (task-aware): a column of the network for every task, which reads the earlier
-    ones; those never change again.
+    """Progressive neural networks (task-aware): a column of the network for every task, which reads the features of
+    the earlier ones; those are frozen.
 
     Parameters
     ----------

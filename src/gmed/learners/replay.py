@@ -1,3 +1,5 @@
+"""Learners that replay stored examples: the base class of all methods with a memory that is replayed."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -23,14 +25,14 @@ from gmed.retrieval import Retrieval
 
 
 class EditedBatch(NamedTuple):
-    """Edited examples: those drawn first, in their order, then any extra ones."""
+    """Edited examples and their slots: first the drawn ones in order, then any extra ones."""
 
     slots: Tensor
     x: Tensor
 
 
 class PlainReplayOptions(TypedDict, total=False):
-    """What every learner with a memory takes."""
+    """The options of every learner with a memory."""
 
     lr: Required[float]
     memory: Required[Any]
@@ -41,15 +43,15 @@ class PlainReplayOptions(TypedDict, total=False):
 
 
 class EditedReplayOptions(PlainReplayOptions, total=False):
-    """The same, for a method that takes an edit."""
+    """The same with the option ``editing``."""
 
     editing: Edit | None
 
 
 class ReplayOptions(EditedReplayOptions, total=False):
-    """All that :class:`Replay` takes, for constructors that pass it on: ``**replay: Unpack[ReplayOptions]``.
+    """All options of :class:`Replay`, for constructors that pass them on: ``**replay: Unpack[ReplayOptions]``.
 
-    A method that takes no edit, or retrieves in its own way, passes on one of the shorter lists.
+    A method that takes no edit, or has its own retrieval, passes on one of the shorter lists.
     """
 
     retrieval: Retrieval | None
@@ -57,22 +59,22 @@ class ReplayOptions(EditedReplayOptions, total=False):
 
 @old_attributes(retrieved="retrieve", remember="update_memory")
 class Replay(Learner):
-    """Learn from the incoming batch and from stored examples, edited first if there is an edit.
+    """Learn from the incoming batch and from stored examples, which are edited first if there is an edit.
 
-    A method is a subclass. Most override :meth:`loss` alone; one whose step has other parts overrides :meth:`step`.
+    A method is a subclass. Most override only :meth:`loss`; one with a different step overrides :meth:`step`.
 
     Parameters
     ----------
     model, lr, criterion, optimizer, seed
         As in :class:`~gmed.learners.Learner`.
     memory
-        Where examples are kept, such as ``gmed.memory.Reservoir(500)``. It belongs to this learner.
+        Where examples are stored, such as ``gmed.memory.Reservoir(500)``. No other learner may use it.
     editing
-        How drawn examples are changed, such as ``gmed.editing.GMED(alpha=5.0, beta=0.01)``; by default not.
+        The edit of drawn examples, such as ``gmed.editing.GMED(alpha=5.0, beta=0.01)``; by default none.
     replay_size
-        How many stored examples are drawn per step; all of them while fewer are stored.
+        Number of stored examples drawn per step; all of them while fewer are stored.
     retrieval
-        Which stored examples are replayed, where that is not left to chance: a :class:`~gmed.retrieval.Retrieval`.
+        Selects the stored examples to replay (:class:`~gmed.retrieval.Retrieval`); by default they are drawn uniformly.
     """
 
     memory: Memory
@@ -101,11 +103,11 @@ class Replay(Learner):
         self.editing = editing
         self.retrieval = retrieval
         self.replay_size = check_int("replay_size", replay_size)
-        self._history: list[History] = []  # kept for edits that declare an oracle, and for them alone
+        self._history: list[History] = []  # filled only for edits that declare needs_history
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """Algorithm 1 of the paper; without an edit, plain experience replay."""
-        ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), once somebody asks for it
+        """Take one step of Algorithm 1 of the paper; without an edit, of plain experience replay."""
+        ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), computed when first needed
         drawn = self.retrieve(ahead)  # (x_m, y_m) ~ M
         edited = self.edit(drawn, ahead)  # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
         x_m, y_m = edited.x[: len(drawn)], self.memory.y[drawn]
@@ -113,16 +115,16 @@ class Replay(Learner):
         self.sgd_step(ahead, x_m, y_m, drawn)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
         self.write_back(edited)  # replace (x_m, y_m) in M
 
-        for again in range(1, self.updates_per_batch):
+        for update in range(1, self.updates_per_batch):
             ahead = self.look_ahead(x, y)
-            drawn = self.retrieve(ahead, f"replay {again}")
+            drawn = self.retrieve(ahead, f"replay {update}")
             self.sgd_step(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
         self.update_memory(x, y)  # reservoir_update(x, y, M)
 
     def replayed(self, purpose: str) -> Batch | None:
-        """Another batch drawn from memory, for a loss of several; ``None`` while memory is empty.
+        """Return another batch drawn from memory, for a loss with several replay terms; ``None`` if memory is empty.
 
-        It is drawn independently of what the step replays, and goes through the model by itself.
+        It is drawn independently of what the step replays, and has a forward pass of its own.
         """
         drawn = self.sample(purpose)
         if not len(drawn):
@@ -144,13 +146,13 @@ class Replay(Learner):
         return super().draw(name, draw_fn)
 
     def retrieve(self, ahead: LookAhead, purpose: str = "replay") -> Tensor:
-        """The slots of a batch to replay: a draw, unless this learner retrieves otherwise."""
+        """Return the slots of a batch to replay: a uniform draw, unless this learner has a retrieval."""
         if self.retrieval is None or not len(self.memory):
             return self.sample(purpose)
         return self._validate_slots(self.retrieval.retrieve(self.memory, self.replay_size, ahead, self.random(purpose)))
 
     def edit(self, drawn: Tensor, ahead: LookAhead) -> EditedBatch:
-        """The drawn examples, edited if this learner edits; nothing is stored yet."""
+        """Return the drawn examples, edited if this learner has an edit. They are not written to memory yet."""
         if self.editing is None or not len(drawn):
             return EditedBatch(drawn, self.memory.x.index_select(0, drawn))
         edited = EditedBatch(drawn, self._edit_slots(drawn, ahead, "editing"))
@@ -160,21 +162,21 @@ class Replay(Learner):
         return edited
 
     def _sample_extra(self, drawn: Tensor) -> Tensor:
-        """Slots of further examples to edit, none of which was drawn."""
+        """Draw slots of further examples to edit, other than those already drawn."""
         assert self.editing is not None
-        most, memory = self.editing.extra, self.memory
+        count, memory = self.editing.extra, self.memory
 
-        def choose(taken: NDArray[np.int64]) -> NDArray[np.int64]:
-            others = np.setdiff1d(memory.occupied(), taken)
-            return self.random("extra").choice(others, min(most, len(others)), replace=False)
+        def choose(excluded: NDArray[np.int64]) -> NDArray[np.int64]:
+            others = np.setdiff1d(memory.occupied(), excluded)
+            return self.random("extra").choice(others, min(count, len(others)), replace=False)
 
-        decided, now = self.draw_fn_of(drawn), self.steps
-        if decided is None:
+        draw_fn, step = self.draw_fn_of(drawn), self.steps
+        if draw_fn is None:
             return torch.from_numpy(choose(drawn.cpu().numpy())).to(drawn.device)
-        return self.draw("extra", lambda: choose(drawn.cpu().numpy() if self.steps == now else decided()))
+        return self.draw("extra", lambda: choose(drawn.cpu().numpy() if self.steps == step else draw_fn()))
 
     def write_back(self, edited: EditedBatch) -> None:
-        """Edited examples take the place of the stored ones."""
+        """Replace the stored examples by the edited ones, if the edit writes back."""
         if self.editing is not None and self.editing.write_back and len(edited.slots):
             self.memory.replace(edited.slots, edited.x)
 
@@ -198,22 +200,22 @@ class Replay(Learner):
         x = m.x[slots]
         edited = self.editing.edit(x, m.y[slots], m.edit_count[slots], context)
         if not isinstance(edited, Tensor) or edited.shape != x.shape or edited.dtype != x.dtype:
-            given = f"{edited.dtype} {tuple(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
+            actual = f"{edited.dtype} {tuple(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
             raise UsageError(
-                f"{type(self.editing).__name__}.edit must return the examples it was given, changed: "
-                f"{x.dtype} {tuple(x.shape)}, not {given}"
+                f"{type(self.editing).__name__}.edit must return a tensor like the examples it was given: "
+                f"{x.dtype} {tuple(x.shape)}, not {actual}"
             )
         return edited
 
-    def _validate_slots(self, retrieve: object) -> Tensor:
-        """What a retrieval returned, or the error that says why it is of no use."""
-        slots = torch.as_tensor(retrieve, device=self.memory.y.device)
-        stored = torch.from_numpy(self.memory.occupied()).to(slots.device)
-        sound = slots.ndim == 1 and slots.dtype == torch.int64 and bool(torch.isin(slots, stored).all())
-        if not sound or len(set(slots.tolist())) != len(slots) or not 0 < len(slots) <= self.replay_size:
+    def _validate_slots(self, retrieved: object) -> Tensor:
+        """Return the slots that a retrieval returned, or raise an error if they are invalid."""
+        slots = torch.as_tensor(retrieved, device=self.memory.y.device)
+        occupied = torch.from_numpy(self.memory.occupied()).to(slots.device)
+        valid = slots.ndim == 1 and slots.dtype == torch.int64 and bool(torch.isin(slots, occupied).all())
+        if not valid or len(set(slots.tolist())) != len(slots) or not 0 < len(slots) <= self.replay_size:
             raise UsageError(
-                f"{type(self.retrieval).__name__}.retrieve must return 1 to {self.replay_size} slots that hold an "
-                f"example, none twice, as int64; not {slots.dtype} {tuple(slots.shape)}: {slots.tolist()}"
+                f"{type(self.retrieval).__name__}.retrieve must return 1 to {self.replay_size} distinct slots that "
+                f"hold an example, as int64; not {slots.dtype} {tuple(slots.shape)}: {slots.tolist()}"
             )
         return slots
 
@@ -228,8 +230,8 @@ class Replay(Learner):
     def stored_examples(self) -> StoredExamples:
         if self.editing is not None and self.editing.needs_history:
             raise UsageError(
-                f"{type(self.editing).__name__} keeps every example it has observed, for analysis; such a learner "
-                "cannot forget one"
+                f"{type(self.editing).__name__} stores every example observed, for analysis; a learner with this edit "
+                "cannot remove any"
             )
         return super().stored_examples()
 

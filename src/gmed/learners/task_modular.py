@@ -1,4 +1,4 @@
-"""Learners with a module of the network for every task."""
+"""The base class of learners whose network has a module for every task."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from gmed.rng import seeded_torch
 
 
 class TaskModularLearner(ExpandableLearner, TaskAware):
-    """What learners share that have a part of the model for every task.
+    """The base class of learners whose model has a module for every task.
 
     Parameters
     ----------
     model
-        The network that every part is like. What learns is :attr:`model`, which begins as this one and grows.
+        The network that is trained, :attr:`model`, with the module of the first task; it grows with every task.
+    base
+        The network that every module is a copy of.
     adam_lr
         Learning rate of Adam.
     task_at_test
-        Whether predictions for a test are told its task; all classes compete either way. Without, they are made by
-        the mean of what all parts predict.
+        Whether predictions in a test are given its task id; all classes compete in any case. Without it, the
+        prediction is the mean of all modules' predictions.
     criterion, seed
         As in :class:`~gmed.learners.Learner`.
     """
@@ -49,46 +51,49 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
         super().__init__(model, lr=check_float("adam_lr", adam_lr, greater_than=0), criterion=criterion, seed=seed)
         self.task_at_test = task_at_test
         self.tasks: tuple[int, ...] = ()
-        self._plain = num_parameters(base)
+        self._base_parameters = num_parameters(base)
         self.adam = self._make_optimizer()
 
     @abstractmethod
     def trainable_parameters(self) -> Parameters:
-        """The parameters that Adam changes in the task under way."""
+        """Return the parameters that Adam updates in the current task."""
 
     def start_task(self, task: int) -> None:
-        """Have a part for this task."""
+        """Add a module for this task, unless it has one."""
         if task not in self.tasks:
             self.tasks = (*self.tasks, task)
             self.resize(len(self.tasks))
             self.adam = self._make_optimizer()
         elif task != self.tasks[-1]:
-            raise InputError(f"task {task} had ended when task {self.tasks[-1]} began; tasks must come one by one")
+            raise InputError(f"task {task} ended when task {self.tasks[-1]} began; tasks must come one after the other")
 
     @torch.no_grad()
     def predict(self, x: Any, task: int | None = None) -> Tensor:
-        """The class of each input, with the model in evaluation mode; a task that is known chooses the part."""
+        """Return the predicted class of each input, with the model in evaluation mode.
+
+        Given a task id, the module of that task predicts.
+        """
         return self.logits(x, task).argmax(1)
 
     @consistent_read
     @torch.no_grad()
     def logits(self, x: Any, task: int | None = None) -> Tensor:
-        """The model's output for each input; that of the latest part for a task that has not come yet."""
+        """Return the model's output for each input: that of a task's module, or of the latest one for a new task."""
         if task is None:
             return super().logits(x)
-        part = self.tasks.index(task) if task in self.tasks else self.num_modules - 1
+        module = self.tasks.index(task) if task in self.tasks else self.num_modules - 1
         x = self._checked_inputs(x)
         with eval_mode(self.model):
-            output: Tensor = self.model(x, part)
+            output: Tensor = self.model(x, module)
         return output
 
     def _make_optimizer(self) -> Adam:
         return Adam(self.trainable_parameters().values(), self.lr)
 
-    # ------------------------------------------------------------------ parts and state
+    # ------------------------------------------------------------------ modules and state
 
     def resize(self, num_modules: int) -> None:
-        self._model_info = None  # the model becomes another one
+        self._model_info = None  # outdated: the model changes
         if num_modules < self.num_modules:
             self.model.truncate(num_modules)
         while self.num_modules < num_modules:
@@ -96,7 +101,7 @@ class TaskModularLearner(ExpandableLearner, TaskAware):
                 self.model.add()
 
     def extra_parameters(self) -> int:
-        return num_parameters(self.model) - self._plain
+        return num_parameters(self.model) - self._base_parameters
 
     def get_extra_state(self) -> dict[str, Tensor]:
         state = {"tasks": torch.tensor(self.tasks, dtype=torch.int64)}

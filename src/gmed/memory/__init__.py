@@ -1,4 +1,4 @@
-"""What is stored, and who enters or leaves."""
+"""Memories of examples: what is stored, and which examples enter and leave."""
 
 from typing import TYPE_CHECKING
 

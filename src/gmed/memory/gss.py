@@ -1,3 +1,5 @@
+"""The memory of GSS-Greedy: examples whose gradients differ."""
+
 from __future__ import annotations
 
 from typing import ClassVar
@@ -11,13 +13,13 @@ from gmed.memory.base import Memory
 
 
 class GSSGreedy(Memory):
-    """Gradient-based sample selection, the greedy variant: examples whose gradients differ are kept.
+    """Gradient-based sample selection, the greedy variant: it stores examples whose gradients differ.
 
-    An example comes with a score in 0 .. 2: one plus the largest cosine of its gradient with those of stored
-    examples. Where memory is full, a stored example i, drawn with probability proportional to its score, makes
-    room with probability score_i / (score_i + score): never for an infinite score, by which the learner says that a
-    batch agrees with what is stored. A slot that was emptied on request is filled by the next example, as in a memory
-    that is not full yet.
+    Each example has a score in 0 .. 2: one plus the largest cosine of its gradient with those of stored examples. If
+    memory is full, a stored example i is drawn with probability proportional to its score, and replaced by the new one
+    with probability score_i / (score_i + score). That is never for an infinite score, which the learner gives to a
+    batch that is similar to the stored examples. A slot that was emptied on request is filled by the next example, as
+    in a memory that is not full yet.
 
     References
     ----------

@@ -1,3 +1,5 @@
+"""Loss-aware balanced reservoir sampling (Buzzega et al., 2020)."""
+
 from __future__ import annotations
 
 from typing import ClassVar
@@ -10,17 +12,18 @@ from gmed.memory.base import Memory
 
 
 class LossAwareReservoir(Memory):
-    """Loss-aware balanced reservoir: who enters is a reservoir's choice, who leaves is not.
+    """Loss-aware balanced reservoir: examples enter as in a reservoir, but replace those of frequent classes and low
+    loss.
 
-    An example that enters a full memory takes the place of one of a frequent class and of low loss: slot i
-    leaves with probability proportional to S_i = a * (stored examples of its class) - loss_i, where a makes the
-    two terms weigh the same (cut at 0, which the paper leaves open). While there are slots that were emptied on
-    request, an example that enters takes one of those, and none leaves.
+    An example that enters a full memory replaces that of slot i with probability proportional to
+    S_i = a * (stored examples of its class) - loss_i, where a gives the two terms equal weight (negative values are set
+    to 0; the paper leaves this open). While there are slots that were emptied on request, an example that enters takes
+    one of these, and none is replaced.
 
     Attributes
     ----------
     loss
-        The loss of a stored example when it was last replayed, or else when it entered.
+        The loss of a stored example when it was last replayed or, before that, when it entered.
 
     References
     ----------
@@ -40,12 +43,12 @@ class LossAwareReservoir(Memory):
         enters = (nth <= self.capacity) | (rng.integers(0, nth) < self.capacity)
         labels, losses = self.y.cpu().numpy().copy(), self.loss.cpu().numpy().astype(np.float64)
         slots = np.full(len(y), self.capacity)
-        holes = self._free_slots.tolist()
+        free = self._free_slots.tolist()
         for row in np.flatnonzero(enters):
             if nth[row] <= self.capacity:
                 slots[row] = nth[row] - 1
-            elif holes:
-                slots[row] = holes.pop(0)
+            elif free:
+                slots[row] = free.pop(0)
             else:
                 slots[row] = rng.choice(self.capacity, p=eviction_probabilities(labels, losses))
             labels[slots[row]] = int(y[row])
@@ -54,7 +57,7 @@ class LossAwareReservoir(Memory):
 
 
 def eviction_probabilities(labels: NDArray[np.int64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The probability of each stored example to be the one that leaves.
+    """Return the probability of each stored example to be replaced.
 
     >>> eviction_probabilities(np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 1.0, 1.0])).round(3).tolist()
     [0.333, 0.333, 0.333, 0.0]

@@ -1,3 +1,5 @@
+"""Reservoir sampling (Vitter, 1985)."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,19 +10,19 @@ from gmed.memory.base import Memory
 
 
 class Reservoir(Memory):
-    """Reservoir sampling: at any time every example seen so far is stored with the same probability.
+    """Reservoir sampling: at any time, every example seen so far is stored with the same probability.
 
     The n-th example enters with probability capacity / n and overwrites a slot chosen uniformly.
 
-    Where examples are removed on request, later ones enter with the same probability and into the same slots, empty or
-    not: every example that was not removed is still stored with probability capacity / n. (To fill empty slots at once
-    would store what comes next with certainty, and favour it.) So slots fill again slowly, and memory stays smaller
-    meanwhile.
+    After examples are removed on request, later ones still enter with the same probability and into the same slots,
+    empty or not: every example that was not removed is stored with probability capacity / n. (Filling empty slots at
+    once would store the next examples with certainty and so bias the sample.) Slots are therefore filled slowly, and
+    memory stays smaller meanwhile.
 
     Parameters
     ----------
     capacity
-        How many examples are stored.
+        Maximum number of stored examples.
 
     Examples
     --------

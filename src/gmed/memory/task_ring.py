@@ -1,3 +1,5 @@
+"""A memory with an equal number of slots for every task."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,18 +11,18 @@ from gmed.memory.base import Memory
 
 
 class TaskRing(Memory):
-    """An equal slots_per_task of the slots for every task, in which its latest examples are kept.
+    """An equal number of slots for every task, a ring buffer of its latest examples.
 
-    The next example goes behind the newest that is left; where the newest were removed on request, into their slots.
+    The next example is written to the slot after the newest one; if the newest were removed on request, to their slots.
 
-    For task-aware learners, which say whose examples come next (:meth:`begin`).
+    For task-aware learners, which set the task of the next examples (:meth:`set_task`).
 
     Parameters
     ----------
     capacity
-        How many examples are stored in all.
+        Maximum number of stored examples of all tasks.
     tasks
-        How many tasks there will be.
+        Number of tasks in the stream.
 
     Examples
     --------
@@ -37,28 +39,28 @@ class TaskRing(Memory):
         self.tasks = check_int("tasks", tasks)
         self.slots_per_task = capacity // tasks
         if self.slots_per_task == 0:
-            raise UsageError(f"a memory of {capacity} has no slot for each of {tasks} tasks")
+            raise UsageError(f"a memory of {capacity} examples is too small for {tasks} tasks: each needs a slot")
         self.task = 0
 
     def set_task(self, task: int) -> None:
-        """Examples inserted from now on are of this task."""
+        """Set the task of the examples inserted from now on."""
         if not 0 <= task < self.tasks:
-            raise UsageError(f"task {task} is not one of the {self.tasks} tasks this memory has room for")
+            raise UsageError(f"task {task} is not one of the {self.tasks} tasks of this memory, which start at 0")
         self.task = task
 
     def task_slots(self, task: int) -> NDArray[np.int64]:
-        """The slots that hold an example of this task."""
-        slots_per_task = np.arange(task * self.slots_per_task, (task + 1) * self.slots_per_task)
-        return slots_per_task[self._occupied_mask()[slots_per_task]]
+        """Return the slots that hold an example of this task."""
+        slots = np.arange(task * self.slots_per_task, (task + 1) * self.slots_per_task)
+        return slots[self._occupied_mask()[slots]]
 
     def occupied(self) -> NDArray[np.int64]:
         return np.flatnonzero(self._occupied_mask())
 
     def select_slots(self, y: Tensor, rng: np.random.Generator, **columns: Tensor) -> NDArray[np.int64]:
         first = self.task * self.slots_per_task
-        held = self.stream_index[first : first + self.slots_per_task].cpu().numpy()
-        behind_newest = int(held.argmax()) + 1 if held.max() >= 0 else 0
-        return first + (behind_newest + np.arange(len(y))) % self.slots_per_task
+        stream_index = self.stream_index[first : first + self.slots_per_task].cpu().numpy()
+        after_newest = int(stream_index.argmax()) + 1 if stream_index.max() >= 0 else 0
+        return first + (after_newest + np.arange(len(y))) % self.slots_per_task
 
     def _occupied_mask(self) -> NDArray[np.bool_]:
         if not self.is_allocated:

@@ -1,4 +1,4 @@
-"""Models, and how a model is evaluated at parameters that are not its own."""
+"""Models, and functions to evaluate a model at other parameters."""
 
 from typing import TYPE_CHECKING
 

@@ -1,3 +1,5 @@
+"""Batch normalization without a counter of batches."""
+
 from __future__ import annotations
 
 from torch import Tensor, nn
@@ -5,10 +7,10 @@ from torch.nn.functional import batch_norm
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation of images that does not count batches.
+    """Batch normalization of images that does not count batches.
 
-    The counter of :class:`torch.nn.BatchNorm2d` serves statistics that average over all batches alike, and costs a
-    kernel in every layer of every step; statistics that forget at a fixed rate, as here, never read it.
+    :class:`torch.nn.BatchNorm2d` needs its counter only for cumulative averages, but spends a kernel on it in every
+    layer of every step. The exponential averages used here never read it.
 
     >>> import torch
     >>> norm = BatchNorm(3)
@@ -20,5 +22,6 @@ class BatchNorm(nn.BatchNorm2d):
         super().__init__(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = (self.running_mean, self.running_var) if self.track_running_stats or not self.training else (None, None)
-        return batch_norm(x, *kept, self.weight, self.bias, self.training, self.momentum or 0.0, self.eps)
+        uses_running = self.track_running_stats or not self.training
+        running = (self.running_mean, self.running_var) if uses_running else (None, None)
+        return batch_norm(x, *running, self.weight, self.bias, self.training, self.momentum or 0.0, self.eps)

@@ -1,4 +1,4 @@
-"""A model as components in a row."""
+"""A model as a sequence of components, for networks that grow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gmed.models.resnet import ResNet18
 
 
 def components(model: nn.Module) -> list[nn.Module]:
-    """The layers of a network, or the blocks of a ResNet-18, each with what follows it and has no parameters.
+    """Return the layers of a network, or the blocks of a ResNet-18, each with the parameter-free layers that follow it.
 
-    A model that is not known to be made of layers in a row is one component.
+    A model that is not known to be a sequence of layers is one component.
 
     >>> from gmed.models import MLP
     >>> [[type(layer).__name__ for layer in component] for component in components(MLP())]
@@ -27,29 +27,29 @@ def components(model: nn.Module) -> list[nn.Module]:
         return [first, *model.blocks, last]
     if type(model).forward is not nn.Sequential.forward:
         return [model]
-    found: list[list[nn.Module]] = [[]]
+    groups: list[list[nn.Module]] = [[]]
     for layer in model.children():
-        learns = any(True for _ in layer.parameters())
-        if learns and any(any(True for _ in other.parameters()) for other in found[-1]):
-            found.append([])
-        found[-1].append(layer)
-    return [nn.Sequential(*layers) for layers in found]
+        has_parameters = any(True for _ in layer.parameters())
+        if has_parameters and any(any(True for _ in other.parameters()) for other in groups[-1]):
+            groups.append([])
+        groups[-1].append(layer)
+    return [nn.Sequential(*layers) for layers in groups]
 
 
 def reinitialized(component: nn.Module) -> nn.Module:
-    """A component like this one, at first weights of its own, which do not depend on where it is."""
+    """Return a copy of a component with new initial weights, which do not depend on its device."""
     like = next(component.parameters())
-    made = deepcopy(component).cpu()
-    for module in made.modules():
+    copy = deepcopy(component).cpu()
+    for module in copy.modules():
         if callable(reset := getattr(module, "reset_parameters", None)):
             reset()
-    for parameter in made.parameters():
+    for parameter in copy.parameters():
         parameter.requires_grad_(True)
-    return made.to(like.device).train()
+    return copy.to(like.device).train()
 
 
 def mean_log_probs(logits: list[Tensor]) -> Tensor:
-    """The logarithm of the mean probability of each class.
+    """Return the logarithm of the mean probability of each class.
 
     >>> mean_log_probs([torch.tensor([[0.0, 0.0]]), torch.tensor([[50.0, 0.0]])]).exp()
     tensor([[0.7500, 0.2500]])

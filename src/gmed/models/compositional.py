@@ -11,26 +11,26 @@ from gmed.models.introspection import deterministic
 
 @deterministic
 class CompositionalNet(nn.Module):
-    """A network whose layers have several components each, and for every task weights of them.
+    """A network whose layers have several components each, which every task weights differently.
 
-    What a layer gives for a task is the sum of what its components give, weighted by a softmax over those that were
-    there when the task was new.
+    The output of a layer for a task is the sum of its components' outputs, weighted by a softmax over the components
+    that existed when the task began.
 
     Parameters
     ----------
     model
-        The network that it begins with.
+        The network of the first task.
     freeze_old
         Whether components are frozen once another one is added.
 
     Examples
     --------
     >>> from gmed.models import MLP
-    >>> compositions = CompositionalNet(MLP())
-    >>> compositions.add()
-    >>> compositions.structure[1].shape  # three layers, two components
+    >>> net = CompositionalNet(MLP())
+    >>> net.add()
+    >>> net.structure[1].shape  # three layers, two components
     torch.Size([3, 2])
-    >>> compositions(torch.zeros(3, 1, 28, 28), task=1).shape
+    >>> net(torch.zeros(3, 1, 28, 28), task=1).shape
     torch.Size([3, 10])
     """
 
@@ -38,46 +38,46 @@ class CompositionalNet(nn.Module):
         super().__init__()
         self.freeze_old = freeze_old
         self.layers = nn.ModuleList([nn.ModuleList([component]) for component in components(model)])
-        self.structure = nn.ParameterList([self._even(1)])
+        self.structure = nn.ParameterList([self._uniform(1)])
 
     def add(self) -> None:
-        """A further task, with a component of its own in every layer."""
-        for layer in self._pools():
+        """Add a task, with a new component in every layer."""
+        for layer in self._layers():
             layer.append(reinitialized(layer[0]))
-        self.structure.append(self._even(len(self.structure) + 1))
+        self.structure.append(self._uniform(len(self.structure) + 1))
         self._freeze()
 
     def truncate(self, tasks: int) -> None:
-        """Only the first so many."""
-        for layer in self._pools():
+        """Remove all but the first tasks."""
+        for layer in self._layers():
             del layer[tasks:]
         self.structure = nn.ParameterList(list(self.structure)[:tasks])
         self._freeze()
 
     def forward(self, x: Tensor, task: int | None = None) -> Tensor:
-        """The logits of one task's network or, if none is named, of the mean of all their probabilities."""
+        """Return the logits of a task's network or, without a task, the log of the mean of all their probabilities."""
         if task is None:
-            return mean_log_probs([self._of(x, number) for number in range(len(self.structure))])
-        return self._of(x, task)
+            return mean_log_probs([self._forward_task(x, number) for number in range(len(self.structure))])
+        return self._forward_task(x, task)
 
-    def _of(self, h: Tensor, task: int) -> Tensor:
+    def _forward_task(self, h: Tensor, task: int) -> Tensor:
         weights = torch.softmax(self.structure[task], 1)
-        for level, layer in enumerate(self._pools()):
-            given = [component(h) for component in layer[: task + 1]]
-            h = torch.stack([weight * part for weight, part in zip(weights[level], given, strict=True)]).sum(0)
+        for index, layer in enumerate(self._layers()):
+            outputs = [component(h) for component in layer[: task + 1]]
+            h = torch.stack([weight * output for weight, output in zip(weights[index], outputs, strict=True)]).sum(0)
         return h
 
-    def _pools(self) -> list[nn.ModuleList]:
+    def _layers(self) -> list[nn.ModuleList]:
         return [layer for layer in self.layers if isinstance(layer, nn.ModuleList)]
 
     def _freeze(self) -> None:
-        for layer in self._pools():
+        for layer in self._layers():
             for number, component in enumerate(layer, 1):
-                learns = number == len(self.structure) or not self.freeze_old
-                component.train(learns).requires_grad_(learns)
+                is_trained = number == len(self.structure) or not self.freeze_old
+                component.train(is_trained).requires_grad_(is_trained)
         for number, weights in enumerate(self.structure, 1):
             weights.requires_grad_(number == len(self.structure))
 
-    def _even(self, components: int) -> nn.Parameter:
+    def _uniform(self, components: int) -> nn.Parameter:
         like = next(self.parameters())
         return nn.Parameter(torch.zeros(len(self.layers), components, device=like.device, dtype=like.dtype))

@@ -16,23 +16,23 @@ from gmed.models.introspection import deterministic
 from gmed.models.resnet import Block, ResNet18
 
 MIN_SQUARED_ERROR = 0.001
-"""Added to every squared error of a pixel."""
+"""Added to the squared error of every pixel."""
 
 
 class Stages(nn.Module):
-    """Stages in a row: a part of an expert."""
+    """A sequence of stages: the base class of an expert's parts."""
 
     def __init__(self, stages: Sequence[nn.Module]) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
 
     def features(self, x: Tensor, earlier: Sequence[Tensor]) -> list[Tensor]:
-        """What every stage gives, beside what the parts before it have there; the next stage reads all of it."""
-        h, found = x, list[Tensor]()
-        for level, stage in enumerate(self.stages):
-            h = torch.cat([earlier[level], stage(h)], 1) if earlier else stage(h)
-            found.append(h)
-        return found
+        """Return the features of every stage, appended to those of earlier experts; the next stage reads them all."""
+        h, features = x, list[Tensor]()
+        for index, stage in enumerate(self.stages):
+            h = torch.cat([earlier[index], stage(h)], 1) if earlier else stage(h)
+            features.append(h)
+        return features
 
 
 class Classifier(Stages):
@@ -43,7 +43,7 @@ class Classifier(Stages):
         self.head = head
 
     def log_probabilities(self, features: Tensor) -> Tensor:
-        """Log P(y | x) of each class, from the features of its last stage."""
+        """Return log P(y | x) of each class, from the features of the last stage."""
         return log_softmax(self.head(features), 1)
 
 
@@ -55,7 +55,7 @@ class Generator(Stages):
         self.mean, self.log_var, self.decoder = mean, log_var, decoder
 
     def negative_bound(self, x: Tensor, features: Tensor, noise: Tensor) -> Tensor:
-        """Minus the evidence lower bound of each example, from the features of its last stage."""
+        """Return the negative evidence lower bound of each example, from the features of the last stage."""
         mean, log_var = self.mean(features), self.log_var(features)
         code = mean[:, None] + noise * torch.exp(0.5 * log_var)[:, None]
         decoded = torch.sigmoid(self.decoder(code.flatten(0, 1))).view(*code.shape[:2], -1)
@@ -76,29 +76,31 @@ class Expert(nn.Module):
 
 
 def dense_expert(inputs: int, classes: int, number: int, codes: int = 16, base: int = 64, added: int = 16) -> Expert:
-    """An expert of linear layers, as its authors have it for MNIST."""
-    own, together = (added if number else base), base + number * added
+    """Create an expert of linear layers, like that of the method's authors for MNIST."""
+    own, total = (added if number else base), base + number * added  # widths: of this expert, with all earlier ones
 
     def stages() -> list[nn.Module]:
         first = nn.Sequential(nn.Flatten(), nn.Linear(inputs, own), nn.ReLU())
-        return [first, nn.Sequential(nn.Linear(together, own), nn.ReLU())]
+        return [first, nn.Sequential(nn.Linear(total, own), nn.ReLU())]
 
     decoder = nn.Sequential(
         nn.Linear(codes, base), nn.ReLU(), nn.Linear(base, base), nn.ReLU(), nn.Linear(base, inputs)
     )
-    generator = Generator(stages(), nn.Linear(together, codes), nn.Linear(together, codes), decoder)
-    return Expert(generator, Classifier(stages(), nn.Linear(together, classes)))
+    generator = Generator(stages(), nn.Linear(total, codes), nn.Linear(total, codes), decoder)
+    return Expert(generator, Classifier(stages(), nn.Linear(total, classes)))
 
 
 def conv_expert(size: int, classes: int, number: int, codes: int = 64, base: int = 32, added: int = 4) -> Expert:
-    """An expert of convolutions, as its authors have it for CIFAR: a small auto-encoder and a thin ResNet."""
-    own, together, quarter = (added if number else base), base + number * added, -(-size // 4)
+    """Create a convolutional expert, like that of the method's authors for CIFAR: a small auto-encoder and a thin
+    ResNet.
+    """
+    own, total, quarter = (added if number else base), base + number * added, -(-size // 4)
     encoder = [
         nn.Sequential(nn.Conv2d(3, own, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU()),
         nn.Sequential(
-            nn.Conv2d(together, 2 * own, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(), nn.Flatten()
+            nn.Conv2d(total, 2 * own, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(), nn.Flatten()
         ),
-        nn.Sequential(nn.Linear(2 * together * quarter**2, 4 * own), nn.ReLU()),
+        nn.Sequential(nn.Linear(2 * total * quarter**2, 4 * own), nn.ReLU()),
     ]
     decoder = nn.Sequential(
         nn.Linear(codes, 4 * base),
@@ -111,25 +113,25 @@ def conv_expert(size: int, classes: int, number: int, codes: int = 64, base: int
         nn.ConvTranspose2d(base, 3, 4, stride=2, padding=1),
         CropTo(size),
     )
-    generator = Generator(encoder, nn.Linear(4 * together, codes), nn.Linear(4 * together, codes), decoder)
+    generator = Generator(encoder, nn.Linear(4 * total, codes), nn.Linear(4 * total, codes), decoder)
     return Expert(generator, thin_resnet(classes, number))
 
 
 def thin_resnet(classes: int, number: int, base: int = 20, added: int = 4) -> Classifier:
-    """A ResNet with one block in each of four stages, and instance normalisation."""
-    own, together = (added if number else base), base + number * added
+    """Create a ResNet with one block in each of four stages, and instance normalization."""
+    own, total = (added if number else base), base + number * added
 
     def block(before: int, after: int, stride: int) -> nn.Module:
-        return Block(before * together, after * own, stride, norm=nn.InstanceNorm2d)
+        return Block(before * total, after * own, stride, norm=nn.InstanceNorm2d)
 
     first = nn.Sequential(nn.Conv2d(3, own, 3, padding=1, bias=False), nn.InstanceNorm2d(own), nn.ReLU())
     last = nn.Sequential(block(4, 8, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     stages = [first, block(1, 1, 1), block(1, 2, 2), block(2, 4, 2), last]
-    return Classifier(stages, nn.Linear(8 * together, classes))
+    return Classifier(stages, nn.Linear(8 * total, classes))
 
 
 class CropTo(nn.Module):
-    """The upper left corner of images, which may be a little larger."""
+    """Crop images to a size, from the upper left corner."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -140,14 +142,14 @@ class CropTo(nn.Module):
 
 
 CHUNK_SIZE = 100
-"""Examples whose earlier levels are computed together."""
+"""Number of examples whose frozen features are computed at once."""
 
 MAX_EXPERTS = 1_000
-"""Experts that a network can be made of. Each reads what all before it give."""
+"""Maximum number of experts of a network. Each reads the features of all earlier ones."""
 
 
 class ExpertOutputs(NamedTuple):
-    """What experts say of examples, the one that is not there yet first.
+    """The outputs of experts for examples, that of the untrained (new) expert first.
 
     Attributes
     ----------
@@ -162,30 +164,30 @@ class ExpertOutputs(NamedTuple):
 
 
 class ExpertMixture(nn.Module):
-    """Experts, and how many examples each has.
+    """A mixture of experts, weighted by the number of examples of each.
 
     Parameters
     ----------
     make
-        Makes the expert of a number: 0, 1, ...
+        Creates the expert with a number: 0, 1, ...
     codes
-        How many numbers the code of an example has.
+        Dimension of an example's code.
     samples
-        Codes that are drawn of every example.
+        Number of codes drawn per example.
 
     Attributes
     ----------
     untrained
-        Stands for an expert that is not there yet.
+        Takes the place of an expert that does not exist yet.
     counts
-        How many examples each expert has, as far as they were assigned.
+        Number of examples of each expert: the sum of their assignment weights.
 
     Examples
     --------
     >>> mixture = ExpertMixture.for_model(nn.Linear(4, 3))
     >>> mixture.add()
-    >>> densities = mixture(torch.rand(5, 4), return_all=True)
-    >>> densities.neg_log_px.shape, densities.log_py.shape, mixture(torch.rand(5, 4)).shape
+    >>> outputs = mixture(torch.rand(5, 4), return_all=True)
+    >>> outputs.neg_log_px.shape, outputs.log_py.shape, mixture(torch.rand(5, 4)).shape
     (torch.Size([5, 2]), torch.Size([5, 2, 3]), torch.Size([5, 3]))
     """
 
@@ -203,41 +205,44 @@ class ExpertMixture(nn.Module):
 
     @classmethod
     def for_model(cls, model: nn.Module, samples: int = 16) -> ExpertMixture:
-        """Without experts, for the inputs and classes of a model: convolutions for a ResNet-18, else linear layers."""
+        """Create a mixture without experts for the inputs and classes of a model.
+
+        Its experts are convolutional for a ResNet-18, otherwise of linear layers.
+        """
         if isinstance(model, ResNet18):
             mixture = cls(partial(conv_expert, model.size, model.classifier.out_features), codes=64, samples=samples)
         else:
             linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
             if not linear:
-                raise UsageError("experts are made for a ResNet18 or for a model with linear layers, not for this one")
+                raise UsageError("cn-dpm needs a ResNet18 or a model with linear layers to define its experts")
             make = partial(dense_expert, linear[0].in_features, linear[-1].out_features)
             mixture = cls(make, codes=16, samples=samples)
         return mixture.to(next(model.parameters()))
 
     def add(self) -> None:
-        """One more expert, which has no examples yet."""
+        """Add an expert without examples."""
         self.experts.append(self.make(len(self.experts)).to(self.noise))
         self.counts = torch.cat([self.counts, self.counts.new_zeros(1)])
 
     def truncate(self, experts: int) -> None:
-        """Only the first so many."""
+        """Remove all but the first experts."""
         del self.experts[experts:]
         self.counts = self.counts[:experts].clone()
 
     def frozen_features(self, part: str, x: Tensor) -> list[Tensor]:
-        """What every stage of a ``part`` gives in all experts but the last; none if there is one expert."""
+        """Return the features of every stage of a ``part`` in all experts but the last; none if there is one expert."""
         experts = self._experts()[:-1]
         parts = [expert.generator if part == "generator" else expert.classifier for expert in experts]
         chunks = [_stage_features(parts, chunk) for chunk in torch.split(x, CHUNK_SIZE)]
-        return [torch.cat(level) for level in zip(*chunks, strict=True)]
+        return [torch.cat(stage) for stage in zip(*chunks, strict=True)]
 
     def forward(
         self, x: Tensor, return_all: bool = False, part: str = "", earlier: Sequence[Tensor] = ()
     ) -> Tensor | ExpertOutputs:
-        """The logits of each class: log Σ_k P(k) p(x | k) P(y | x, k).
+        """Return the logits of each class: log Σ_k P(k) p(x | k) P(y | x, k).
 
         With ``return_all``, return the outputs of every expert. With a ``part``, return that of the last expert's
-        ``generator`` or ``classifier``, given its :meth:`frozen_features` of these examples as ``earlier``.
+        ``generator`` or ``classifier``, given its :meth:`frozen_features` for these examples as ``earlier``.
         """
         generators = [expert.generator for expert in self._experts()]
         classifiers = [expert.classifier for expert in self._experts()]
@@ -265,7 +270,7 @@ class ExpertMixture(nn.Module):
             yield part.negative_bound(x, features, self._draw(len(x)))
 
     def _draw(self, examples: int) -> Tensor:
-        """Noise of codes: anew in training, in evaluation the same for every example and every time."""
+        """Return the noise of codes: newly drawn in training, fixed and equal for all examples in evaluation."""
         if not self.training:
             return self.noise
         return torch.randn(examples, self.samples, self.codes, device=self.noise.device, dtype=self.noise.dtype)
@@ -273,7 +278,7 @@ class ExpertMixture(nn.Module):
 
 @deterministic
 class ExpandedClassifier(nn.Module):
-    """The classifiers of a mixture as one network: the last one's output, which reads all, learned as a whole."""
+    """The classifiers of a mixture as one network, trained as a whole; its output is that of the last classifier."""
 
     def __init__(self, classifiers: Sequence[Classifier]) -> None:
         super().__init__()
@@ -281,23 +286,23 @@ class ExpandedClassifier(nn.Module):
         self.head = classifiers[-1].head
 
     def forward(self, x: Tensor) -> Tensor:
-        levels: list[Tensor] = []
+        features: list[Tensor] = []
         for part in self.parts:
             assert isinstance(part, Stages)
-            levels = part.features(x, levels)
-        logits: Tensor = self.head(levels[-1])
+            features = part.features(x, features)
+        logits: Tensor = self.head(features[-1])
         return logits
 
 
 def expanded_classifier(model: nn.Module, tasks: int) -> nn.Module:
-    """The network that a mixture for such a model ends with, if it has made an expert of every task.
+    """Return the network that a mixture for this model ends with if it has one expert per task.
 
-    >>> expanded(nn.Linear(784, 10), tasks=5)(torch.zeros(2, 1, 28, 28)).shape
+    >>> expanded_classifier(nn.Linear(784, 10), tasks=5)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
     mixture = ExpertMixture.for_model(model)
-    made = [mixture.make(number).classifier for number in range(check_int("tasks", tasks, maximum=MAX_EXPERTS))]
-    return ExpandedClassifier(made).to(next(model.parameters()))
+    classifiers = [mixture.make(number).classifier for number in range(check_int("tasks", tasks, maximum=MAX_EXPERTS))]
+    return ExpandedClassifier(classifiers).to(next(model.parameters()))
 
 
 def _class_log_probs(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]:
@@ -306,17 +311,17 @@ def _class_log_probs(parts: Sequence[Classifier], x: Tensor) -> Iterator[Tensor]
 
 
 def _features(parts: Sequence[Stages], x: Tensor) -> Iterator[Tensor]:
-    """What the last stage of each part gives beside those before it, to which no gradient goes."""
-    levels: list[Tensor] = []
+    """Yield the features of each part's last stage; those of earlier parts in it are detached."""
+    features: list[Tensor] = []
     for part in parts:
-        levels = part.features(x, [level.detach() for level in levels])
-        yield levels[-1]
+        features = part.features(x, [stage.detach() for stage in features])
+        yield features[-1]
 
 
 @torch.no_grad()
 def _stage_features(parts: Sequence[Stages], x: Tensor) -> list[Tensor]:
-    """What every stage gives in all of the parts."""
-    levels: list[Tensor] = []
+    """Return the features of every stage, of all parts together."""
+    features: list[Tensor] = []
     for part in parts:
-        levels = part.features(x, levels)
-    return levels
+        features = part.features(x, features)
+    return features

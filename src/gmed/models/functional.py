@@ -1,7 +1,7 @@
 """A model as a function of its parameters.
 
-Parameters are plain values here (a dictionary of tensors): a model is evaluated at other parameters, and afterwards
-holds its own again, the same objects under every name they have.
+Parameters are a dictionary of tensors here: a model is evaluated at other parameters, and has its own ones again
+afterwards, the same objects under all their names.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from gmed.models.introspection import is_batch_norm
 Parameters = dict[str, Tensor]
 
 _WRITES = (
-    "the model changes its input in place, and with it your data and what memory stores. Have it work on a copy: "
+    "the model changes its input in place, and with it your data and the examples in memory. Make it work on a copy: "
     "x = x.clone() at the start of forward, or inplace=False in its first layer."
 )
 
 
 def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """The model's output at ``parameters``. Its buffers (batch-norm statistics) are left as they are.
+    """Return the model's output at ``parameters``. Its buffers (batch-norm statistics) are not changed.
 
-    The model's mode is its own: in training mode batch-norm uses the statistics of this batch.
+    The model's mode is respected: in training mode batch-norm uses the statistics of this batch.
     """
     buffers = dict(model.named_buffers())
     if not buffers and all(parameters.get(name) is p for name, p in model.named_parameters()):
-        own: Tensor = model(x)  # the same, without exchanging every parameter for itself
-        return own
-    with frozen_bn_stats(model) if buffers else nullcontext(set[str]()) as still:
-        copies = {name: buffer.clone() for name, buffer in buffers.items() if name not in still}
+        result: Tensor = model(x)  # the same, without replacing every parameter by itself
+        return result
+    with frozen_bn_stats(model) if buffers else nullcontext(set[str]()) as frozen:
+        copies = {name: buffer.clone() for name, buffer in buffers.items() if name not in frozen}
         with replaced_tensors(model, {**parameters, **copies}):
             output: Tensor = model(x)
     return output
@@ -43,37 +43,37 @@ def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Te
 
 @contextmanager
 def replaced_tensors(model: nn.Module, replacements: Mapping[str, Tensor]) -> Iterator[None]:
-    """Put other tensors in the place of parameters and buffers, wherever a module holds them; put them back after.
+    """Replace parameters and buffers inside the block, in every module that uses them, and restore them afterwards.
 
-    A tensor is found by what it is, not by its name: a layer with two names and a weight shared by two layers are
+    Tensors are matched by identity, not by name: a layer with two names and a weight shared by two layers are
     replaced everywhere and restored exactly. (``torch.func.functional_call`` restores a wrong tensor for a module that
     has two names.)
 
     >>> model = nn.Linear(1, 1, bias=False)
-    >>> own = model.weight
+    >>> original = model.weight
     >>> with replaced_tensors(model, {"weight": torch.tensor([[2.0]])}):
     ...     model(torch.tensor([[3.0]])).item()
     6.0
-    >>> model.weight is own
+    >>> model.weight is original
     True
     """
     originals = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     by_id = {id(originals[name]): tensor for name, tensor in replacements.items()}
     tables: list[dict[str, Any]] = [table for m in model.modules() for table in (m._parameters, m._buffers)]
-    held = [(table, name, tensor) for table in tables for name, tensor in table.items() if id(tensor) in by_id]
+    entries = [(table, name, tensor) for table in tables for name, tensor in table.items() if id(tensor) in by_id]
     with hold_interrupts():
         try:
-            for table, name, tensor in held:
+            for table, name, tensor in entries:
                 table[name] = by_id[id(tensor)]
             yield
         finally:
-            for table, name, tensor in held:
+            for table, name, tensor in entries:
                 table[name] = tensor
 
 
 @contextmanager
 def unchanged_inputs(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield copies of inputs to compute with, and refuse a model that writes into them.
+    """Yield copies of inputs to compute with, and raise an error if the model writes into them.
 
     >>> with unchanged_inputs(torch.ones(2)) as (x,):
     ...     x.mul_(2)
@@ -90,7 +90,7 @@ def unchanged_inputs(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 @contextmanager
 def unwritten(x: Tensor) -> Iterator[None]:
-    """Refuse a model that writes into a tensor inside, as far as torch counts that; nothing is copied.
+    """Raise an error if the model writes into a tensor inside the block, as far as torch notices; nothing is copied.
 
     >>> x = torch.ones(2)
     >>> with unwritten(x):
@@ -105,7 +105,7 @@ def unwritten(x: Tensor) -> Iterator[None]:
 
 
 def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:
-    """The gradient of ``loss`` by name; zero for a parameter it does not reach. ``.grad`` is never touched."""
+    """Return the gradient of ``loss`` by name; zero for a parameter it does not depend on. ``.grad`` is not changed."""
     if not parameters:
         return {}
     grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
@@ -115,9 +115,9 @@ def gradient(loss: Tensor, parameters: Mapping[str, Tensor]) -> Parameters:
 
 
 def features(model: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The input of the model's last linear layer, a row for each example; gradients flow through.
+    """Return the input of the model's last linear layer, a row for each example; gradients flow through.
 
-    At other ``parameters``, if they are given.
+    The model is evaluated at ``parameters``, if given.
 
     Examples
     --------
@@ -128,21 +128,21 @@ def features(model: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | Non
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linear:
-        raise UsageError(f"a {type(model).__name__} has no linear layer, whose input would be its features")
-    caught: list[Tensor] = []
-    handle = linear[-1].register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
+        raise UsageError(f"a {type(model).__name__} has no features, which are the input of the last linear layer")
+    captured: list[Tensor] = []
+    handle = linear[-1].register_forward_pre_hook(lambda module, inputs: captured.append(inputs[0]))
     try:
         model(x) if parameters is None else forward(model, parameters, x)
     finally:
         handle.remove()
-    return caught[-1].flatten(1)
+    return captured[-1].flatten(1)
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; outside, every part of it is in the mode it was in."""
+    """Put the model in evaluation mode inside the block, and restore the mode of every module afterwards."""
     modes = {module: module.training for module in model.modules()}
-    with hold_interrupts() as hold:  # a prediction may be interrupted, the change of modes may not
+    with hold_interrupts() as hold:  # a prediction may be interrupted, but not the change of modes
         try:
             try:
                 model.eval()
@@ -158,7 +158,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen_bn_stats(model: nn.Module) -> Iterator[set[str]]:
-    """Inside, batch-norm layers that use the statistics of the batch do not keep them: the names of their buffers."""
+    """Keep batch-norm layers in training mode from updating running statistics; yield the names of these buffers."""
     norms = {
         name: module
         for name, module in model.named_modules()
@@ -175,9 +175,9 @@ def frozen_bn_stats(model: nn.Module) -> Iterator[set[str]]:
 
 @contextmanager
 def preserve_rng() -> Iterator[None]:
-    """Inside, a model that draws random numbers (dropout) draws; outside, nothing was drawn.
+    """Restore torch's random state after the block, in which a model may draw random numbers (dropout).
 
-    Two passes made so from one state have the same masks, and differ by their parameters and inputs alone.
+    Two such passes from the same state have the same masks, and differ only by their parameters and inputs.
     """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield

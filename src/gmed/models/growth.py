@@ -1,4 +1,4 @@
-"""Models that are given more outputs while they learn."""
+"""Models whose number of outputs grows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gmed.models.resnet import ResNet18
 
 
 def output_layer(model: nn.Module) -> nn.Linear:
-    """The linear layer whose outputs are the model's.
+    """Return the linear layer whose outputs are the model's outputs.
 
     >>> output_layer(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 5))).out_features
     5
@@ -23,8 +23,8 @@ def output_layer(model: nn.Module) -> nn.Linear:
         layer = layer.classifier  # type: ignore[assignment]
     if not isinstance(layer, nn.Linear):
         raise UsageError(
-            f"a {type(model).__name__} cannot be given more outputs: only a chain of layers (nn.Sequential) that ends "
-            "in a linear one can. Give it an output for every class from the start."
+            f"a {type(model).__name__} cannot be given more outputs: only an nn.Sequential that ends in a linear layer "
+            "can. Give it an output for every class from the start."
         )
     if is_parametrized(layer) or _used_elsewhere(layer, model):
         raise UsageError(
@@ -35,15 +35,15 @@ def output_layer(model: nn.Module) -> nn.Linear:
 
 
 def _used_elsewhere(layer: nn.Linear, model: nn.Module) -> bool:
-    """Whether another place in the model computes with this layer or with its weight."""
-    in_chains = sum(part is layer for m in model.modules() if isinstance(m, nn.Sequential) for part in m)
-    holders = sum(p is layer.weight for m in model.modules() for p in m._parameters.values())
-    return in_chains > 1 or holders > 1
+    """Return whether the model uses this layer or its weight more than once."""
+    layer_uses = sum(part is layer for m in model.modules() if isinstance(m, nn.Sequential) for part in m)
+    weight_uses = sum(p is layer.weight for m in model.modules() for p in m._parameters.values())
+    return layer_uses > 1 or weight_uses > 1
 
 
 @torch.no_grad()
 def expand_outputs(model: nn.Module, outputs: int) -> None:
-    """Give the model so many outputs, the new ones behind the others; what those are computed from is left alone.
+    """Extend the model to this number of outputs; the new ones come last, and the existing ones do not change.
 
     >>> model = nn.Linear(3, 2)
     >>> x = torch.ones(1, 3)
@@ -54,16 +54,16 @@ def expand_outputs(model: nn.Module, outputs: int) -> None:
     """
     layer = output_layer(model)
     if outputs < layer.out_features:
-        raise UsageError(f"the model has {layer.out_features} outputs; it cannot be given {outputs}")
+        raise UsageError(f"the model has {layer.out_features} outputs; they cannot be reduced to {outputs}")
     added = outputs - layer.out_features
     if added:
         like = {"device": layer.weight.device, "dtype": layer.weight.dtype}
-        fresh = nn.Linear(layer.in_features, added, bias=layer.bias is not None, **like)
-        layer.weight = _append_rows(layer.weight, fresh.weight)
+        new = nn.Linear(layer.in_features, added, bias=layer.bias is not None, **like)
+        layer.weight = _append_rows(layer.weight, new.weight)
         if layer.bias is not None:
-            layer.bias = _append_rows(layer.bias, fresh.bias)
+            layer.bias = _append_rows(layer.bias, new.bias)
         layer.out_features = outputs
 
 
-def _append_rows(held: Tensor, more: Tensor) -> nn.Parameter:
-    return nn.Parameter(torch.cat([held, more]), requires_grad=held.requires_grad)
+def _append_rows(parameter: Tensor, rows: Tensor) -> nn.Parameter:
+    return nn.Parameter(torch.cat([parameter, rows]), requires_grad=parameter.requires_grad)

@@ -1,7 +1,7 @@
-"""What is known of a model from the layers it is made of. A layer that is not known may do anything.
+"""Properties of a model that follow from its layers. Nothing is assumed of an unknown layer.
 
-Every function reads the model as it is now. A learner reads its model once in every step (:func:`inspect_model`), so a
-hook, a frozen parameter or another layer counts from the next step on.
+Every function inspects the model as it is now. A learner inspects its model once per step (:func:`inspect_model`), so a
+new hook, a frozen parameter or a replaced layer has an effect from the next step on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BATCH_INDEPENDENT = {
 _DETERMINISTIC = _BATCH_INDEPENDENT | {
     module.forward
     for module in (
-        nn.Module,  # what has no forward only holds others
+        nn.Module,  # a module without forward is only a container
         nn.BatchNorm1d,
         nn.BatchNorm2d,
         nn.BatchNorm3d,
@@ -62,21 +62,22 @@ def deterministic(module: M) -> M:
 
 
 def is_batch_norm(module: nn.Module) -> bool:
+    """Return whether a module is a batch-norm layer."""
     return type(module) in _BATCH_NORMS
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What one pass over a model finds.
+    """Information about a model, collected in one pass over its modules.
 
     Attributes
     ----------
     parameters
-        The parameters an update may change, by name, in the order of ``model.named_parameters()``.
+        The trainable parameters, by name, in the order of ``model.named_parameters()``.
     buffers
         All buffers.
     batch_norm_buffers
-        The means and variances that batch-norm layers keep.
+        The running means and variances of batch-norm layers.
     deterministic
         Whether the model is known to draw no random numbers, whatever its mode.
     """
@@ -88,7 +89,7 @@ class ModelInfo:
 
 
 def inspect_model(model: nn.Module) -> ModelInfo:
-    """Return what is known of a model now.
+    """Return the information about a model as it is now.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout())
     >>> info = inspect_model(model)
@@ -98,9 +99,9 @@ def inspect_model(model: nn.Module) -> ModelInfo:
     info = ModelInfo({}, [], [], True)
     deterministic = True
     seen: set[int] = set()
-    waiting = [("", model)]
-    while waiting:
-        name, module = waiting.pop()
+    stack = [("", model)]
+    while stack:
+        name, module = stack.pop()
         if id(module) in seen:
             continue
         seen.add(id(module))
@@ -116,16 +117,16 @@ def inspect_model(model: nn.Module) -> ModelInfo:
                 info.batch_norm_buffers.extend(buffer for buffer in buffers if buffer.is_floating_point())
         deterministic = deterministic and type(module).forward in _DETERMINISTIC and is_unmodified(module)
         if module._modules:
-            inner = reversed(module._modules.items())
-            waiting.extend((prefix + key, child) for key, child in inner if child is not None)
+            children = reversed(module._modules.items())
+            stack.extend((prefix + key, child) for key, child in children if child is not None)
     return info if deterministic else replace(info, deterministic=False)
 
 
 def is_batch_independent(model: nn.Module) -> bool:
-    """Whether the output for one example is known not to depend on the rest of the batch or on chance.
+    """Return whether each output is known to depend on its own input alone, not on the batch or on random numbers.
 
-    Then the gradient of a sum of losses is the sum of gradients, whichever batches they were computed in.
-    Only models made of known layers qualify; a model with batch-norm, dropout or a forward of its own does not.
+    Then the gradient of a sum of losses is the sum of their gradients, whichever batches these were computed in.
+    Only models of known layers qualify; a model with batch-norm, dropout or a custom forward does not.
 
     >>> is_batch_independent(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     True
@@ -136,7 +137,7 @@ def is_batch_independent(model: nn.Module) -> bool:
 
 
 def flatten_sequential(model: nn.Module) -> dict[str, nn.Module] | None:
-    """The layers of a model that treats examples independently, by name and in order; ``None`` of any other model.
+    """Return the layers of a batch-independent model, by name and in order, or ``None`` for any other model.
 
     >>> list(flatten_sequential(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))))
     ['0', '1.0', '1.1']
@@ -157,7 +158,7 @@ def flatten_sequential(model: nn.Module) -> dict[str, nn.Module] | None:
 
 
 def is_deterministic(model: nn.Module) -> bool:
-    """Whether the model is known to draw no random numbers, whatever its mode.
+    """Return whether the model is known to draw no random numbers, whatever its mode.
 
     >>> is_deterministic(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     True
@@ -168,7 +169,7 @@ def is_deterministic(model: nn.Module) -> bool:
 
 
 def preserves_inputs(model: nn.Module) -> bool:
-    """Whether the model is known not to write into the tensor it is given.
+    """Return whether the model is known not to write into its input.
 
     >>> preserves_inputs(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
     True
@@ -179,7 +180,7 @@ def preserves_inputs(model: nn.Module) -> bool:
 
 
 def is_unmodified(module: nn.Module) -> bool:
-    """Whether nothing listens to a module from outside or was put in the place of its forward.
+    """Return whether the module has no hooks and its own ``forward``.
 
     >>> layer = nn.Linear(2, 2)
     >>> is_unmodified(layer)
@@ -198,7 +199,7 @@ def is_unmodified(module: nn.Module) -> bool:
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters an update may change, by name, in the order of ``model.named_parameters()``.
+    """Return the trainable parameters, by name, in the order of ``model.named_parameters()``.
 
     >>> list(trainable(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))))
     ['0.weight', '0.bias', '1.weight']

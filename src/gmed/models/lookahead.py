@@ -1,3 +1,5 @@
+"""The look-ahead: a trial step on the incoming batch that is not applied to the model."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,17 +21,17 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @old_attributes(taken="is_computed", current="theta", parameters="theta_ahead")
 class LookAhead:
-    """One plain SGD step on the incoming batch, taken on paper only: θ' = θ - τ ∇ℓ(x_D, y_D; θ).
+    """A trial step of plain SGD on the incoming batch, not applied to the model: θ' = θ - τ ∇ℓ(x_D, y_D; θ).
 
-    Nothing is computed before it is asked for, and then once: every part that looks ahead in a step
-    (retrieval, editing) and the update itself share one stream gradient. The model is not changed; a look-ahead is
-    of the step under way, and to be asked before the model moves on. Where it has dropout, all passes of a look-ahead
-    use the same masks, and torch's generators are left as they were.
+    Everything is computed when it is first needed, and only once: all parts of a step that look ahead (retrieval,
+    editing) and the update itself share one stream gradient. The model is not changed; a look-ahead belongs to the
+    current step, and must be used before the model is updated. With dropout, all passes of a look-ahead have the same
+    masks, and the state of torch's generators is preserved.
 
     Parameters
     ----------
     model
-        Gives θ, its current trainable parameters.
+        The model, with its current trainable parameters θ.
     x, y
         The incoming batch (x_D, y_D).
     lr
@@ -37,9 +39,9 @@ class LookAhead:
     loss
         Mean loss of a batch.
     stream_loss
-        The loss that the step on the incoming batch is taken on, where it is another one.
+        The loss of the step on the incoming batch, if it differs from ``loss``.
     info
-        What is known of the model, if that was asked already.
+        The information about the model, if it was collected already.
 
     Examples
     --------
@@ -75,17 +77,17 @@ class LookAhead:
 
     @property
     def theta(self) -> Parameters:
-        """θ."""
+        """θ, the model's current parameters."""
         return self.info.parameters
 
     @property
     def stream_loss(self) -> Tensor:
-        """ℓ_stream."""
+        """ℓ_stream, the loss of the incoming batch at θ."""
         return self._stream[0]
 
     @cached_property
     def stream_gradient(self) -> Gradient:
-        """∇ℓ_stream at θ."""
+        """∇ℓ_stream, the gradient of that loss at θ."""
         return self._stream[1]
 
     @cached_property
@@ -98,26 +100,26 @@ class LookAhead:
 
     @cached_property
     def theta_ahead(self) -> Parameters:
-        """θ'. No gradient flows through it back to θ."""
+        """θ', the parameters after the step. No gradient flows through it back to θ."""
         theta = [p.detach() for p in self.theta.values()]
         grads = [self.stream_gradient[name] for name in self.theta]
         return dict(zip(self.theta, torch._foreach_sub(theta, grads, alpha=self.lr), strict=True))
 
     @property
     def is_computed(self) -> bool:
-        """Whether anything in this step has asked for the stream's loss or gradient."""
+        """Whether the stream's loss and gradient have been computed in this step."""
         return "_stream" in self.__dict__
 
-    @torch.enable_grad()  # whoever asks first, and where
+    @torch.enable_grad()  # the first caller may have disabled gradients
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Gradient]:
-        """ℓ(x, y; θ) and its gradient; in factors where those are thin."""
+        """Return ℓ(x, y; θ) and its gradient, as low-rank factors where that is faster."""
         if self._chain is not None:
             return self._chain.gradient(x, lambda output: self.loss(output, y))
         loss = self.loss_before(x, y)
         return loss.detach(), gradient(loss, self.theta)
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The model's output at θ and at θ', for gradients with respect to x."""
+        """Return the model's output at θ and at θ', for gradients with respect to x."""
         if type(self.stream_gradient) is LowRankGradient:
             before, after = self.stream_gradient.outputs(x, 0.0, self.lr)
             return before, after
@@ -125,26 +127,26 @@ class LookAhead:
         return self._output_at(theta, x), self.output_after(x)
 
     def output_before(self, x: Tensor) -> Tensor:
-        """The model's output at θ alone."""
+        """Return the model's output at θ."""
         return self._output_at(self.theta, x)
 
     def output_after(self, x: Tensor) -> Tensor:
-        """The model's output at θ' alone."""
+        """Return the model's output at θ'."""
         if type(self.stream_gradient) is LowRankGradient:
             return self.stream_gradient.outputs(x, self.lr)[0]
         return self._output_at(self.theta_ahead, x)
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """ℓ(x, y; θ) and ℓ(x, y; θ'), for gradients with respect to x."""
+        """Return ℓ(x, y; θ) and ℓ(x, y; θ'), for gradients with respect to x."""
         before, after = self.outputs(x)
         return self.loss(before, y), self.loss(after, y)
 
     def loss_before(self, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y; θ) alone."""
+        """Return ℓ(x, y; θ)."""
         return self.loss(self.output_before(x), y)
 
     def loss_after(self, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y; θ') alone."""
+        """Return ℓ(x, y; θ')."""
         return self.loss(self.output_after(x), y)
 
     def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
@@ -153,7 +155,7 @@ class LookAhead:
 
     @cached_property
     def _chain(self) -> LinearChain | None:
-        """The model's layers, if gradients are better kept in factors and the loss is known to ask for no more."""
-        known = self.loss is cross_entropy and self._stream_loss is None
-        chain = LinearChain.of(self.model) if known else None
+        """The model's layers, if low-rank gradients are faster and the loss is known to depend on the output alone."""
+        has_default_loss = self.loss is cross_entropy and self._stream_loss is None
+        chain = LinearChain.of(self.model) if has_default_loss else None
         return chain if chain is not None and chain.is_beneficial(self.x) else None

@@ -1,3 +1,5 @@
+"""A multilayer perceptron, the classifier of the MNIST benchmarks."""
+
 from __future__ import annotations
 
 from torch import nn

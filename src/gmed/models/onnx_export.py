@@ -1,3 +1,5 @@
+"""Export of models to ONNX, with a check of the result."""
+
 from __future__ import annotations
 
 import copy
@@ -12,28 +14,28 @@ from gmed.errors import InputError, UsageError
 from gmed.io.files import write_bytes
 
 TOLERANCE = 1e-4
-"""The largest difference of logits that passes, measured by the largest of them: the order of sums may differ."""
+"""Maximum difference of logits relative to the largest of them; sums may be computed in another order."""
 
 
 @torch.no_grad()
 def export_onnx(model: nn.Module, path: str | Path, x: Tensor) -> float:
-    """Write a model as an ONNX file, and check that onnxruntime computes from it what the model does.
+    """Write a model to an ONNX file, and check that onnxruntime computes the same outputs from it.
 
-    The model is written in evaluation mode, for batches of any size; it is not changed itself. Needs ``gmed[onnx]``.
+    The model is exported in evaluation mode, for batches of any size; it is not changed. Needs ``gmed[onnx]``.
 
     Parameters
     ----------
     model
-        Such as ``learner.model``.
+        The model, such as ``learner.model``.
     path
-        Where to; nothing is left there if the check fails.
+        The file to write; it is not written if the check fails.
     x
-        Some inputs, on which both are compared: at least two.
+        Inputs on which the two are compared: at least two.
 
     Returns
     -------
     float
-        The largest difference between the logits of both.
+        The largest difference between their logits.
     """
     try:
         import onnxruntime
@@ -42,26 +44,26 @@ def export_onnx(model: nn.Module, path: str | Path, x: Tensor) -> float:
         raise UsageError("writing ONNX needs onnx, onnxscript and onnxruntime: pip install 'gmed[onnx]'") from None
     if not isinstance(x, Tensor) or x.ndim < 2 or len(x) < 2:
         raise InputError("x must be a batch of at least two inputs, on which the file is checked")
-    here = copy.deepcopy(model).cpu().eval()
-    x = x.detach().to(next(here.parameters()).dtype).cpu()
+    on_cpu = copy.deepcopy(model).cpu().eval()
+    x = x.detach().to(next(on_cpu.parameters()).dtype).cpu()
     try:
-        written = _exported(here, x)
-        session = onnxruntime.InferenceSession(written, providers=["CPUExecutionProvider"])
-        theirs = torch.cat([torch.from_numpy(session.run(None, {"x": part.numpy()})[0]) for part in (x[:1], x[1:])])
+        exported = _export(on_cpu, x)
+        session = onnxruntime.InferenceSession(exported, providers=["CPUExecutionProvider"])
+        actual = torch.cat([torch.from_numpy(session.run(None, {"x": part.numpy()})[0]) for part in (x[:1], x[1:])])
     except Exception as error:  # torch and onnxruntime raise many kinds
-        raise UsageError(f"{type(model).__name__} cannot be written as ONNX: {str(error).splitlines()[0]}") from error
-    ours = here(x)
-    apart = float((ours - theirs).abs().max())
-    if not apart <= TOLERANCE * max(1.0, float(ours.abs().max())):
-        raise UsageError(f"{path}: not written: onnxruntime's logits differ from the model's by up to {apart:g}")
-    write_bytes(Path(path), written)
-    return apart
+        raise UsageError(f"{type(model).__name__} cannot be exported to ONNX: {str(error).splitlines()[0]}") from error
+    expected = on_cpu(x)
+    difference = float((expected - actual).abs().max())
+    if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+        raise UsageError(f"{path}: not written: onnxruntime's logits differ from the model's by up to {difference:g}")
+    write_bytes(Path(path), exported)
+    return difference
 
 
-def _exported(model: nn.Module, x: Tensor) -> bytes:
+def _export(model: nn.Module, x: Tensor) -> bytes:
     log = logging.getLogger("torch.onnx")
     level = log.level
-    log.setLevel(logging.ERROR)  # it tells of operators that other libraries would bring
+    log.setLevel(logging.ERROR)  # it warns of operators of other libraries
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

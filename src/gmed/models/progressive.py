@@ -11,17 +11,17 @@ from gmed.models.introspection import deterministic
 
 @deterministic
 class ProgressiveNet(nn.Module):
-    """Networks side by side, of which only the last learns; every component also reads, each with a learnable weight,
-    what the component before it gives in the earlier columns.
+    """Networks (columns) of which only the last is trained; every component also reads the features of the previous
+    component in the earlier columns, each with a trainable weight.
 
     Examples
     --------
     >>> from gmed.models import MLP
-    >>> columns = ProgressiveNet(MLP())
-    >>> columns.add()
-    >>> columns.gates[0].shape  # before each of two further layers, of one earlier column
+    >>> net = ProgressiveNet(MLP())
+    >>> net.add()
+    >>> net.gates[0].shape  # for the inputs of the second and third layer, from one earlier column
     torch.Size([2, 1])
-    >>> columns(torch.zeros(3, 1, 28, 28), column=0).shape
+    >>> net(torch.zeros(3, 1, 28, 28), column=0).shape
     torch.Size([3, 10])
     """
 
@@ -31,7 +31,7 @@ class ProgressiveNet(nn.Module):
         self.gates = nn.ParameterList()
 
     def add(self) -> None:
-        """A further column; those before it stay as they are from now on."""
+        """Add a column, and freeze the earlier ones."""
         like = next(self.parameters())
         last = self.columns[-1]
         assert isinstance(last, nn.ModuleList)
@@ -41,32 +41,31 @@ class ProgressiveNet(nn.Module):
         self._freeze()
 
     def truncate(self, columns: int) -> None:
-        """Only the first so many, of which the last learns."""
+        """Remove all but the first columns; the last of these is trained again."""
         del self.columns[columns:]
-        kept = list(self.gates)[: columns - 1]
-        self.gates = nn.ParameterList(kept)
+        self.gates = nn.ParameterList(list(self.gates)[: columns - 1])
         self._freeze()
 
     def forward(self, x: Tensor, column: int | None = None) -> Tensor:
-        """The logits of one column or, if none is named, of the mean of all columns' probabilities."""
-        given: list[list[Tensor]] = []  # by column, what each of its components gives
-        for number, parts in enumerate(self._wanted(column)):
-            h, own = x, list[Tensor]()
-            for level, component in enumerate(parts):
-                if level and number:
-                    weights = self.gates[number - 1][level - 1]
-                    h = h + sum(weights[k] * earlier[level - 1] for k, earlier in enumerate(given))
+        """Return the logits of a column or, without a column, the log of the mean of all their probabilities."""
+        features: list[list[Tensor]] = []  # by column, the output of each of its components
+        for number, modules in enumerate(self._columns_up_to(column)):
+            h, outputs = x, list[Tensor]()
+            for depth, component in enumerate(modules):
+                if depth and number:
+                    weights = self.gates[number - 1][depth - 1]
+                    h = h + sum(weights[k] * earlier[depth - 1] for k, earlier in enumerate(features))
                 h = component(h)
-                own.append(h)
-            given.append(own)
-        return given[-1][-1] if column is not None else mean_log_probs([levels[-1] for levels in given])
+                outputs.append(h)
+            features.append(outputs)
+        return features[-1][-1] if column is not None else mean_log_probs([outputs[-1] for outputs in features])
 
-    def _wanted(self, column: int | None) -> list[nn.ModuleList]:
-        last = len(self.columns) if column is None else column + 1
-        return [parts for parts in self.columns[:last] if isinstance(parts, nn.ModuleList)]
+    def _columns_up_to(self, column: int | None) -> list[nn.ModuleList]:
+        end = len(self.columns) if column is None else column + 1
+        return [modules for modules in self.columns[:end] if isinstance(modules, nn.ModuleList)]
 
     def _freeze(self) -> None:
-        for parts in self.columns:
-            parts.train(parts is self.columns[-1]).requires_grad_(parts is self.columns[-1])
+        for column in self.columns:
+            column.train(column is self.columns[-1]).requires_grad_(column is self.columns[-1])
         for number, gates in enumerate(self.gates, 2):
             gates.requires_grad_(number == len(self.columns))

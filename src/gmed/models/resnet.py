@@ -1,3 +1,5 @@
+"""The reduced ResNet-18 of the CIFAR and mini-ImageNet benchmarks."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,12 +17,12 @@ from gmed.models.introspection import deterministic, is_unmodified
 @deterministic
 class ResNet18(nn.Module):
     """The reduced ResNet-18 of the CIFAR and mini-ImageNet benchmarks: few channels, a 3 x 3 first convolution, no
-    max-pooling, and an average over 4 x 4 places before the classifier.
+    max-pooling, and 4 x 4 average pooling before the classifier.
 
     Parameters
     ----------
     classes
-        How many classes there are.
+        Number of classes.
     size
         Height and width of the images.
     width
@@ -50,9 +52,9 @@ class ResNet18(nn.Module):
         for before, after in pairwise(widths):
             blocks += [Block(before, after, stride=1 if before == after else 2), Block(after, after)]
         self.blocks = nn.Sequential(*blocks)
-        pooled = -(-size // 8) // 4  # three stages halve it, rounding up
+        pooled = -(-size // 8) // 4  # three stages halve the size, rounding up
         if pooled == 0:
-            raise UsageError(f"images of {size} x {size} are too small for this network: at least 25 x 25")
+            raise UsageError(f"images of {size} x {size} are too small for a ResNet18, which needs at least 25 x 25")
         self.classifier = nn.Linear(8 * width * pooled**2, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +66,7 @@ class ResNet18(nn.Module):
 
 @deterministic
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """A residual block: two convolutions and a shortcut, which may be a convolution too."""
 
     def __init__(self, before: int, after: int, stride: int = 1, norm: Callable[[int], nn.Module] = BatchNorm) -> None:
         super().__init__()
@@ -77,12 +79,12 @@ class Block(nn.Module):
             self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), norm(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        inside = conv_bn_relu(self.conv1, self.norm1, x)
-        return conv_bn_relu(self.conv2, self.norm2, inside, self._around(x))
+        hidden = conv_bn_relu(self.conv1, self.norm1, x)
+        return conv_bn_relu(self.conv2, self.norm2, hidden, self._shortcut(x))
 
-    def _around(self, x: Tensor) -> Tensor:
+    def _shortcut(self, x: Tensor) -> Tensor:
         if type(self.around) is nn.Sequential and len(self.around) == 2 and is_unmodified(self.around):
             conv, norm = self.around
             return conv_bn_relu(conv, norm, x, apply_relu=False)
-        around: Tensor = self.around(x)
-        return around
+        shortcut: Tensor = self.around(x)
+        return shortcut
