@@ -23,7 +23,7 @@ WORKLOADS = {  # seconds of a run, bytes of its checkpoint
 
 
 def simulate(workers: int, run: float, size: float, slice_seconds: float) -> tuple[float, float]:
-    """The time that all runs take, in times what it would be without a server, and how busy the server is."""
+    """Return the time that all runs take, in times what it would be without a server, and how busy the server is."""
     chance = random.Random(0)
     lengths = [run * chance.lognormvariate(0.0, 0.2) for _ in range(RUNS)]
     waiting = [(length, False) for length in lengths]  # computing left, and whether a checkpoint travels along

@@ -43,7 +43,7 @@ def tf32(allowed: bool):
 
 
 def normalized_gradient(learner, x, y, slots, dtype):
-    """The slope of the edit's objective at stored examples, flat and in float64."""
+    """Return the gradient of the edit's objective at stored examples, flat and in float64."""
     model, memory = deepcopy(learner.model).to(dtype), learner.memory
     ahead = LookAhead(model, x.to(dtype), y, lr=learner.lr)
     drawn = memory.x[slots].to(dtype).requires_grad_()

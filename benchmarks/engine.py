@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def line(speed: Speed) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     together = str(speed.replicas) if speed.replicas else "plain loop"
     peak = f"{speed.peak_bytes / 2**20:.0f}" if speed.peak_bytes else "-"
     return (
@@ -77,7 +77,7 @@ def line(speed: Speed) -> str:
 
 
 def by_stage(speed: Speed) -> str:
-    """A row of the other table."""
+    """Return a row of the other table."""
     found = speed.stages or {}
     shares = (f"{found[stage]:.3f}" if stage in found else "-" for stage in (*STAGES, OTHER))
     return f"| {MODELS[speed.benchmark]} | {speed.method} | {' | '.join(shares)} |"

@@ -253,7 +253,7 @@ def beyond_chance(claim: Claim) -> bool:
 
 
 def agreement(analysis: dict[str, Any]) -> Iterator[Claim]:
-    """That edits point where the optimal ones do: cosine similarities against none."""
+    """Yield the claims that edits point where optimal ones do: cosine similarities against none."""
     for benchmark in ("split-mnist", "rotated-mnist"):
         found = analysis["similarity"][benchmark]
         value = next(q.value for q in quantities() if q.benchmark == benchmark and q.quantity.startswith("cosine"))
@@ -281,12 +281,12 @@ def changed_predictions(analysis: dict[str, Any]) -> Iterator[str]:
 
 
 def section(title: str, *words: str, columns: str, sides: str) -> Iterator[str]:
-    """The beginning of a part of the page that is not of claims that are counted."""
+    """Yield the beginning of a section without counted claims."""
     yield from ("", f"## {title}", "", *words, "", columns, sides)
 
 
 def as_published(ours: Gain, value: float) -> str:
-    """What the rule says of a number that is not a difference."""
+    """Return the verdict on a number that is not a difference."""
     if ours.low <= value <= ours.high:
         return "as published"
     return f"{'lower' if ours.mean < value else 'higher'} than published"
@@ -340,7 +340,7 @@ def _times(one: Mapping[int, float], other: Mapping[int, float]) -> Gain | None:
 
 
 def other_readings(results: Results) -> Iterator[str]:
-    """What Table 2 may mean besides, without a verdict."""
+    """Yield other readings of Table 2, without a verdict."""
     yield from section(
         "Other readings of the comparison with networks that grow",
         "Not counted above. By its text, ER learns with Adam on the network that CN-DPM ends with (`er-expanded`).",
@@ -413,7 +413,7 @@ def _in_words(claim: Claim, published: float | None) -> str:
 
 
 def _apart(benchmark: str, method: str, baseline: str) -> float | None:
-    """The published difference: of the first table that has both, else of the first that has each."""
+    """Return the published difference: of the first table that has both, else of the first that has each."""
     if found := _published(benchmark, method, baseline):
         return found[0][1]
     ours, theirs = published(benchmark, method), published(benchmark, baseline)
@@ -481,7 +481,7 @@ def across_devices(results: Results, found: Sequence[Claim]) -> Iterator[str]:
 def _pairs(
     results: Results, benchmark: str, ours: str, theirs: str, across_devices: bool = False
 ) -> list[tuple[RunResult, RunResult]]:
-    """Runs at the seeds that both have, of one device and version of torch where there are such; none if there are few.
+    """Return runs at the seeds that both have, of one device and version of torch where there are such; none if there are few.
 
     On one kind of device throughout if there are enough such pairs, unless pairs across devices are asked for.
     """
@@ -520,7 +520,7 @@ def _named(benchmark: str, method: str) -> str:
 
 
 def _published(benchmark: str, method: str, baseline: str) -> tuple[tuple[str, float], ...]:
-    """The tables that have both, each with their difference there; such as repeat another's are left out."""
+    """Return the tables that have both, each with the difference there, without those that repeat another."""
     tables: dict[str, dict[str, float]] = {}
     for cell in cells():
         if cell.benchmark == benchmark and cell.method in (method, baseline):
@@ -571,7 +571,7 @@ def _chance(found: Sequence[Claim], verdicts: Sequence[str]) -> list[int]:
 
 
 def text() -> str:
-    """The whole page, from the results that are kept."""
+    """Return the whole page, made from the stored results."""
     kept = [HERE / "results" / name for name in ("mnist.json", "mnist_again.json", "cifar.json", "expansion.json")]
     results = Results(runs=[run for file in kept for run in runs_in(file)])
     analysis = json.loads((HERE / "results" / "analysis.json").read_text())

@@ -51,7 +51,7 @@ def accuracy(learner: Learner, stream: Stream) -> float:
 
 @torch.no_grad()
 def estimated_anew(learner: Learner, stream: Stream) -> Learner:
-    """A copy whose running statistics are the plain average over twenty batches of a hundred training images."""
+    """Return a copy whose running statistics are the plain average over twenty batches of a hundred training images."""
     twin = copy.deepcopy(learner)
     norms = [module for module in twin.model.modules() if isinstance(module, nn.BatchNorm2d)]
     for number, at in enumerate(range(0, 2000, 100)):

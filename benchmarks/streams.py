@@ -34,7 +34,7 @@ def _read(examples: Iterable[tuple[dict[Any, Any], Any]]) -> Rows:
 
 
 def _by_class(X: np.ndarray, y: np.ndarray, seed: int, rows: int | None = None) -> Rows:
-    """A fifth for testing, the others class after class."""
+    """Hold out a fifth for testing, and order the others by class."""
     order = np.random.default_rng(seed).permutation(len(y))[:rows]
     test, train = order[: len(order) // 5], order[len(order) // 5 :]
     train = train[np.argsort(y[train], kind="stable")]

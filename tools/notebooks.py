@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def notebook(script: str) -> str:
-    """The text of the notebook of a script."""
+    """Return the text of the notebook of a script."""
     tree, lines = ast.parse(script), script.splitlines()
     title, _, text = (ast.get_docstring(tree) or "").partition("\n")
     cells = [_cell(0, "markdown", f"# {title.rstrip('.')}\n{text}")]
