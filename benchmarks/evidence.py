@@ -481,7 +481,7 @@ def across_devices(results: Results, found: Sequence[Claim]) -> Iterator[str]:
 def _pairs(
     results: Results, benchmark: str, ours: str, theirs: str, across_devices: bool = False
 ) -> list[tuple[RunResult, RunResult]]:
-    """Return runs at the seeds that both have, of one device and version of torch where there are such; none if there are few.
+    """Return runs at the seeds that both have, of one device and version of torch if there are; none if there are few.
 
     On one kind of device throughout if there are enough such pairs, unless pairs across devices are asked for.
     """
