@@ -135,7 +135,7 @@ def test_settings_are_the_published_ones():
         assert made["er"]["memory"] == said["Section 4.2", "Implementation Details", name, "memory size"]
         assert made["er"]["lr"] == said["Appendix C", "all methods", name, "learning rate"]
         assert made["mir"]["subsample"] == said["Appendix A", "MIR", name, "candidates"]
-        assert made["agem"]["references"] == said["Appendix A", "AGEM", "", "references"]
+        assert made["agem"]["ref_batch_size"] == said["Appendix A", "AGEM", "", "references"]
         assert made["gem"]["memory_strength"] == said["Appendix A", "GEM", "", "memory strength"]
         assert benchmark.batch_size == said["Appendix B", "all methods", "", "batch size"]
         assert made["hal"]["anchor_lr"] == said["Appendix A", "HAL", "", "anchor learning rate"]

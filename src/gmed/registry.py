@@ -94,10 +94,13 @@ METHODS: dict[str, Entry] = {}
 """Learners by the name of the method, which comes first in the grammar."""
 
 EDITS: dict[str, Entry] = {}
+"""Edits, which a method takes after a plus sign."""
+
 MEMORIES: dict[str, Entry] = {}
 """Memories that can replace a method's own."""
 
 RETRIEVALS: dict[str, Entry] = {}
+"""Retrievals that can take the place of a method's."""
 
 TABLES: dict[str, dict[str, Entry]] = {"method": METHODS, "memory": MEMORIES, "retrieval": RETRIEVALS, "edit": EDITS}
 """The registered components by kind, the ``part_kind`` of their class."""
