@@ -73,7 +73,6 @@ def _is_argument(parameter: Parameter) -> bool:
 Extension = _option("extensions")
 DataDir = _option("data_dir")
 StoreFile = _option("store")
-Label = _option("label")
 Drop = _option("drop")
 Model = _option("model")
 
