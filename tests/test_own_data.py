@@ -1,8 +1,10 @@
 """Data of one's own: tables, arrays and folders of images, divided into tasks."""
 
 import csv
+import gzip
 import json
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -144,6 +146,73 @@ def test_arrays(tmp_path, dtype):
     np.savez(tmp_path / "f.npz", x=features, y=kinds, x_test=features[:8], y_test=kinds[:8])
     data = load_custom(tmp_path / "f.npz")
     assert (len(data.y_train), len(data.y_test), data.x_train.dtype) == (40, 8, np.float32)
+
+
+def test_arrays_named_as_a_training_set(tmp_path):
+    """As Keras and many others name them; images without an axis for their one channel."""
+    images, labels = np.random.default_rng(0).integers(0, 200, (40, 28, 28), dtype=np.uint8), np.arange(40) % 4
+    np.savez(tmp_path / "d.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
+    data = load_custom(tmp_path / "d.npz")
+    assert (data.x_train.shape, data.x_test.shape, data.x_train.dtype) == ((40, 1, 28, 28), (8, 1, 28, 28), np.uint8)
+    assert np.array_equal(data.x_train[:, 0], images) and np.array_equal(data.y_train, labels)
+    np.savez(tmp_path / "both.npz", x=images[:, None], y=labels, x_train=images[:8], y_train=labels[:8])
+    assert len(load_custom(tmp_path / "both.npz", split="none").x_train) == 32  # x and y, as ever
+
+
+def write_idx(path, array):
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    path.parent.mkdir(exist_ok=True)
+    content = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files(tmp_path, suffix):
+    """Such as those of Fashion-MNIST, by their folder or by the training images in it."""
+    images, labels = np.random.default_rng(0).integers(0, 200, (40, 6, 6), dtype=np.uint8), np.arange(40) % 4
+    folder = tmp_path / "fashion"
+    for part, count in (("train", 40), ("t10k", 8)):
+        write_idx(folder / f"{part}-images-idx3-ubyte{suffix}", images[:count])
+        write_idx(folder / f"{part}-labels-idx1-ubyte{suffix}", labels[:count])
+    for path in (folder, folder / f"train-images-idx3-ubyte{suffix}"):
+        ref = CustomDataRef.from_path(path, None, "by-class")
+        data = ref.load(path.parent)
+        assert np.array_equal(data.x_train[:, 0], images) and np.array_equal(data.x_test[:, 0], images[:8])
+        assert data.y_train.tolist() == labels.tolist() and ref.class_names(path.parent) == ("0", "1", "2", "3")
+        found = gmed.run(str(path), "finetune", seeds=1, workers=0, store=None)
+        assert found.runs[0].benchmark == ref.name
+    for file in folder.glob("t10k*"):
+        file.unlink()
+    assert len(load_custom(folder).x_test) == 8  # a fifth is held out
+    write_idx(folder / f"letters-train-images-idx3-ubyte{suffix}", images)
+    with pytest.raises(DataError, match=r"several data sets\. Give one of them: letters-train-images"):
+        load_custom(folder)
+    with pytest.raises(DataError, match=r"its labels, letters-train-labels-idx1-ubyte or .* are missing"):
+        load_custom(folder / f"letters-train-images-idx3-ubyte{suffix}")
+
+
+def test_a_compressed_table_is_the_same_table(table):
+    file = table.with_name("trees.csv.gz")
+    file.write_bytes(gzip.compress(table.read_bytes()))
+    a, b = load_custom(table, "kind", "by-column=season"), load_custom(file, "kind", "by-column=season")
+    assert np.array_equal(a.x_train, b.x_train)
+    assert CustomDataRef.from_path(file, "kind", "by-column=season").name.startswith("trees.csv.gz[label=kind,")
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        load_custom(file, "kind", "by-column=season")
+
+
+def test_a_small_file_does_not_become_a_line_that_fills_memory(tmp_path):
+    file = tmp_path / "bomb.csv.gz"
+    with gzip.open(file, "wb", compresslevel=1) as opened:
+        opened.write(b"a,k\n1,x\n")
+        for _ in range(100):
+            opened.write(b"1" * 2**20)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        load_custom(file, "k", "none")
+    assert tracemalloc.get_traced_memory()[1] < 90 * 2**20
+    tracemalloc.stop()
 
 
 def test_folders_of_images(tmp_path):
@@ -363,7 +432,7 @@ GOOD = {"x": np.zeros((4, 2)), "y": np.arange(4)}
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"x": np.zeros((4, 2))}, "must hold the arrays x and y"),
+        ({"x": np.zeros((4, 2))}, "must hold the arrays x and y, or x_train and y_train; it holds x"),
         ({"x": np.zeros((4, 2)), "y": np.zeros(3, int)}, "y must hold"),
         ({"x": np.zeros((4, 2)), "y": np.zeros(4)}, "y must hold"),
         ({"x": np.zeros(4), "y": np.zeros(4, int)}, "features .examples, features. or images"),

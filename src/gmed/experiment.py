@@ -282,7 +282,7 @@ class Experiment:
         if Path(self.benchmark).suffix and BenchmarkId.parse(self.benchmark).custom_data is None:
             raise UsageError(
                 f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
-                "data in .csv, .parquet or .npz"
+                "data in .csv, .csv.gz, .parquet or .npz, or are a folder"
             )
         if self.label is not None or self.split is not None or self.drop:
             raise UsageError(f"label, split and drop are for your own data, not for {self.benchmark}")
