@@ -5,8 +5,10 @@ import gzip
 import json
 import os
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -302,6 +304,93 @@ def test_links_and_folders_without_a_name(table, tmp_path, monkeypatch):
     assert gmed.run("..", "finetune", **how).runs[0].benchmark.startswith("here[")
     with pytest.raises(UsageError, match="unknown benchmark"):
         gmed.run("", "finetune", **how)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """A map-style data set of images of PIL and labels, as those of torchvision."""
+
+    def __init__(self, images, labels):
+        self.images, self.labels = images, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return Image.fromarray(self.images[index]), int(self.labels[index])
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(int, 1)
+
+
+def in_memory():
+    rng, labels = np.random.default_rng(0), np.arange(40) % 4
+    features, kinds = rng.normal(size=(40, 3)), np.array(KINDS * 10)
+    gray, rgb = (rng.integers(0, 256, (40, 6, 6, *more), dtype=np.uint8) for more in ((), (3,)))
+    tensors = torch.from_numpy(features), torch.from_numpy(labels)
+    channels_first = rgb.transpose(0, 3, 1, 2)
+    return {
+        "arrays": ((features, labels), {"x": features, "y": labels}),
+        "words": ((features.tolist(), KINDS * 10), {"x": features, "y": kinds}),
+        "pandas": ((pd.DataFrame(features), pd.Series(kinds, dtype=object)), {"x": features, "y": kinds}),
+        "tensors": (tensors, {"x": features, "y": labels}),
+        "test set": (
+            (gray, labels, gray[:8], labels[:8]),
+            {"x": gray, "y": labels, "x_test": gray[:8], "y_test": labels[:8]},
+        ),
+        "pairs, as Keras has them": (
+            ((gray, labels), (gray[:8], labels[:8])),
+            {"x": gray, "y": labels, "x_test": gray[:8], "y_test": labels[:8]},
+        ),
+        "a data set": (torch.utils.data.TensorDataset(*tensors), {"x": features, "y": labels}),
+        "data sets of images": (
+            (Pairs(rgb, labels), Pairs(rgb[:8], labels[:8])),
+            {"x": channels_first, "y": labels, "x_test": channels_first[:8], "y_test": labels[:8]},
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", in_memory())
+def test_data_in_memory_are_the_file_that_numpy_writes(tmp_path, kind):
+    data, arrays = in_memory()[kind]
+    np.savez(tmp_path / "arrays.npz", **{name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    how = {"seeds": 1, "workers": 0, "store": tmp_path / "r.db"}
+    found = gmed.run(data, ["finetune", "er"], **how)
+    assert not found.failures
+    expected = gmed.run(tmp_path / "arrays.npz", ["finetune", "er"], **how)
+    assert [run.timings for run in found.runs] == [run.timings for run in expected.runs]  # computed once
+
+
+def test_workers_and_tuning_read_data_in_memory_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0,)})
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    data, _ = in_memory()["arrays"]
+    how = {"split": "by-class=1", "store": tmp_path / "r.db"}
+    assert not gmed.run(data, ["finetune", "er"], seeds=2, workers=2, **how).failures
+    assert tune(data, "er+gmed", seeds=1, workers=0, **how).chosen
+    experiment = replace(gmed.Experiment(data, "finetune", seeds=1, workers=0, store=None), seeds=2)
+    assert len(experiment.run().runs) == 2
+    del experiment
+    assert not list(tmp_path.glob("gmed-*"))  # what was written for them is gone
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([[1.0], [2.0]], r"benchmark must be a name, a path, arrays \(x, y\) or a torch data set, not \[\["),
+        ((np.zeros((4, 2)),), r"must be \(x, y\) or .*; not 1 arrays"),
+        ((np.full((4, 2), np.nan), np.arange(4)), r"^the data in memory: x\[0\] contains NaN"),
+        ((np.zeros((4, 2)), np.zeros(4)), "^the data in memory: y must hold one integer or string"),
+        (([[1, 2], [3]], [0, 1]), "cannot be converted to an array"),
+        (torch.utils.data.TensorDataset(torch.zeros(4, 2)), r"TensorDataset\[0\] must be \(input, label\)"),
+        (Pairs([np.zeros((2, 2)), np.zeros((3, 3))], [0, 1]), r"input 1 has the shape \(3, 3\), but input 0 \(2, 2\)"),
+        (Endless(), "Endless has no length"),
+    ],
+)
+def test_data_in_memory_that_are_of_no_use(data, says):
+    with pytest.raises(GmedError, match=says):
+        gmed.run(data, "er", seeds=1, store=None)
 
 
 def test_tuned_by_its_name(table, tmp_path, monkeypatch):

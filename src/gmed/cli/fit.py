@@ -23,7 +23,7 @@ from gmed.cli.console import make_console, progress_bar
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import Drop
 from gmed.data.tabular import is_table
-from gmed.errors import DataError, GmedError, UsageError
+from gmed.errors import DataError, UsageError, named
 from gmed.io.files import atomic_write, check_output_path, csv_cell, wrap_os_errors
 from gmed.online import ClassifierConfig
 from gmed.online.table_fit import FitProgress, TableFit, fit_table, predict_table
@@ -222,7 +222,5 @@ def _open_table(table: str) -> Iterator[Path]:
         path = Path(folder, "rows.csv")
         with wrap_os_errors(path), path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        try:
+        with named(path, "standard input"):
             yield path
-        except GmedError as error:
-            raise type(error)(str(error).replace(str(path), "standard input")) from error
