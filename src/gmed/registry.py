@@ -94,6 +94,8 @@ METHODS: dict[str, Entry] = {}
 """Learners by the name of the method, which comes first in the grammar."""
 
 EDITS: dict[str, Entry] = {}
+"""Edits by name, which come last in the grammar."""
+
 MEMORIES: dict[str, Entry] = {}
 """Memories that can replace a method's own."""
 
