@@ -9,6 +9,7 @@ import csv
 import importlib
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 import webbrowser
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 
 import gmed
 from gmed.cli.app import app
+from gmed.cli.epilogs import EXAMPLES
 from gmed.engine import extensions
 
 ROOT = Path(__file__).parents[1]
@@ -304,6 +306,14 @@ def test_the_numbers_of_the_faq_are_those_stored():
         "+1.28 points [+0.76, +1.79]" in page
         and "er+gmed over er+adv-edit | +1.37 (Table 4) | -1.28 [-1.79, -0.76]" in evidence
     )
+
+
+def test_the_page_of_the_command_line_is_up_to_date():
+    """In a process of its own: extensions of the tests change nothing there."""
+    code = "import runpy; print(runpy.run_path('tools/commands.py')['page'](), end='')"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    assert found.stdout == PAGES["docs/reference/commands.md"], "run: python tools/commands.py"
+    assert re.findall(r"^## gmed (.*)$", found.stdout, flags=re.MULTILINE) == list(EXAMPLES)[1:]
 
 
 def test_promises_name_tests_that_exist():

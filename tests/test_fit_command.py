@@ -1,7 +1,9 @@
 """gmed fit and gmed predict: tables larger than memory, fits that are cut, what goes wrong."""
 
 import csv
+import gzip
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -50,8 +52,8 @@ def table(tmp_path):
     return write_rows(tmp_path / "trees.csv")
 
 
-def call(*arguments):
-    found = CliRunner().invoke(app, list(map(str, arguments)))
+def call(*arguments, given=None):
+    found = CliRunner().invoke(app, list(map(str, arguments)), input=given)
     if isinstance(found.exception, GmedError):
         raise found.exception
     return found
@@ -98,6 +100,47 @@ def test_it_is_the_classifier_of_the_same_rows(table, tmp_path):
     estimator = GMEDClassifier.load(model)
     assert estimator.feature_names_in_.tolist() == ["a", "b", "c"]
     assert call("predict", model, table).stdout.split()[1:] == expected.predict(x).tolist()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "compressed"])
+def test_rows_from_standard_input(table, tmp_path, pack):
+    """As from a file, also in what is said of them and in what the same rows once more do."""
+    words = ["--label", "kind", "--drop", "id", "-o"]
+    call("fit", table, *words, tmp_path / "from-file")
+    rows = pack(table.read_bytes())
+    found = call("fit", "-", *words, tmp_path / "m", given=rows)
+    assert found.exit_code == 0 and "237 rows, 3 classes" in found.stderr
+    assert state(tmp_path / "m") == state(tmp_path / "from-file")
+    assert "nothing was learned again" in call("fit", "-", *words, tmp_path / "m", given=rows).stderr
+    assert call("predict", tmp_path / "m", "-", given=rows).stdout == call("predict", tmp_path / "m", table).stdout
+    with pytest.raises(DataError, match=r"^standard input, line 2, column 'id': 'r0' is not a finite number"):
+        call("fit", "-", "--label", "kind", "-o", tmp_path / "m2", given=rows)
+    with pytest.raises(DataError, match=r"^standard input: the first line must give every column"):
+        call("fit", "-", *words, tmp_path / "m2", given=b"")
+
+
+def test_a_fit_from_standard_input_resumes(table, tmp_path):
+    words = ["fit", "-", "--label", "kind", "--drop", "id", "-o", tmp_path / "m"]
+    fit_table(TableFit(table, "kind", tmp_path / "m", ("id",)), stop=lambda: True)
+    assert "resumed after row 10" in call(*words, given=table.read_bytes()).stderr
+
+
+def test_a_closed_standard_input_is_noticed(tmp_path):
+    words = [sys.executable, "-m", "gmed.cli", "fit", "-", "--label", "kind", "-o", str(tmp_path / "m")]
+    done = subprocess.run(["sh", "-c", f"{shlex.join(words)} <&-"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr == "gmed: standard input is closed; give the name of a table\n"
+
+
+def test_a_compressed_table_is_the_same_table(table, tmp_path):
+    packed = table.with_name("packed.csv.gz")
+    packed.write_bytes(gzip.compress(table.read_bytes()))
+    for number, path in enumerate((table, packed)):
+        call("fit", path, "--label", "kind", "--drop", "id", "-o", tmp_path / f"m{number}")
+    assert state(tmp_path / "m0") == state(tmp_path / "m1")
+    assert call("predict", tmp_path / "m0", packed).stdout == call("predict", tmp_path / "m0", table).stdout
+    packed.write_bytes(packed.read_bytes()[:-10])
+    with pytest.raises(DataError, match=r"packed\.csv\.gz: cannot be read as a table"):
+        call("predict", tmp_path / "m0", packed)
 
 
 def test_parquet_is_the_same_table(table, tmp_path):
@@ -220,7 +263,14 @@ def test_what_goes_wrong_is_said(table, tmp_path):
         ],
         r"line 2, column 'id': 'r0' is not a finite number": ["fit", table, "--label", "kind", "-o", model],
         r"no such file": ["fit", tmp_path / "none.csv", "--label", "kind", "-o", model],
-        r"a table must be a .csv or .parquet file": ["fit", tmp_path / "x.txt", "--label", "kind", "-o", model],
+        r"a table must be a \.csv, \.csv\.gz or .parquet file, or -": [
+            "fit",
+            tmp_path / "x.txt",
+            "--label",
+            "kind",
+            "-o",
+            model,
+        ],
         r"memory must be": ["fit", table, "--label", "kind", "--drop", "id", "-o", model, "--memory", -3],
         r"cannot be written": ["fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "no" / "m"],
         r"none: no such file": ["predict", tmp_path / "none", table],

@@ -1,10 +1,14 @@
 """Data of one's own: tables, arrays and folders of images, divided into tasks."""
 
 import csv
+import gzip
 import json
 import os
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -146,6 +150,73 @@ def test_arrays(tmp_path, dtype):
     assert (len(data.y_train), len(data.y_test), data.x_train.dtype) == (40, 8, np.float32)
 
 
+def test_arrays_named_as_a_training_set(tmp_path):
+    """As Keras and many others name them; images without an axis for their one channel."""
+    images, labels = np.random.default_rng(0).integers(0, 200, (40, 28, 28), dtype=np.uint8), np.arange(40) % 4
+    np.savez(tmp_path / "d.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
+    data = load_custom(tmp_path / "d.npz")
+    assert (data.x_train.shape, data.x_test.shape, data.x_train.dtype) == ((40, 1, 28, 28), (8, 1, 28, 28), np.uint8)
+    assert np.array_equal(data.x_train[:, 0], images) and np.array_equal(data.y_train, labels)
+    np.savez(tmp_path / "both.npz", x=images[:, None], y=labels, x_train=images[:8], y_train=labels[:8])
+    assert len(load_custom(tmp_path / "both.npz", split="none").x_train) == 32  # x and y, as ever
+
+
+def write_idx(path, array):
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    path.parent.mkdir(exist_ok=True)
+    content = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files(tmp_path, suffix):
+    """Such as those of Fashion-MNIST, by their folder or by the training images in it."""
+    images, labels = np.random.default_rng(0).integers(0, 200, (40, 6, 6), dtype=np.uint8), np.arange(40) % 4
+    folder = tmp_path / "fashion"
+    for part, count in (("train", 40), ("t10k", 8)):
+        write_idx(folder / f"{part}-images-idx3-ubyte{suffix}", images[:count])
+        write_idx(folder / f"{part}-labels-idx1-ubyte{suffix}", labels[:count])
+    for path in (folder, folder / f"train-images-idx3-ubyte{suffix}"):
+        ref = CustomDataRef.from_path(path, None, "by-class")
+        data = ref.load(path.parent)
+        assert np.array_equal(data.x_train[:, 0], images) and np.array_equal(data.x_test[:, 0], images[:8])
+        assert data.y_train.tolist() == labels.tolist() and ref.class_names(path.parent) == ("0", "1", "2", "3")
+        found = gmed.run(str(path), "finetune", seeds=1, workers=0, store=None)
+        assert found.runs[0].benchmark == ref.name
+    for file in folder.glob("t10k*"):
+        file.unlink()
+    assert len(load_custom(folder).x_test) == 8  # a fifth is held out
+    write_idx(folder / f"letters-train-images-idx3-ubyte{suffix}", images)
+    with pytest.raises(DataError, match=r"several data sets\. Give one of them: letters-train-images"):
+        load_custom(folder)
+    with pytest.raises(DataError, match=r"its labels, letters-train-labels-idx1-ubyte or .* are missing"):
+        load_custom(folder / f"letters-train-images-idx3-ubyte{suffix}")
+
+
+def test_a_compressed_table_is_the_same_table(table):
+    file = table.with_name("trees.csv.gz")
+    file.write_bytes(gzip.compress(table.read_bytes()))
+    a, b = load_custom(table, "kind", "by-column=season"), load_custom(file, "kind", "by-column=season")
+    assert np.array_equal(a.x_train, b.x_train)
+    assert CustomDataRef.from_path(file, "kind", "by-column=season").name.startswith("trees.csv.gz[label=kind,")
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        load_custom(file, "kind", "by-column=season")
+
+
+def test_a_small_file_does_not_become_a_line_that_fills_memory(tmp_path):
+    file = tmp_path / "bomb.csv.gz"
+    with gzip.open(file, "wb", compresslevel=1) as opened:
+        opened.write(b"a,k\n1,x\n")
+        for _ in range(100):
+            opened.write(b"1" * 2**20)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        load_custom(file, "k", "none")
+    assert tracemalloc.get_traced_memory()[1] < 90 * 2**20
+    tracemalloc.stop()
+
+
 def test_folders_of_images(tmp_path):
     rng = np.random.default_rng(0)
     for kind in KINDS:
@@ -233,6 +304,93 @@ def test_links_and_folders_without_a_name(table, tmp_path, monkeypatch):
     assert gmed.run("..", "finetune", **how).runs[0].benchmark.startswith("here[")
     with pytest.raises(UsageError, match="unknown benchmark"):
         gmed.run("", "finetune", **how)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """A map-style data set of images of PIL and labels, as those of torchvision."""
+
+    def __init__(self, images, labels):
+        self.images, self.labels = images, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return Image.fromarray(self.images[index]), int(self.labels[index])
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(int, 1)
+
+
+def in_memory():
+    rng, labels = np.random.default_rng(0), np.arange(40) % 4
+    features, kinds = rng.normal(size=(40, 3)), np.array(KINDS * 10)
+    gray, rgb = (rng.integers(0, 256, (40, 6, 6, *more), dtype=np.uint8) for more in ((), (3,)))
+    tensors = torch.from_numpy(features), torch.from_numpy(labels)
+    channels_first = rgb.transpose(0, 3, 1, 2)
+    return {
+        "arrays": ((features, labels), {"x": features, "y": labels}),
+        "words": ((features.tolist(), KINDS * 10), {"x": features, "y": kinds}),
+        "pandas": ((pd.DataFrame(features), pd.Series(kinds, dtype=object)), {"x": features, "y": kinds}),
+        "tensors": (tensors, {"x": features, "y": labels}),
+        "test set": (
+            (gray, labels, gray[:8], labels[:8]),
+            {"x": gray, "y": labels, "x_test": gray[:8], "y_test": labels[:8]},
+        ),
+        "pairs, as Keras has them": (
+            ((gray, labels), (gray[:8], labels[:8])),
+            {"x": gray, "y": labels, "x_test": gray[:8], "y_test": labels[:8]},
+        ),
+        "a data set": (torch.utils.data.TensorDataset(*tensors), {"x": features, "y": labels}),
+        "data sets of images": (
+            (Pairs(rgb, labels), Pairs(rgb[:8], labels[:8])),
+            {"x": channels_first, "y": labels, "x_test": channels_first[:8], "y_test": labels[:8]},
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", in_memory())
+def test_data_in_memory_are_the_file_that_numpy_writes(tmp_path, kind):
+    data, arrays = in_memory()[kind]
+    np.savez(tmp_path / "arrays.npz", **{name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    how = {"seeds": 1, "workers": 0, "store": tmp_path / "r.db"}
+    found = gmed.run(data, ["finetune", "er"], **how)
+    assert not found.failures
+    expected = gmed.run(tmp_path / "arrays.npz", ["finetune", "er"], **how)
+    assert [run.timings for run in found.runs] == [run.timings for run in expected.runs]  # computed once
+
+
+def test_workers_and_tuning_read_data_in_memory_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0,)})
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    data, _ = in_memory()["arrays"]
+    how = {"split": "by-class=1", "store": tmp_path / "r.db"}
+    assert not gmed.run(data, ["finetune", "er"], seeds=2, workers=2, **how).failures
+    assert tune(data, "er+gmed", seeds=1, workers=0, **how).chosen
+    experiment = replace(gmed.Experiment(data, "finetune", seeds=1, workers=0, store=None), seeds=2)
+    assert len(experiment.run().runs) == 2
+    del experiment
+    assert not list(tmp_path.glob("gmed-*"))  # what was written for them is gone
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([[1.0], [2.0]], r"benchmark must be a name, a path, arrays \(x, y\) or a torch data set, not \[\["),
+        ((np.zeros((4, 2)),), r"must be \(x, y\) or .*; not 1 arrays"),
+        ((np.full((4, 2), np.nan), np.arange(4)), r"^the data in memory: x\[0\] contains NaN"),
+        ((np.zeros((4, 2)), np.zeros(4)), "^the data in memory: y must hold one integer or string"),
+        (([[1, 2], [3]], [0, 1]), "cannot be converted to an array"),
+        (torch.utils.data.TensorDataset(torch.zeros(4, 2)), r"TensorDataset\[0\] must be \(input, label\)"),
+        (Pairs([np.zeros((2, 2)), np.zeros((3, 3))], [0, 1]), r"input 1 has the shape \(3, 3\), but input 0 \(2, 2\)"),
+        (Endless(), "Endless has no length"),
+    ],
+)
+def test_data_in_memory_that_are_of_no_use(data, says):
+    with pytest.raises(GmedError, match=says):
+        gmed.run(data, "er", seeds=1, store=None)
 
 
 def test_tuned_by_its_name(table, tmp_path, monkeypatch):
@@ -363,7 +521,7 @@ GOOD = {"x": np.zeros((4, 2)), "y": np.arange(4)}
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"x": np.zeros((4, 2))}, "must hold the arrays x and y"),
+        ({"x": np.zeros((4, 2))}, "must hold the arrays x and y, or x_train and y_train; it holds x"),
         ({"x": np.zeros((4, 2)), "y": np.zeros(3, int)}, "y must hold"),
         ({"x": np.zeros((4, 2)), "y": np.zeros(4)}, "y must hold"),
         ({"x": np.zeros(4), "y": np.zeros(4, int)}, "features .examples, features. or images"),

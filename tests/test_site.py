@@ -55,9 +55,30 @@ def test_the_reference_has_every_public_name(site):
             if getattr(gmed, name, None) is exported:
                 spelled.add(f"gmed.{name}")
             assert isinstance(exported, ModuleType) or spelled & shown, f"{package}.{name}"
-    also = {"avalanche.GMEDPlugin", "engine.executors.dask.DaskExecutor", "rng.seeded_torch"}
+    executors = {"engine.executors.dask.DaskExecutor", "engine.executors.local.Executor"}
+    also = {"avalanche.GMEDPlugin", "rng.seeded_torch", *executors}
     assert {f"gmed.{name}" for name in also} <= shown
     assert not {name for name in shown if "__" in name or re.fullmatch(r"gmed\.errors\.[a-z_]+", name)}
+
+
+def test_parameters_that_are_described_together_have_their_own_types(site):
+    """``x_train, x_test`` in a docstring is two entries, and ``lr`` beside ``model`` is a number."""
+    for page, typed in {
+        "learners": ["lr (float)", "seed (int, default: 0 )", "memory (Memory)"],
+        "streams": ["x_train (NDArray[Any])", "y_test (NDArray[int64])"],
+    }.items():
+        text = " ".join(re.sub(r"<[^>]+>", "", (site / "reference" / f"{page}.html").read_text("utf-8")).split())
+        assert all(f" {each} – " in text for each in typed), page
+        assert {"model"} >= set(re.findall(r"(\w+) \(Module\)", text))
+
+
+def test_what_a_step_is_written_with_is_in_the_reference(site):
+    page = (site / "reference" / "learners.html").read_text(encoding="utf-8")
+    shown = {name.rpartition(".")[2] for name in re.findall(r'id="?(gmed\.learners\.[\w.]+)', page)}
+    used = {"look_ahead", "sgd_step", "apply_gradients", "random", "torch_random", "draw", "sample", "sample_memory"}
+    assert used <= shown
+    listed = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert "look_ahead for the parameters one step of SGD ahead" in listed
 
 
 def test_search_and_drawings_work_from_a_folder(site):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from reprlib import repr as short
 from typing import TYPE_CHECKING
 
@@ -78,6 +80,22 @@ def check_float(name: str, value: object, *, greater_than: float = -math.inf) ->
         bound = "" if greater_than == -math.inf else f" above {greater_than:g}"
         raise UsageError(f"{name} must be a finite number{bound}, not {short(value)}")
     return number
+
+
+@contextmanager
+def named(path: Path, name: str) -> Iterator[None]:
+    """Let errors speak of ``name``, not of the temporary file that stands for it.
+
+    >>> with named(Path("/tmp/x/rows.csv"), "standard input"):
+    ...     raise DataError("/tmp/x/rows.csv: the table has no rows.")
+    Traceback (most recent call last):
+    ...
+    gmed.errors.DataError: standard input: the table has no rows.
+    """
+    try:
+        yield
+    except GmedError as error:
+        raise type(error)(str(error).replace(str(path), name)) from error
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:

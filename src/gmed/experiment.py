@@ -6,16 +6,22 @@ import os
 import time
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from reprlib import repr as short
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, NamedTuple, TypeVar
+from weakref import finalize
+
+from torch.utils.data import Dataset
 
 from gmed.callbacks import Callback
 from gmed.data.custom import DEFAULT_SPLIT, CustomDataRef, is_data_path
+from gmed.data.in_memory import InMemory, save_arrays
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
@@ -37,7 +43,7 @@ from gmed.engine.custom_model import ModelLike, ModelRef, check_model_compatible
 from gmed.engine.executors.dask import DaskExecutor
 from gmed.engine.executors.local import Executor, Progress
 from gmed.engine.runner import BY_PREDICT
-from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
+from gmed.errors import GmedError, UsageError, check_float, check_int, named, unknown
 from gmed.io.files import check_regular
 from gmed.paper.published import published
 from gmed.results import Failure, Results, Store, SweepClaims
@@ -89,9 +95,11 @@ class Experiment:
 
     Attributes
     ----------
-    benchmark, methods
-        Names as ``gmed list`` shows them, or the path of your own data
-        (:func:`gmed.data.custom.load_custom`); methods may carry parameters, ``"er+gmed(alpha=1.0)"``.
+    benchmark
+        A name as ``gmed list`` shows it; or your own data: a path (:func:`gmed.data.custom.load_custom`), arrays
+        ``(x, y)`` or ``(x, y, x_test, y_test)``, a torch data set, or two as ``(train, test)``.
+    methods
+        Names as ``gmed list`` shows them; they may carry parameters, ``"er+gmed(alpha=1.0)"``.
     seeds
         A number n for seeds 0 .. n - 1, or the seeds themselves.
     memory
@@ -127,7 +135,7 @@ class Experiment:
         class at the top level of a file, called without arguments; or a module, which is copied for every run.
     """
 
-    benchmark: str
+    benchmark: str | Path | InMemory
     methods: Sequence[str] | str
     seeds: int | str | Sequence[int] = field(
         default=5, metadata=_option("5 means seeds 0-4; 3,7,11 means those [5]", (object,), "seeds")
@@ -206,8 +214,10 @@ class Experiment:
     def __post_init__(self) -> None:
         if isinstance(self.methods, str):
             object.__setattr__(self, "methods", [self.methods])
-        if not isinstance(self.benchmark, str):
-            raise UsageError(f"benchmark must be a name, not {short(self.benchmark)}")
+        if not isinstance(self.benchmark, (str, Path, tuple, Dataset)):
+            raise UsageError(
+                f"benchmark must be a name, a path, arrays (x, y) or a torch data set, not {short(self.benchmark)}"
+            )
         if not isinstance(self.methods, (list, tuple)):
             raise UsageError(f"methods must be a list of names, not {short(self.methods)}")
         for method in self.methods:
@@ -270,27 +280,38 @@ class Experiment:
     @property
     def benchmark_id(self) -> BenchmarkId:
         """The requested benchmark; for a path, with everything that identifies the data."""
-        return BenchmarkId(self._custom_data) if self._custom_data else get_benchmark(self.benchmark).id
+        return BenchmarkId(self._custom_data) if self._custom_data else get_benchmark(self._name_or_path).id
+
+    @cached_property
+    def _name_or_path(self) -> str:
+        """The name of the benchmark or the path of the data; data in memory get a file for as long as this exists."""
+        if isinstance(self.benchmark, (str, Path)):
+            return str(self.benchmark)
+        folder = mkdtemp(prefix="gmed-")
+        finalize(self, rmtree, folder, ignore_errors=True)
+        return str(save_arrays(self.benchmark, Path(folder)))
 
     @cached_property
     def _custom_data(self) -> CustomDataRef | None:
-        """The custom data, if ``benchmark`` is a path."""
-        if self.benchmark not in BENCHMARKS and is_data_path(self.benchmark):
+        """The custom data, if ``benchmark`` is a path or data in memory."""
+        name = self._name_or_path
+        if name not in BENCHMARKS and is_data_path(name):
             if self.data_dir is not None:
-                raise UsageError(f"data_dir is for the data of a benchmark; {self.benchmark} is a path to data already")
-            return CustomDataRef.from_path(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
-        if Path(self.benchmark).suffix and BenchmarkId.parse(self.benchmark).custom_data is None:
+                raise UsageError(f"data_dir is for the data of a benchmark; {name} is a path to data already")
+            with nullcontext() if isinstance(self.benchmark, (str, Path)) else named(self._path, "the data in memory"):
+                return CustomDataRef.from_path(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
+        if Path(name).suffix and BenchmarkId.parse(name).custom_data is None:
             raise UsageError(
-                f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
-                "data in .csv, .parquet or .npz"
+                f"{name}: not a benchmark. Experiment files end in .toml or .yaml, "
+                "data in .csv, .csv.gz, .parquet or .npz, or are a folder"
             )
         if self.label is not None or self.split is not None or self.drop:
-            raise UsageError(f"label, split and drop are for your own data, not for {self.benchmark}")
+            raise UsageError(f"label, split and drop are for your own data, not for {name}")
         return None
 
     @property
     def _path(self) -> Path:
-        return Path(os.path.abspath(self.benchmark))  # noqa: PTH100 (keeps the name of a link)
+        return Path(os.path.abspath(self._name_or_path))  # noqa: PTH100 (keeps the name of a link)
 
     @property
     def data_folder(self) -> Path | None:
@@ -460,7 +481,7 @@ _OPTIONAL = frozenset(f.name for f in fields(Experiment) if "None" in str(f.type
 
 
 def run(
-    benchmark: str,
+    benchmark: str | Path | InMemory,
     methods: str | Sequence[str],
     *,
     rerun: bool = False,
@@ -474,9 +495,11 @@ def run(
 
     Parameters
     ----------
-    benchmark, methods
-        Names as ``gmed list`` shows them, or the path of your own data; methods may carry parameters,
-        ``"er+gmed(alpha=1.0)"``.
+    benchmark
+        A name as ``gmed list`` shows it; or your own data: a path, arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, a
+        torch data set, or two as ``(train, test)``.
+    methods
+        Names as ``gmed list`` shows them; they may carry parameters, ``"er+gmed(alpha=1.0)"``.
     rerun
         Recompute runs that are already in the store.
     executor

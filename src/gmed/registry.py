@@ -94,7 +94,7 @@ METHODS: dict[str, Entry] = {}
 """Learners by the name of the method, which comes first in the grammar."""
 
 EDITS: dict[str, Entry] = {}
-"""Edits, which a method takes after a plus sign."""
+"""Edits by name, which come last in the grammar."""
 
 MEMORIES: dict[str, Entry] = {}
 """Memories that can replace a method's own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Annotated, TextIO
 
@@ -20,8 +22,9 @@ from rich.progress import DownloadColumn
 from gmed.cli.console import make_console, progress_bar
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import Drop
-from gmed.errors import DataError, UsageError
-from gmed.io.files import atomic_write, check_output_path, csv_cell
+from gmed.data.tabular import is_table
+from gmed.errors import DataError, UsageError, named
+from gmed.io.files import atomic_write, check_output_path, csv_cell, wrap_os_errors
 from gmed.online import ClassifierConfig
 from gmed.online.table_fit import FitProgress, TableFit, fit_table, predict_table
 
@@ -35,7 +38,12 @@ def register_fit(app: typer.Typer) -> None:
 
 
 def fit(
-    table: Annotated[str, typer.Argument(help="A .csv or .parquet file; rows are learned in their order")],
+    table: Annotated[
+        str,
+        typer.Argument(
+            help="A .csv, .csv.gz or .parquet file, - for CSV from standard input; rows are learned in order"
+        ),
+    ],
     label: Annotated[str, typer.Option(help="The label column")],
     out: Annotated[str, typer.Option("--out", "-o", help="Output file for the model")],
     drop: Drop = None,
@@ -74,20 +82,22 @@ def fit(
     if start is not None and (chosen or seed is not None):
         name = next(iter(chosen), "seed").replace("_", "-")
         raise UsageError(f"--{name} cannot be given with --from: the saved settings are used")
-    job = TableFit(
-        table=_table_path(table),
-        label=label,
-        model=Path(out),
-        drop=tuple(drop or ()),
-        settings=ClassifierConfig(**chosen),  # type: ignore[arg-type]
-        seed=seed or 0,
-        start=None if start is None else Path(start),
-    )
-    check_output_path(job.model)
+    settings = ClassifierConfig(**chosen)  # type: ignore[arg-type]
+    check_output_path(Path(out))
     console = make_console(stderr=True)
-    with graceful_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
-        printer = _ProgressPrinter()
-        learned = fit_table(job, checkpoint_every=checkpoint_every, progress=progress, watch=printer, stop=stop)
+    with _open_table(table) as path:
+        job = TableFit(
+            table=path,
+            label=label,
+            model=Path(out),
+            drop=tuple(drop or ()),
+            settings=settings,
+            seed=seed or 0,
+            start=None if start is None else Path(start),
+        )
+        with graceful_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
+            printer = _ProgressPrinter()
+            learned = fit_table(job, checkpoint_every=checkpoint_every, progress=progress, watch=printer, stop=stop)
     if learned.repeated:
         console.print(
             f"{job.model.resolve()} is already the result of this fit; nothing was learned again", soft_wrap=True
@@ -107,17 +117,22 @@ def fit(
 
 def predict(
     model: Annotated[str, typer.Argument(help="A model file written by gmed fit")],
-    table: Annotated[str, typer.Argument(help="A .csv or .parquet file with the same columns; others are ignored")],
+    table: Annotated[
+        str, typer.Argument(help="A table with the same columns, as for gmed fit; other columns are ignored")
+    ],
     out: Annotated[str | None, typer.Option("--out", "-o", help="Output .csv file [standard output]")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Also write the probability of every class")] = False,
 ) -> None:
     """Predict the class of every row of a table."""
-    path = _table_path(table)
     rows = correct = labeled = 0
     header_written = False
     if out is not None:
         check_output_path(Path(out))
-    with progress_bar("predicting", DownloadColumn()) as progress, _open_output(out) as file:
+    with (
+        _open_table(table) as path,
+        progress_bar("predicting", DownloadColumn()) as progress,
+        _open_output(out) as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         for classifier, scores, labels in predict_table(Path(model), path, progress):
             classes = classifier.labels.classes
@@ -190,10 +205,22 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(kind, handler)
 
 
-def _table_path(table: str) -> Path:
-    path = Path(table)
-    if path.suffix.lower() not in (".csv", ".parquet"):
-        raise UsageError(f"{table}: a table must be a .csv or .parquet file")
-    if not path.exists():
-        raise DataError(f"{table}: no such file.")
-    return path
+@contextmanager
+def _open_table(table: str) -> Iterator[Path]:
+    """Yield the file of a table: for ``-`` a copy of standard input, so that a fit of it resumes."""
+    if table != "-":
+        path = Path(table)
+        if not is_table(path):
+            raise UsageError(f"{table}: a table must be a .csv, .csv.gz or .parquet file, or - for standard input")
+        if not path.exists():
+            raise DataError(f"{table}: no such file.")
+        yield path
+        return
+    if sys.stdin is None:  # as Python has it where the descriptor was closed before it began
+        raise UsageError("standard input is closed; give the name of a table")
+    with TemporaryDirectory(prefix="gmed-") as folder:
+        path = Path(folder, "rows.csv")
+        with wrap_os_errors(path), path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        with named(path, "standard input"):
+            yield path

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from gmed.data.dataset import Dataset
 from gmed.data.image import decode_image, image_width, is_16_bit_gray
 from gmed.data.image_folders import class_folders
-from gmed.data.tabular import read_table
+from gmed.data.mnist import find_idx_files, is_idx_file, read_idx
+from gmed.data.tabular import is_table, read_table
 from gmed.deprecated import old_names
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.io.files import open_regular
@@ -33,8 +34,8 @@ if not TYPE_CHECKING:
     __getattr__ = old_names(__name__)
 
 
-NAMES = ("x", "y", "x_test", "y_test")
-"""The arrays that are read from an .npz file."""
+ARRAYS = {"x": ("x", "x_train"), "y": ("y", "y_train"), "x_test": ("x_test",), "y_test": ("y_test",)}
+"""The arrays that are read from an .npz file, and the names that each may have there."""
 
 GRAY_16_BIT = b"gray of 16 bits\n"
 """Added to the digest of such images: early results, which read them as black and white, must not match."""
@@ -85,12 +86,29 @@ def read_arrays(path: Path) -> RawData:
             digest.update(path, file)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    x, y = _validated_inputs(path, "x", arrays["x"]), arrays["y"]
-    x_test, y_test = (
-        (_validated_inputs(path, "x_test", arrays["x_test"]), arrays["y_test"])
-        if "x_test" in arrays
-        else (x[:0], y[:0])
-    )
+    return _from_arrays(path, digest.text, *arrays)
+
+
+def read_idx_files(path: Path, files: Sequence[Path]) -> RawData:
+    """Read images and labels in the format of MNIST: training set, then the test set if there is one."""
+    arrays = [read_idx(file, 1 if index % 2 else 3) for index, file in enumerate(files)]
+    return _from_arrays(path, _digest(files), *arrays)
+
+
+def _from_arrays(
+    path: Path,
+    digest: str,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    x_test: NDArray[Any] | None = None,
+    y_test: NDArray[Any] | None = None,
+) -> RawData:
+    """Return arrays as data, or the error that says what they hold instead."""
+    x = _validated_inputs(path, "x", x)
+    if x_test is None or y_test is None:
+        x_test, y_test = x[:0], y[:0]
+    else:
+        x_test = _validated_inputs(path, "x_test", x_test)
     for name, inputs, labels in (("y", x, y), ("y_test", x_test, y_test)):
         if labels.ndim != 1 or len(labels) != len(inputs) or labels.dtype.kind not in "iuU":
             raise DataError(f"{path}: {name} must hold one integer or string for each example.")
@@ -99,26 +117,30 @@ def read_arrays(path: Path) -> RawData:
     if unseen := set(y_test.tolist()) - set(y.tolist()):
         raise DataError(f"{path}: y_test holds {min(unseen, key=str)!r}, which is not in y.")
     classes, indices = _encode_labels([*y.tolist(), *y_test.tolist()])
-    return RawData(path.name, x, indices[: len(y)], x_test, indices[len(y) :], classes, digest.text)
+    return RawData(path.name, x, indices[: len(y)], x_test, indices[len(y) :], classes, digest)
 
 
-def _load_arrays(path: Path, file: BinaryIO) -> dict[str, NDArray[Any]]:
-    """Load the required arrays, once their declared sizes are known to be true and to fit into memory."""
+def _load_arrays(path: Path, file: BinaryIO) -> list[NDArray[Any]]:
+    """Load x, y and the test set if present, once their declared sizes are known to be true and to fit into memory."""
     try:
         with ZipFile(file) as archive:
-            members = {name: f"{name}.npy" for name in NAMES if f"{name}.npy" in archive.namelist()}
+            present = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+            found = {array: next((name for name in names if name in present), None) for array, names in ARRAYS.items()}
+            members = {array: f"{name}.npy" for array, name in found.items() if name is not None}
             if not {"x", "y"} <= members.keys():
-                present = ", ".join(sorted(name.removesuffix(".npy") for name in archive.namelist())[:10])
-                raise DataError(f"{path}: the file must hold the arrays x and y; it holds {present or 'none'}.")
+                raise DataError(
+                    f"{path}: the file must hold the arrays x and y, or x_train and y_train; "
+                    f"it holds {', '.join(sorted(present)[:10]) or 'none'}."
+                )
             if ("x_test" in members) != ("y_test" in members):
                 raise DataError(f"{path}: the file must hold both x_test and y_test, or neither.")
             for name, member in members.items():
                 _check_declared(path, name, archive, member)
             check_room(path, "its content", sum(archive.getinfo(member).file_size for member in members.values()))
-            arrays = {}
-            for name, member in members.items():
+            arrays = []
+            for member in members.values():
                 with archive.open(member) as stream:
-                    arrays[name] = npy.read_array(stream, allow_pickle=False)
+                    arrays.append(npy.read_array(stream, allow_pickle=False))
             return arrays
     except DataError:
         raise
@@ -144,11 +166,13 @@ def _check_declared(path: Path, name: str, archive: ZipFile, member: str) -> Non
 
 def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
     """Return images as uint8 or finite float32, features as finite float64; refuse anything else."""
-    if x.ndim not in (2, 4) or 0 in x.shape[1:] or (name == "x" and len(x) == 0):
+    if x.ndim not in (2, 3, 4) or 0 in x.shape[1:] or (name == "x" and len(x) == 0):
         raise DataError(
-            f"{path}: {name} must be features (examples, features) or images (examples, channels, height, width), "
-            f"not of shape {x.shape}."
+            f"{path}: {name} must be features (examples, features) or images (examples, channels, height, width) or "
+            f"(examples, height, width), not of shape {x.shape}."
         )
+    if x.ndim == 3:  # of one channel
+        x = x[:, None]
     if x.dtype == np.uint8 and x.ndim == 4:
         return x
     if x.dtype.kind not in "iuf":
@@ -163,7 +187,7 @@ def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
 def read_folder(path: Path) -> RawData:
     """Read a folder that has one folder of images per class, all images of the same size."""
     if not path.is_dir():
-        raise DataError(f"{path}: not a .csv, .parquet or .npz file, nor a folder of class folders.")
+        raise DataError(f"{path}: not a .csv, .parquet, .npz or idx file, nor a folder of class folders.")
     files = _files(path)
     with _open_or_raise(files[0][0]) as first:
         size = image_width(first)
@@ -185,8 +209,8 @@ def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
 
 
 def file_digest(path: Path) -> str:
-    """Return the digest of a table or of arrays, without parsing the file."""
-    return _digest([path])
+    """Return the digest of a table, of arrays or of idx files, without parsing them."""
+    return _digest(find_idx_files(path) or [path])
 
 
 def _files(path: Path) -> list[tuple[Path, str]]:
@@ -206,7 +230,7 @@ def _open_or_raise(path: Path) -> Iterator[BinaryIO]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    digest = _Digest(with_names=len(files) > 1)
+    digest = _Digest(with_names=len(files) > 1 and not is_idx_file(files[0]))  # which are in a known order
     for path in files:
         with _open_or_raise(path) as file:
             digest.update(path, file)
@@ -249,7 +273,6 @@ def _as_float(label: Any) -> float:
         return math.nan
 
 
-TABLES = (".csv", ".parquet")
 DEFAULT_SPLIT = "by-class"
 
 TEST_SHARE = 0.2
@@ -346,7 +369,7 @@ class CustomDataRef:
         """Read the data at a path once and return a reference to them."""
         drop = tuple(dict.fromkeys(drop))
         data = load_custom(path, label, split, drop)
-        label = label if path.suffix.lower() in TABLES else None
+        label = label if is_table(path) else None
         ref = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop)
         if cls.parse(ref.name) != ref or not ref.name.isprintable():
             raise DataError(f"{str(path)!r}: rename the file or the columns: {ref.name!r} is not a valid name.")
@@ -369,17 +392,18 @@ class CustomDataRef:
         """
         path = (folder or Path()) / self.file
         try:
-            if path.is_dir():
+            if path.is_dir() and not find_idx_files(path):
                 names, digest = folder_classes(path)
                 return names if digest == self.digest else ()
-            return self.load(folder).classes if path.is_file() and file_digest(path) == self.digest else ()
+            return self.load(folder).classes if path.exists() and file_digest(path) == self.digest else ()
         except (GmedError, OSError):
             return ()
 
 
 def is_data_path(path: str) -> bool:
     """Return whether this is a path to data rather than the name of a benchmark."""
-    return Path(path).suffix.lower() in (*TABLES, ".npz") or (path != "" and Path(path).is_dir())
+    given = Path(path)
+    return is_table(given) or given.suffix.lower() == ".npz" or is_idx_file(given) or (path != "" and given.is_dir())
 
 
 def load_custom(
@@ -390,8 +414,8 @@ def load_custom(
     Parameters
     ----------
     path
-        A table (.csv, .parquet), arrays (.npz: x and y, optionally x_test and y_test), or a folder with one folder
-        of images per class.
+        A table (.csv, .csv.gz, .parquet), arrays (.npz: x and y, optionally x_test and y_test), a folder of idx files
+        in the format of MNIST, or a folder with one folder of images per class.
     label
         The label column of a table.
     split
@@ -406,18 +430,20 @@ def load_custom(
     if (kind == "none" and option) or split.endswith("="):
         raise UsageError(f"split {split!r}: {'none takes no option' if option else 'a value is missing after ='}")
     suffix, column = path.suffix.lower(), option if kind == "by-column" else None
-    if column is not None and suffix not in TABLES:
+    if column is not None and not is_table(path):
         raise UsageError(f"{path}: {split!r} is only available for tables")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
     if not (path.is_file() or path.is_dir()):
         raise DataError(f"{path}: neither a regular file nor a folder; data are read more than once.")
-    if suffix in TABLES:
+    if is_table(path):
         raw = read_rows(path, label, column, drop)
     elif label is not None:
         raise UsageError(f"{path}: --label is only for tables; these data have labels")
     elif drop:
         raise UsageError(f"{path}: --drop is only for tables; these data have no columns")
+    elif idx_files := find_idx_files(path):
+        raw = read_idx_files(path, idx_files)
     else:
         raw = read_arrays(path) if suffix == ".npz" else read_folder(path)
     if len(raw.classes) < 2:

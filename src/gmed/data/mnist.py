@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
+import re
 import zlib
 from functools import lru_cache
 from io import BytesIO
@@ -67,8 +68,56 @@ def load_mnist(directory: Path | None = None) -> Dataset:
     )
 
 
+_TRAIN_IMAGES = re.compile(r"(.*)train-images([-.])idx3-ubyte(\.gz)?")
+
+
+def is_idx_file(path: Path) -> bool:
+    """Return whether a file is named like the training images of MNIST: ``train-images-idx3-ubyte.gz``."""
+    return _TRAIN_IMAGES.fullmatch(path.name) is not None
+
+
+def find_idx_files(path: Path) -> list[Path]:
+    """Return the idx files of a data set like MNIST: training images and labels, then those of the test set, if any.
+
+    Parameters
+    ----------
+    path
+        The folder of the files, or the file of the training images. Anything else has no idx files.
+    """
+    if is_idx_file(path):
+        images = path
+    else:
+        found = sorted(path.glob("*train-images*")) if path.is_dir() else []
+        found = [file for file in found if is_idx_file(file)]
+        if not found:
+            return []
+        images = found[0]
+        if len({file.name.removesuffix(".gz") for file in found}) > 1:
+            raise DataError(f"{path}: holds several data sets. Give one of them: {' or '.join(f.name for f in found)}.")
+    match = _TRAIN_IMAGES.fullmatch(images.name)
+    assert match is not None
+
+    prefix, dash, _ = match.groups()
+
+    def find(name: str) -> Path | None:
+        return next((file for end in ("", ".gz") if (file := images.with_name(name + end)).is_file()), None)
+
+    files: list[Path] = []
+    for part in ("train", "t10k", "test"):
+        images_found = images if part == "train" else find(f"{prefix}{part}-images{dash}idx3-ubyte")
+        if images_found is None or len(files) == 4:
+            continue
+        labels = f"{prefix}{part}-labels{dash}idx1-ubyte"
+        if (labels_found := find(labels)) is None:
+            raise DataError(
+                f"{images_found}: its labels, {labels} or {labels}.gz, are missing. Put them beside this file."
+            )
+        files += [images_found, labels_found]
+    return files
+
+
 def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[np.uint8]:
-    """Read a gzipped idx file of unsigned bytes with the given number of dimensions.
+    """Read an idx file of unsigned bytes with the given number of dimensions, gzipped if its name ends in ``.gz``.
 
     A file that differs from the expected one raises a :class:`~gmed.errors.DataError` that names the file and the
     problem; with ``sha256``, the compressed file must have this checksum.
@@ -86,7 +135,7 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[
     header = 4 + 4 * dimensions
     magic = bytes([0, 0, 0x08, dimensions])
     try:
-        with gzip.GzipFile(fileobj=BytesIO(raw)) as file:
+        with gzip.GzipFile(fileobj=BytesIO(raw)) if path.suffix == ".gz" else BytesIO(raw) as file:
             content = file.read(header)
             if content[:4] != magic:
                 raise invalid(f"wrong magic number {content[:4].hex()}, expected {magic.hex()}")

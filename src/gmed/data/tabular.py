@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -16,9 +19,26 @@ from numpy.typing import NDArray
 
 from gmed.errors import DataError, GmedError, unknown
 from gmed.io.files import check_regular
+from gmed.io.memory_limit import check_room
 
 Row = tuple[str, Sequence[Any]]
 """The location of a row, as text for messages, and its cells. The first row of a file is its header."""
+
+
+TABLES = (".csv", ".csv.gz", ".parquet")
+"""How the names of tables end."""
+
+MAX_LINE = 2**24
+"""The most characters that are read as one line, so that a small compressed file cannot fill memory."""
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is named like a table.
+
+    >>> is_table(Path("rows.csv.gz")), is_table(Path("images.gz"))
+    (True, False)
+    """
+    return path.name.lower().endswith(TABLES)
 
 
 @dataclass(frozen=True)
@@ -40,7 +60,7 @@ class Table:
 
 
 def read_table(path: Path, label: str | None, group: str | None = None, drop: Sequence[str] = ()) -> Table:
-    """Read a .csv or .parquet file whose columns are numbers except for ``label``, ``group`` and those in ``drop``.
+    """Read a table (:data:`TABLES`) whose columns are numbers except for ``label``, ``group`` and those in ``drop``.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -64,7 +84,11 @@ def read_table(path: Path, label: str | None, group: str | None = None, drop: Se
             raise DataError(
                 f"{path}: {name!r} cannot be dropped: it is the label or the column that defines the tasks."
             )
-    parts = list(file.batches(file.others([*text_columns, *drop]), label, group))
+    parts, size = list[Table](), 0
+    for part in file.batches(file.others([*text_columns, *drop]), label, group):
+        parts.append(part)
+        size += part.features.nbytes
+        check_room(path, "the table", size)
     if not parts:
         raise DataError(f"{path}: the table has no rows.")
     return Table(
@@ -76,7 +100,7 @@ def read_table(path: Path, label: str | None, group: str | None = None, drop: Se
 
 
 class TableFile:
-    """A .csv or .parquet file, read in batches of rows in order, so that it may be larger than memory.
+    """A .csv, .csv.gz or .parquet file, read in batches of rows in order, so that it may be larger than memory.
 
     Attributes
     ----------
@@ -156,17 +180,21 @@ class TableFile:
 
     def _csv_rows(self, skip: int) -> Iterator[Row]:
         try:
-            with self.path.open("rb") as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-                delimiter = max(",;\t", key=file.readline().count)
+            with (
+                self.path.open("rb") as raw,
+                gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(b"\x1f\x8b") else raw as content,
+                TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,
+            ):
+                delimiter = max(",;\t", key=file.readline(MAX_LINE).count)
                 file.seek(0)
-                reader = csv.reader(file, delimiter=delimiter)
+                reader = csv.reader(iter(partial(file.readline, MAX_LINE), ""), delimiter=delimiter)
                 rows = (cells for cells in reader if cells)
                 for cells in islice(rows, 1):
                     yield "line 1", cells
                 for cells in islice(rows, skip, None):
                     self.position = raw.tell()
                     yield f"line {reader.line_num}", cells
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"{self.path}: cannot be read as a table of UTF-8 text ({error}).") from None
 
     def _parquet_rows(self, skip: int) -> Iterator[Row]:

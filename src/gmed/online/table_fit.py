@@ -30,7 +30,7 @@ class TableFit:
     Parameters
     ----------
     table
-        A .csv or .parquet file; its rows are learned in their order.
+        A .csv, .csv.gz or .parquet file; its rows are learned in their order.
     label
         The label column. Labels are read as strings, even if they look like numbers.
     model
