@@ -76,5 +76,4 @@ StoreFile = _option("store")
 Label = _option("label")
 Drop = _option("drop")
 Model = _option("model")
-
-Baseline = Annotated[str | None, typer.Option(help="Baseline for gains [the same method without its last component]")]
+Baseline = _option("baseline")

@@ -65,6 +65,11 @@ class Method:
     memory: Component | None = None
     retrieval: Component | None = None
 
+    @property
+    def memory_size(self) -> int | None:
+        """The number of examples it stores at most; ``None`` if it has no memory."""
+        return self.base.parameters.get("memory")
+
     def make_stream(self, stream: Stream, seed: int) -> Stream:
         """Return the stream in the order in which this method sees it."""
         order = METHODS[self.base.name].order
