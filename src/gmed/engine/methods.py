@@ -214,6 +214,14 @@ def _read_method(benchmark_name: str, text: str, memory: int | None, generation:
     )
 
 
+def entry_of(name: str) -> Entry:
+    """Return the registered component of this name."""
+    kind = _kind(name)
+    if kind is None:
+        raise _unknown("component", name, {**METHODS, **MEMORIES, **RETRIEVALS, **EDITS})
+    return TABLES[kind][name]
+
+
 def _kind(name: str) -> str | None:
     """Return the kind of a named component, or ``None``, loading installed extensions if the name is not known yet."""
     for _ in range(2):

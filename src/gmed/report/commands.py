@@ -12,7 +12,7 @@ from gmed.engine.benchmark_id import BenchmarkId
 from gmed.report.grouping import by_method
 from gmed.results import Results
 from gmed.results.formatting import to_cli_args
-from gmed.results.tuning import Scores
+from gmed.results.tuning import Scores, grid_options, read_grid
 
 
 def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
@@ -54,11 +54,18 @@ def tune_commands(benchmark: str, tuned: dict[str, Scores], store: str) -> list[
         shlex.join(
             [
                 *("gmed", "tune", *to_cli_args(benchmark, method), "--seeds", str(grid.seeds)),
+                *_grid_options(method, grid),
                 *(*extension_options([(benchmark, method)]), "--store", store),
             ]
         )
         for method, grid in tuned.items()
     ]
+
+
+def _grid_options(method: str, grid: Scores) -> list[str]:
+    """Return the options for a grid that is not the paper's."""
+    tried = dict(zip(grid.parameters, map(tuple, map(dict.fromkeys, zip(*grid.means, strict=True))), strict=True))
+    return [] if tried == read_grid(method, None) else grid_options(tried)
 
 
 def report_command(
