@@ -263,6 +263,8 @@ def test_a_grid_of_ones_own_is_what_tuned_stands_for(tiny_mnist, tmp_path):
     small = tune("split-mnist", "er+gmed", grid={"alpha": [0.2], "beta": [0.3]}, memory=20, **options)
     assert (small.method, small.baseline) == ("er(memory=20)+gmed", "er(memory=20)")
     assert small.chosen == "er(memory=20)+gmed(alpha=0.2,beta=0.3)"
+    results = gmed.run("split-mnist", "er+gmed(tuned)", memory=20, **options)
+    assert {run.method for run in results.runs} == {small.chosen}
     commands = collect(*stored_results(tmp_path / "r.db"), tmp_path / "r.db").commands
     own = "--seeds 2 --grid alpha=0.2 --grid beta=0.3 --store r.db"
     assert f"gmed tune split-mnist 'er(memory=20)+gmed' {own}" in commands

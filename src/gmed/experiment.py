@@ -6,7 +6,7 @@ import os
 import time
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from inspect import Parameter, Signature, signature
@@ -42,7 +42,7 @@ from gmed.io.files import check_regular
 from gmed.paper.published import published
 from gmed.results import Failure, Results, Store, SweepClaims
 from gmed.results.results import sort_runs
-from gmed.results.tuning import TUNED_SUFFIX, best_candidate
+from gmed.results.tuning import TUNED_SUFFIX, best_candidate, with_memory
 
 MAX_SEEDS = 100_000
 
@@ -326,7 +326,10 @@ class Experiment:
             raise UsageError(
                 f"{method}: the results of tuning are in the store, but there is no store; run gmed tune first"
             )
-        return best_candidate(store, str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED_SUFFIX))
+        tuned, name = str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED_SUFFIX)
+        with suppress(UsageError):  # tuned with this memory, or else with the benchmark's
+            return best_candidate(store, tuned, with_memory(name, self.memory))
+        return best_candidate(store, tuned, name)
 
     def _executor(self) -> Executor:
         if self.cluster is not None:
