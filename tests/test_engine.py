@@ -256,3 +256,28 @@ def test_gains_are_over_the_method_without_its_last_part_or_any_that_is_named():
     assert found("er", "er+gmed", "mir", baseline="er(lr=0.05)") == {"er": None, "er+gmed": "er", "mir": "er"}
     with pytest.raises(UsageError, match="erx"):
         found("er", baseline="erx")
+
+
+@pytest.mark.parametrize(
+    ("methods", "gains"),
+    [
+        (["er(memory=200)", "er(memory=200)+gmed"], {"er(memory=200)+gmed": "er(memory=200)"}),
+        (["er(memory=200)", "mir(memory=200)", "er"], {"er(memory=200)": "er", "mir(memory=200)": "er(memory=200)"}),
+        (["er", "mir(memory=200)"], {"mir(memory=200)": "er"}),
+        (["er(memory=200)", "mir"], {}),
+        (["er(memory=200)", "finetune"], {"finetune": "er(memory=200)"}),
+        (["er(memory=200)", "er(memory=50)", "finetune"], {}),
+    ],
+)
+def test_a_baseline_has_the_memory_of_what_is_compared_with_it(methods, gains):
+    runs = [RunResult("split-mnist", method, 0, [[0.5]], 0.5, 0.5, 1, {}, {}) for method in methods]
+    found = {row.method: row.gain_over for row in Results(runs, baseline="er").rows() if row.gain_over}
+    assert found == gains
+
+
+def test_the_baseline_of_a_run_is_settled_as_its_methods_are(tmp_path):
+    options = {"memory": 20, "seeds": 1, "store": tmp_path / "r.db", "workers": 0}
+    results = gmed.run("split-mnist", ["er", "finetune", "er(memory=30)"], baseline="er", **options)
+    assert [row.gain_over for row in results.rows()] == [None, "er(memory=20)", "er(memory=20)"]
+    with pytest.raises(UsageError, match=r"baseline er\(memory=20\) is not one of the methods \(mir\(memory=20\)\)"):
+        gmed.run("split-mnist", "mir", baseline="er", **options)

@@ -116,6 +116,40 @@ def test_comparisons_are_paired_by_seed_and_corrected(tmp_path):
     assert found[0].marks == "*" * sum(2 * p < level for level in (0.05, 0.01, 0.001))
 
 
+def fill_with_memory(path, names):
+    with Store(path) as store:
+        for method, name in names.items():
+            for seed, share in enumerate(SHARES[method]):
+                store.add(RunSpec.make("split-mnist", name, seed), made_up("split-mnist", name, seed, share))
+    return str(path)
+
+
+def test_gains_at_a_glance_are_shown_for_any_size_of_memory(tmp_path):
+    path = fill_with_memory(tmp_path / "a.db", {"er": "er(memory=200)", "er+gmed": "er(memory=200)+gmed"})
+    contents = contents_of(path)
+    assert {record["name"] for record in contents.gains.records} == {"er(memory=200)+gmed · split-mnist"}
+
+
+def test_a_report_compares_with_the_baseline_that_is_named(tmp_path, monkeypatch):
+    names = {"er": "er(memory=200)", "er+gmed": "mir(memory=200)+gmed", "finetune": "mir(memory=200)"}
+    path = fill_with_memory(tmp_path / "a.db", names)
+    monkeypatch.chdir(tmp_path)
+    results, outdated = stored_results(path)
+    contents = collect(replace(results, baseline="er"), outdated, path)
+    assert {record["name"] for record in contents.gains.records} == {
+        "mir(memory=200) · split-mnist",
+        "mir(memory=200)+gmed · split-mnist",
+    }
+    assert contents.gains.title == "Gains over er"
+    assert contents.commands[-1] == "gmed report --baseline er --store a.db"
+    report("--baseline", "er", "--format", "latex", "--store", path)
+    assert r"better than \texttt{er} at the same seeds" in (tmp_path / "report" / "report.tex").read_text(
+        encoding="utf-8"
+    )
+    with pytest.raises(UsageError, match=r"same seeds as the baseline gem; methods shown: er\(memory=200\), "):
+        report("--baseline", "gem", "--store", path)
+
+
 def test_what_the_charts_hold(store):
     contents = contents_of(store)
     (section,) = contents.sections

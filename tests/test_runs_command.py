@@ -151,6 +151,22 @@ def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
     assert "junk.db" in said
 
 
+@pytest.mark.parametrize("command", [["table"], ["table", "--json"], ["report", "--format", "csv"]])
+def test_without_results_of_what_was_asked_for_it_is_said_of_what_there_are(gmed, command):
+    said, code = gmed(*command, "rotated-mnist")
+    assert (said, code) == ("gmed: gmed.db: no results of rotated-mnist; it has results of split-mnist\n", 2)
+    said, code = gmed(*command, "split-mnist", "mir")
+    assert code == 2 and said.endswith("no results of split-mnist with mir; there are results with er, er+gmed\n")
+
+
+def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
+    said, code = gmed("table", "--baseline", "mir")
+    assert code == 2 and "same seeds as the baseline mir; methods shown: er, er+gmed" in said
+    for option in ("--baseline", "--over"):
+        said, code = gmed("table", option, "er")
+        assert code == 0 and "er+gmed over er: +10.00 points" in said
+
+
 def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
     with Store("gmed.db") as store:
         for name, seed in (("er+gmed(alpha=0.5,beta=0.1)", 0), ("er+gmed(alpha=0.5,beta=0.1)", 1)):

@@ -14,9 +14,14 @@ from gmed.engine import benchmarks, get_benchmark
 from gmed.engine.grammar import Component
 from gmed.engine.stream_cache import clear_stream_cache
 from gmed.errors import UsageError
+from gmed.experiment import stored_results
+from gmed.report import collect
 from gmed.results import Store
-from gmed.results.tuning import GRIDS, best_candidate, candidates, scores
-from gmed.tuning import tune
+from gmed.results.stats import paired_gain
+from gmed.results.tuning import GRIDS, best_candidate, candidates, read_grid, record_grid, recorded_grid, scores
+from gmed.tuning import TuningResult, TuningWarning, tune
+
+pytestmark = pytest.mark.filterwarnings("ignore::gmed.tuning.TuningWarning")
 
 SPLIT_ALL = Component("split", {"per_task": None})
 
@@ -51,7 +56,7 @@ def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
     best = max(found.scores, key=found.scores.get)
     assert found.chosen == candidates("split-mnist", "er+gmed")[best]
     with Store(path) as store:
-        assert scores(store, "split-mnist", "er+gmed") == (found.scores, 2)
+        assert scores(store, "split-mnist", "er+gmed") == (found.scores, 2, ("alpha", "beta"))
         assert best_candidate(store, "split-mnist", "er+gmed") == found.chosen
         for run in store.runs("split-mnist-tuning"):
             assert len(run.accuracy) == 3  # three tasks
@@ -168,3 +173,122 @@ def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):
 def test_with_a_model_of_ones_own_it_is_said_that_nothing_is_tuned():
     with pytest.raises(UsageError, match="tuning does not support custom models"):
         candidates("split-mnist[model=net.py:small,0123456789ab]", "er+gmed")
+
+
+def result_of(scores, parameters=("alpha", "beta"), gain=(1.0, 2.0, 1.5), benchmark="split-mnist"):
+    method = "er+gmed"
+    best = max(scores, key=scores.get)
+    chosen = candidates("split-mnist", method, {n: (v,) for n, v in zip(parameters, best, strict=True)})[best]
+    gains = paired_gain(gain, [0.0] * len(gain)) if gain else None
+    return TuningResult(benchmark, method, parameters, scores, chosen, len(gain), [], {"er": 80.0}, gains)
+
+
+def test_the_edge_of_a_grid_is_named_with_what_lies_beyond():
+    for scores_, said in (
+        ({(5.0, 0.1): 80.0, (10.0, 0.1): 81.0}, "alpha = 10 is the largest of the grid"),
+        ({(5.0, 0.1): 80.0, (10.0, 0.1): 81.0, (5.0, 0.2): 80.0, (10.0, 0.2): 81.0}, "alpha = 10 is the largest of"),
+        ({(0.1, 0.0): 81.0, (1.0, 0.0): 80.0}, "alpha = 0.1 is the smallest of the grid"),
+    ):
+        (note,) = [note for note in result_of(scores_).notes if "of the grid" in note]
+        assert note.startswith(said)
+    assert "try --grid alpha=0.001,0.01,0.1 --grid beta=0.0." in note
+    inside = {(0.1, 0.0): 80.0, (1.0, 0.0): 82.0, (10.0, 0.0): 80.0, (1.0, 0.1): 81.0}
+    tied = {(0.1, 0.0): 80.0, (1.0, 0.0): 80.0}
+    for scores_ in (inside, tied):  # nothing is below 0
+        assert not any("of the grid" in note for note in result_of(scores_).notes)
+
+
+def test_what_is_not_better_beyond_noise_is_not_recommended():
+    scores_ = {(1.0, 0.1): 81.0}
+    better = result_of(scores_)
+    assert better.recommended == better.chosen == "er+gmed(alpha=1.0,beta=0.1)"
+    assert not any("beyond noise" in note for note in better.notes)
+    noise = result_of(scores_, gain=(1.0, -2.0, 1.5))
+    assert noise.recommended == noise.baseline == "er"
+    assert any(note.startswith("Not better than er beyond noise: +0.17 points, 95 %") for note in noise.notes)
+    alone = result_of(scores_, gain=())
+    assert alone.recommended == "er" and any("One seed does not tell" in note for note in alone.notes)
+
+
+def test_a_longer_stream_is_warned_of():
+    table = "wine.csv[label=kind,by-class,{} tasks,4->9,0123456789ab]"
+    for benchmark, warned in (("split-mnist", True), (table.format(4), True), (table.format(3), False)):
+        notes = result_of({(1.0, 0.1): 81.0}, benchmark=benchmark).notes
+        assert any("longer stream" in note for note in notes) is warned
+    assert "gmed run split-mnist er 'er+gmed(tuned)'" in result_of({(1.0, 0.1): 81.0}).notes[-1]
+
+
+def test_values_are_lists_or_ranges_of_any_parameter():
+    method = "er+gmed(beta=0.1)"
+    assert read_grid(method, {"alpha": "0.01:1:3", "gmed.steps": "1:9:3", "write_back": "true,false"}) == {
+        "alpha": (0.01, 0.1, 1.0),
+        "gmed.steps": (1, 3, 9),
+        "write_back": (True, False),
+    }
+    assert read_grid("er", {"lr": "0:0.2:3", "memory": [50, 50]}) == {"lr": (0.0, 0.1, 0.2), "memory": (50,)}
+    assert list(candidates("split-mnist", method, {"er.lr": (0.1,), "gamma": (0.9,)}).values()) == [
+        "er(lr=0.1)+gmed(beta=0.1,gamma=0.9)"
+    ]
+    for grid, said in (
+        ({"alhpa": [1.0]}, "unknown parameter of er.gmed: 'alhpa'; did you mean 'alpha'"),
+        ({"beta": [1.0]}, r"beta is set already"),
+        ({"alpha": "0.1:1"}, r"cannot read alpha=0.1:1; .*alpha=0.1:10:3"),
+        ({"alpha": "1:0.1:3"}, "cannot read"),
+        ({"alpha": "0.1:nan:3"}, "cannot read"),
+        ({"alpha": []}, "no values"),
+        ({"alpha": 1.0}, "no values"),
+        ({"alpha": [{}]}, "values are numbers"),
+        (["alpha"], "a dictionary"),
+        ({}, "nothing"),
+        ({"alpha": "0.1:1:200", "lr": "0.1:1:200"}, "at most 10,000 candidates, not "),
+    ):
+        with pytest.raises(UsageError, match=said):
+            read_grid(method, grid)
+
+
+def test_a_grid_of_ones_own_is_what_tuned_stands_for(tiny_mnist, tmp_path):
+    options = {"seeds": 2, "store": tmp_path / "r.db", "device": "cpu", "workers": 0}
+    with pytest.warns(TuningWarning, match="longer stream"):
+        found = tune("split-mnist", "er+gmed", grid={"lr": [0.001, 0.1], "alpha": "0.1:1:2"}, **options)
+    assert found.parameters == ("lr", "alpha")
+    assert list(found.scores) == [(0.001, 0.1), (0.001, 1.0), (0.1, 0.1), (0.1, 1.0)]
+    assert list(found.baselines) == ["er(lr=0.001)", "er(lr=0.1)"] and found.baseline == "er(lr=0.1)"
+    with Store(tmp_path / "r.db") as store:
+        assert best_candidate(store, "split-mnist", "er + gmed") == found.chosen
+        assert best_candidate(store, "split-mnist", "mir+gmed") == found.chosen.replace("er", "mir", 1)
+    plain = tune("split-mnist", "er", grid={"lr": [0.001, 0.1]}, **options)
+    assert (plain.chosen, list(plain.baselines)) == ("er(lr=0.1)", ["er"])
+    results = gmed.run("split-mnist", "er(tuned)", **options)
+    assert {run.method for run in results.runs} == {"er(lr=0.1)"}
+    small = tune("split-mnist", "er+gmed", grid={"alpha": [0.2], "beta": [0.3]}, memory=20, **options)
+    assert (small.method, small.baseline) == ("er(memory=20)+gmed", "er(memory=20)")
+    assert small.chosen == "er(memory=20)+gmed(alpha=0.2,beta=0.3)"
+    results = gmed.run("split-mnist", "er+gmed(tuned)", memory=20, **options)
+    assert {run.method for run in results.runs} == {small.chosen}
+    commands = collect(*stored_results(tmp_path / "r.db"), tmp_path / "r.db").commands
+    own = "--seeds 2 --grid alpha=0.2 --grid beta=0.3 --store r.db"
+    assert f"gmed tune split-mnist 'er(memory=20)+gmed' {own}" in commands
+    again = tune("split-mnist", "er+gmed", **options)
+    with Store(tmp_path / "r.db") as store:
+        assert best_candidate(store, "split-mnist", "er+gmed") == again.chosen
+        record_grid(store, "split-mnist", "er+gmed", {"nosuch": (1.0,)})
+        assert recorded_grid(store, "split-mnist", "er+gmed") == GRIDS["gmed"]
+
+
+def test_a_grid_at_the_command_line(tiny_mnist, tmp_path):
+    words = ["--seeds", "2", "--workers", "0", "--device", "cpu", "--store", str(tmp_path / "r.db")]
+    grid = ["--grid", "alpha=0.1,1", "--grid", "lr=0.001:0.1:2"]
+    shown = CliRunner().invoke(app, ["tune", "split-mnist", "er+gmed", *grid, *words], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    rows = [line.split()[:2] for line in shown.stdout.splitlines() if line.lstrip().startswith("er(lr=")]
+    assert rows == [["er(lr=0.001)", "-"], ["er(lr=0.1)", "-"]]
+    assert "Not better than er(lr=0.1) beyond noise" in shown.stdout and "Use it as" not in shown.stdout
+    shown = CliRunner().invoke(app, ["tune", "split-mnist", "er+gmed", *words], env={"COLUMNS": "80"})
+    assert any(line.split()[0] == "er" for line in shown.stdout.splitlines() if line.strip())
+    document = json.loads(CliRunner().invoke(app, ["tune", "split-mnist", "er", *grid[2:], "--json", *words]).stdout)
+    assert [candidate["lr"] for candidate in document["tried"]] == [0.001, 0.1]
+    assert [baseline["method"] for baseline in document["baselines"]] == ["er"] and document["notes"]
+    for wrong in (["--grid", "alpha"], ["--grid", "alpha=1", "--grid", "alpha=2"]):
+        shown = CliRunner().invoke(app, ["tune", "split-mnist", "er+gmed", *wrong, *words])
+        assert isinstance(shown.exception, UsageError)

@@ -6,7 +6,7 @@ import os
 import time
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from inspect import Parameter, Signature, signature
@@ -48,7 +48,7 @@ from gmed.io.files import check_regular
 from gmed.paper.published import published
 from gmed.results import Failure, Results, Store, SweepClaims
 from gmed.results.results import sort_runs
-from gmed.results.tuning import TUNED_SUFFIX, best_candidate
+from gmed.results.tuning import TUNED_SUFFIX, best_candidate, with_memory
 
 MAX_SEEDS = 100_000
 
@@ -125,6 +125,9 @@ class Experiment:
     label, split, drop
         For custom data: the label column of a table, how the data are divided into tasks (by default ``by-class``), and
         the columns to leave out.
+    baseline
+        One of the methods, which the gains of all others are over; by default each method is compared with itself
+        without its last component.
     prequential
         Whether each batch is predicted before the learner trains on it, to measure prequential accuracy at the cost of
         a forward pass; a stored run without it is run again.
@@ -190,6 +193,12 @@ class Experiment:
             "a list of columns",
             each="names of columns",
             parsed=list[str],
+        ),
+    )
+    baseline: str | None = field(
+        default=None,
+        metadata=_option(
+            "Baseline for gains [the same method without its last component]", (str,), "the name of a method"
         ),
     )
     prequential: bool = field(
@@ -277,6 +286,16 @@ class Experiment:
         specs = (RunSpec(resolved, method, seed) for seed in seeds for method in methods)
         return list({spec.key: spec for spec in specs}.values())
 
+    def _resolve_baseline(self, specs: Sequence[RunSpec], stored: _StoreHandle) -> str | None:
+        """Return the full name of the baseline, with its memory."""
+        if self.baseline is None:
+            return None
+        benchmark, methods = specs[0].benchmark, dict.fromkeys(spec.method.name for spec in specs)
+        name = resolve(benchmark, self._resolve_tuned(benchmark.id, self.baseline, stored), self.memory).name
+        if name not in methods:
+            raise UsageError(f"the baseline {name} is not one of the methods ({', '.join(methods)}); add it to them")
+        return name
+
     @property
     def benchmark_id(self) -> BenchmarkId:
         """The requested benchmark; for a path, with everything that identifies the data."""
@@ -328,7 +347,10 @@ class Experiment:
             raise UsageError(
                 f"{method}: the results of tuning are in the store, but there is no store; run gmed tune first"
             )
-        return best_candidate(store, str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED_SUFFIX))
+        tuned, name = str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED_SUFFIX)
+        with suppress(UsageError):  # tuned with this memory, or else with the benchmark's
+            return best_candidate(store, tuned, with_memory(name, self.memory))
+        return best_candidate(store, tuned, name)
 
     def _executor(self) -> Executor:
         if self.cluster is not None:
@@ -372,7 +394,11 @@ class Experiment:
             opened = _StoreHandle(self.store, stack)
             specs = self._specs(opened)
             executor = executor or self._executor()
-            results = Results(store=None if self.store is None else str(self.store), published=published)
+            results = Results(
+                store=None if self.store is None else str(self.store),
+                published=published,
+                baseline=self._resolve_baseline(specs, opened),
+            )
             store = None if rerun else opened.read()
             stored = {s.key: run for s in specs if store and (run := self._has_requested_metrics(s, store.find(s)))}
             results.runs.extend(stored.values())

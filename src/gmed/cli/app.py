@@ -28,7 +28,7 @@ from gmed.cli.fit import register_fit
 from gmed.cli.options import Baseline, DataDir, Extension, Model, StoreFile, with_options
 from gmed.cli.paper import register_reproduce
 from gmed.cli.report import register_report
-from gmed.cli.results import register_results
+from gmed.cli.results import register_results, require_results, with_baseline
 from gmed.cli.tune import register_tune
 from gmed.cli.watch import register_watch
 from gmed.engine import BenchmarkId
@@ -45,13 +45,19 @@ from gmed.report.grouping import without_tuning
 from gmed.results import Results
 from gmed.results.tables import Table, texts
 
+OLD_OPTIONS = {"over": "baseline"}
+"""New names of options by their old ones, which still work."""
+
 app = typer.Typer(
     cls=OrderedGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: OLD_OPTIONS.get(name, name),
+    },
 )
 
 app.add_typer(data_app, name="data")
@@ -96,7 +102,6 @@ def run(
     options: dict[str, Any],
     tensorboard: Annotated[str | None, typer.Option(help="Folder for live learning curves")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Recompute runs already in the store")] = False,
-    baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
     """Run methods on a benchmark over several seeds. Finished runs are stored and not recomputed."""
@@ -118,7 +123,7 @@ def run(
             "run the same command again to resume.",
         )
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    _print(replace(results, baseline=baseline), as_json)
+    _print(results, as_json)
     raise typer.Exit(EXIT_RUN_FAILED if results.failures else EXIT_OK)
 
 
@@ -133,8 +138,10 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Show stored results next to the published ones."""
-    results, outdated = stored_results(store or default_store(), benchmark, methods or [])
-    notes = [outdated_note(store or default_store(), outdated)]
+    path = store or default_store()
+    results, outdated = stored_results(path, benchmark, methods or [])
+    notes = [outdated_note(path, outdated)]
+    require_results(results, benchmark, methods or [], notes[0])
     if benchmark is None or not BenchmarkId.parse(benchmark).tuning:
         notes.append(_tuning_note(results))
         results = without_tuning(results)
@@ -143,7 +150,7 @@ def table(
     if metrics and not as_json:  # the JSON document has the metrics of every run
         show_metrics(make_console(), results)
     else:
-        _print(replace(results, baseline=baseline), as_json)
+        _print(with_baseline(results, baseline), as_json)
 
 
 @app.command()

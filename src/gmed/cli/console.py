@@ -28,6 +28,7 @@ from gmed.callbacks import Callback
 from gmed.data import dataset as data
 from gmed.engine import BENCHMARKS, Event, RunSpec
 from gmed.engine.bench import Speed
+from gmed.engine.grammar import format_value
 from gmed.paper import quantities
 from gmed.paper.artifacts import ArtifactResult
 from gmed.paper.plan import QUICK_WARNING
@@ -226,27 +227,50 @@ def show_results(console: Console, results: Results) -> None:
         _show_failure(console, failure)
 
 
+MAX_TUNING_COLUMNS = 7
+"""Number of values of the second parameter up to which two are shown by row and column."""
+
+
 def show_tuning(console: Console, tuned: TuningResult) -> None:
-    """Print the held-out accuracy over the grid, the first parameter by row and the others by column."""
-    rows = list(dict.fromkeys(point[0] for point in tuned.scores))
-    columns = list(dict.fromkeys(point[1:] for point in tuned.scores))
+    """Print the held-out accuracy over the grid and of the baselines, and what to know about the choice.
+
+    Two parameters of one baseline are shown by row and column, others as a list.
+    """
     best = max(tuned.scores.values())
     title = f"{tuned.benchmark} {tuned.method}: held-out accuracy % of the first tasks, seeds: {tuned.seeds}"
-    headings = (", ".join(f"{value:g}" for value in other) or "accuracy" for other in columns)
-    table = Table(numbers(" \\ ".join(tuned.parameters), *headings), title)
-    for first in rows:
-        scores = [tuned.scores[first, *other] for other in columns]
-        table.add(f"{first:g}", *(Cell(f"{value:.2f}", value, marks="*" * (value == best)) for value in scores))
+    cells = {point: Cell(f"{score:.2f}", score, marks="*" * (score == best)) for point, score in tuned.scores.items()}
+    plain = {name: f"{score:.2f}" for name, score in tuned.baselines.items()}
+    first, others = (list(dict.fromkeys(part)) for part in zip(*((p[0], p[1:]) for p in cells), strict=True))
+    rows: list[list[Cell | str]]
+    if len(tuned.parameters) == 2 and len(others) <= MAX_TUNING_COLUMNS and len(plain) == 1:
+        headings = [" \\ ".join(tuned.parameters), *(_value(second) for (second,) in others)]
+        rows = [[name, score, *[MISSING] * (len(others) - 1)] for name, score in plain.items()]
+        rows += [[_value(value), *(cells[value, *other] for other in others)] for value in first]
+    else:
+        headings = [*tuned.parameters, "accuracy"]
+        rows = [[name, *[MISSING] * (len(tuned.parameters) - 1), score] for name, score in plain.items()]
+        rows += [[*map(_value, point), cell] for point, cell in cells.items()]
+    table = Table(numbers(*headings), title)
+    for row in rows:
+        table.add(*row)
     console.print(render_table(table))
     point = max(tuned.scores, key=lambda point: tuned.scores[point])
-    best_values = ", ".join(f"{name} = {value:g}" for name, value in zip(tuned.parameters, point, strict=True))
+    best_values = ", ".join(f"{name} = {_value(value)}" for name, value in zip(tuned.parameters, point, strict=True))
     tied = sum(score == best for score in tuned.scores.values())
     if tied == len(tuned.scores) > 1:
         console.print("All candidates have the same score: there are too few held-out examples to choose one.")
     chosen = "chosen" if tied == 1 else f"best; the first of these {tied} is chosen"
-    console.print(f"* {chosen}: {best_values}. Use it as '{tuned.method}(tuned)'.")
+    use = f" Use it as '{tuned.method}(tuned)'." if tuned.recommended == tuned.chosen else ""
+    console.print(f"* {chosen}: {best_values}.{use}")
+    for note in tuned.notes:
+        console.print(f"! {note}")
     if tuned.failures:
         console.print(f"{_runs(len(tuned.failures))} failed; diverged runs count as 0, others must be run again")
+
+
+def _value(value: object) -> str:
+    """Return the value of a parameter as briefly as possible."""
+    return f"{value:g}" if type(value) in (int, float) else format_value(value)
 
 
 MATRIX_METRICS = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"

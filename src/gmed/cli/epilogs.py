@@ -13,7 +13,11 @@ EXAMPLES = {
     "table": ["gmed table split-mnist er er+gmed", "gmed table --metrics"],
     "report": ["gmed report --open", "gmed report split-mnist er er+gmed --format latex -o paper"],
     "reproduce": ["gmed reproduce --list", "gmed reproduce main --benchmarks split-mnist"],
-    "tune": ["gmed tune rows.csv er+gmed --label kind", "gmed run rows.csv er 'er+gmed(tuned)' --label kind"],
+    "tune": [
+        "gmed tune rows.csv er+gmed --label kind",
+        "gmed tune rows.csv er+gmed --label kind --grid alpha=0.01:10:4",
+        "gmed run rows.csv er 'er+gmed(tuned)' --label kind",
+    ],
     "fit": [
         "gmed fit rows.csv --label kind -o model.gmed",
         "gmed fit more.csv --label kind --from model.gmed -o new.gmed",

@@ -75,5 +75,4 @@ DataDir = _option("data_dir")
 StoreFile = _option("store")
 Drop = _option("drop")
 Model = _option("model")
-
-Baseline = Annotated[str | None, typer.Option(help="Baseline for gains [the same method without its last component]")]
+Baseline = _option("baseline")

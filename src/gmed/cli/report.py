@@ -13,7 +13,8 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from gmed.cli.console import make_console, progress_bar
-from gmed.cli.options import DataDir, Extension, StoreFile
+from gmed.cli.options import Baseline, DataDir, Extension, StoreFile
+from gmed.cli.results import require_results, with_baseline
 from gmed.data.dataset import Progress
 from gmed.engine.config import resolve_device
 from gmed.engine.custom_model import ModelRef
@@ -53,6 +54,7 @@ def _report(
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="Output folder")] = "report",
     form: Annotated[Format, typer.Option("--format", help="An HTML page, or tables for a paper")] = Format.html,
+    baseline: Baseline = None,
     show: Annotated[bool, typer.Option("--open", help="Open the report in the browser")] = False,
     gallery: Annotated[
         bool, typer.Option("--gallery", help="Rerun one seed per benchmark to show edited examples and losses (cached)")
@@ -72,8 +74,8 @@ def _report(
         require_libraries("reports")
     results, outdated = stored_results(path, benchmark, methods or [])
     note = outdated_note(path, outdated)
-    if not results.runs and not results.failures:
-        raise UsageError(f"{path}: nothing to report; {note or 'create results with gmed run'}")
+    require_results(results, benchmark, methods or [], note)
+    results = with_baseline(results, baseline)
     if note:
         make_console(stderr=True).print(note, soft_wrap=True)
     if gallery and form is not Format.html:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,8 @@ from gmed.cli.options import Extension, StoreFile
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
-from gmed.results import Store
+from gmed.report.grouping import by_benchmark, by_method
+from gmed.results import Results, Store
 from gmed.results.export import check_exportable
 from gmed.results.export import export as write_export
 from gmed.results.formatting import first_line
@@ -115,6 +118,31 @@ def merge(
     if merged.damaged:
         console.print(f"{len(merged.damaged)} damaged, skipped: {'; '.join(merged.damaged)}", soft_wrap=True)
     raise typer.Exit(EXIT_RUN_FAILED if merged.conflicts or merged.damaged else EXIT_OK)
+
+
+def require_results(results: Results, benchmark: str | None, methods: Sequence[str], note: str = "") -> None:
+    """Raise an error if there are no results of what was asked for; it says of what there are."""
+    if results.runs or results.failures:
+        return
+    store = results.store or default_store()
+    everything, _ = stored_results(store)
+    stored = {name: ", ".join(by_method(runs)) for name, runs in by_benchmark(everything.runs).items()}
+    if benchmark is None or not stored:
+        raise UsageError(f"{store}: nothing to report; {note or 'create results with gmed run'}")
+    asked = f"{benchmark} with {', '.join(methods)}" if methods else benchmark
+    known = f"it has results of {', '.join(stored)}"
+    if benchmark in stored:
+        known = f"there are results with {stored[benchmark]}"
+    raise UsageError(f"{store}: no results of {asked}; {note or known}")
+
+
+def with_baseline(results: Results, baseline: str | None) -> Results:
+    """Return results whose gains are over a baseline, or raise an error if nothing can be compared with it."""
+    results = replace(results, baseline=baseline)
+    if baseline is not None and all(row.gain is None for row in results.rows()):
+        shown = ", ".join(by_method(results.runs))
+        raise UsageError(f"no method has runs at the same seeds as the baseline {baseline}; methods shown: {shown}")
+    return results
 
 
 def _require_store(store: str | None) -> str:

@@ -65,6 +65,11 @@ class Method:
     memory: Component | None = None
     retrieval: Component | None = None
 
+    @property
+    def memory_size(self) -> int | None:
+        """The number of examples it stores at most; ``None`` if it has no memory."""
+        return self.base.parameters.get("memory")
+
     def make_stream(self, stream: Stream, seed: int) -> Stream:
         """Return the stream in the order in which this method sees it."""
         order = METHODS[self.base.name].order
@@ -207,6 +212,14 @@ def _read_method(benchmark_name: str, text: str, memory: int | None, generation:
     return Method(
         "+".join(short), baseline_name, base, resolved.get("edit"), resolved.get("memory"), resolved.get("retrieval")
     )
+
+
+def entry_of(name: str) -> Entry:
+    """Return the registered component of this name."""
+    kind = _kind(name)
+    if kind is None:
+        raise _unknown("component", name, {**METHODS, **MEMORIES, **RETRIEVALS, **EDITS})
+    return TABLES[kind][name]
 
 
 def _kind(name: str) -> str | None:

@@ -10,8 +10,9 @@ from gmed.data.custom import is_data_path
 from gmed.engine import RunResult, RunSpec
 from gmed.engine.benchmark_id import BenchmarkId
 from gmed.report.grouping import by_method
+from gmed.results import Results
 from gmed.results.formatting import to_cli_args
-from gmed.results.tuning import Scores
+from gmed.results.tuning import Scores, grid_options, read_grid
 
 
 def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
@@ -53,6 +54,7 @@ def tune_commands(benchmark: str, tuned: dict[str, Scores], store: str) -> list[
         shlex.join(
             [
                 *("gmed", "tune", *to_cli_args(benchmark, method), "--seeds", str(grid.seeds)),
+                *_grid_options(method, grid),
                 *(*extension_options([(benchmark, method)]), "--store", store),
             ]
         )
@@ -60,17 +62,23 @@ def tune_commands(benchmark: str, tuned: dict[str, Scores], store: str) -> list[
     ]
 
 
+def _grid_options(method: str, grid: Scores) -> list[str]:
+    """Return the options for a grid that is not the paper's."""
+    tried = dict(zip(grid.parameters, map(tuple, map(dict.fromkeys, zip(*grid.means, strict=True))), strict=True))
+    return [] if tried == read_grid(method, None) else grid_options(tried)
+
+
 def report_command(
-    runs: Sequence[RunResult], benchmark: str | None, methods: Sequence[str], store: str, *, gallery: bool
+    results: Results, benchmark: str | None, methods: Sequence[str], store: str, *, gallery: bool
 ) -> str:
     """Return the command that creates the report again, of the whole store or of the selection.
 
-    >>> report_command([], "data/wine.csv", ["er"], "gmed.db", gallery=True)
-    'gmed report wine.csv er --gallery --store gmed.db'
+    >>> report_command(Results(baseline="er"), "data/wine.csv", ["er", "mir"], "gmed.db", gallery=True)
+    'gmed report wine.csv er mir --baseline er --gallery --store gmed.db'
     """
     selection = [Path(benchmark).name if is_data_path(benchmark) else benchmark, *methods] if benchmark else []
-    options = ["--gallery"] if gallery else []
-    extensions = extension_options([(run.benchmark, run.method) for run in runs])
+    options = [*(["--baseline", results.baseline] if results.baseline else []), *(["--gallery"] if gallery else [])]
+    extensions = extension_options([(run.benchmark, run.method) for run in results.runs])
     return shlex.join(["gmed", "report", *selection, *options, *extensions, "--store", store])
 
 

@@ -1,4 +1,4 @@
-"""The gain of every method over the same method without its last component, paired by seed."""
+"""The gain of every method over its baseline, paired by seed."""
 
 from __future__ import annotations
 

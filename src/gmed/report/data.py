@@ -140,13 +140,13 @@ def collect(
     ]
     commands = [command for benchmark_runs in runs.values() for command in run_commands(benchmark_runs, file)]
     commands += [command for name, scores in tuned.items() for command in tune_commands(name, scores, file)]
-    commands.append(report_command(every.runs, benchmark, methods, file, gallery=bool(watched)))
+    commands.append(report_command(every, benchmark, methods, file, gallery=bool(watched)))
     return ReportData(
         file,
         results,
         outdated_note(store, outdated),
         compared,
-        gains_at_a_glance(compared, short_titles),
+        gains_at_a_glance(compared, short_titles, results.baseline),
         sections,
         environments(results.runs),
         commands,

@@ -120,6 +120,15 @@ def is_iid_baseline(method: str) -> bool:
     return METHODS[parse(method)[0].name].order is not None
 
 
+def sets_only_memory(method: str) -> bool:
+    """Return whether a method has the benchmark's default for every parameter but the size of memory.
+
+    >>> sets_only_memory("er(memory=50)+gmed"), sets_only_memory("er+gmed"), sets_only_memory("er+gmed(alpha=1.0)")
+    (True, True, False)
+    """
+    return all(part.parameters.keys() <= {"memory"} for part in parse(method))
+
+
 def edits_with_gmed(method: str) -> bool:
     """Return whether a method edits with GMED.
 

@@ -20,7 +20,7 @@ from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 
 TITLE = "GMED report"
 
-GAINS = "methods with a significant gain over the same method without its last component, of all compared"
+GAINS = "methods with a significant gain over their baseline, of all compared"
 """Explanation of the column that counts significant gains."""
 
 VEGA_ENTRY = "window.vegaEmbed = vegaEmbed;"

@@ -11,7 +11,18 @@ from gmed.report.comparisons import LEVELS, best_methods, comparisons, describe_
 from gmed.results import Results, Row, markdown
 from gmed.results.comparisons import Comparison
 from gmed.results.formatting import format_p
-from gmed.results.tables import METHOD, MISSING, Cell, Table, accuracy_cell, as_csv, as_latex, numbers, texts
+from gmed.results.tables import (
+    METHOD,
+    MISSING,
+    Cell,
+    Table,
+    accuracy_cell,
+    as_csv,
+    as_latex,
+    escape_latex,
+    numbers,
+    texts,
+)
 from gmed.results.tables import escape_markdown as plain
 
 COLUMNS = (
@@ -85,7 +96,7 @@ def latex_table(results: Results) -> str:
     for method in dict.fromkeys(row.method for row in rows):
         method_rows = [cells.get((benchmark, method)) for benchmark in benchmarks]
         table.add(method, *(_cell(row, best, compared, common_n) if row else MISSING for row in method_rows))
-    return as_latex(table, _caption(rows, list(compared.values()), common_n))
+    return as_latex(table, _caption(rows, list(compared.values()), common_n, results.baseline))
 
 
 def _cell(row: Row, best: dict[str, list[str]], compared: dict[tuple[str, str], Comparison], common_n: int) -> Cell:
@@ -98,7 +109,7 @@ def _cell(row: Row, best: dict[str, list[str]], compared: dict[tuple[str, str], 
     )
 
 
-def _caption(rows: list[Row], compared: list[Comparison], common_n: int) -> str:
+def _caption(rows: list[Row], compared: list[Comparison], common_n: int, baseline: str | None) -> str:
     varies = any(row.n != common_n for row in rows)
     seeds = rf"$n = {common_n}$ seeds" + (" (different $n$ in brackets)" if varies else "")
     parts = [
@@ -107,9 +118,10 @@ def _caption(rows: list[Row], compared: list[Comparison], common_n: int) -> str:
     ]
     if compared:
         ast = r"\ast"
+        other = rf"\texttt{{{escape_latex(baseline)}}}" if baseline else "the same method without its last component"
         stars = [rf"$^{{{ast * (index + 1)}}}$ $p < {level:g}$" for index, level in enumerate(LEVELS)]
         parts.append(
-            "Marks: better than the same method without its last component at the same seeds, one-tailed paired "
+            f"Marks: better than {other} at the same seeds, one-tailed paired "
             rf"$t$-test, {describe_correction(compared)} ({', '.join(stars)})."
         )
     return " ".join(parts)

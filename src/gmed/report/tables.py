@@ -26,13 +26,13 @@ from gmed.results.tables import (
 
 
 def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str, Comparison], anchor: str) -> Table:
-    """Return the results of a benchmark with published numbers and the gain of each method's last component."""
+    """Return the results of a benchmark with published numbers and the gain of each method over its baseline."""
     columns = (
         ("n", "seeds"),
         ("accuracy, %", "final accuracy, mean ± standard deviation over seeds"),
         ("paper", "the published mean ± standard deviation"),
         ("ours − paper", "difference ± its standard error; ! more than two standard errors"),
-        ("gain", "over the same method without its last component, paired by seed, with 95 % interval"),
+        ("gain", "over the baseline, paired by seed, with 95 % interval"),
         ("p", "one-tailed paired t-test, uncorrected"),
         ("p, corrected", "after Holm's correction for all comparisons of this report"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
@@ -135,7 +135,8 @@ class Results:
     Attributes
     ----------
     baseline
-        The baseline of every row's gain. By default each method is compared with itself without its last part
+        The baseline of every row's gain. Where it does not set its memory, a method is compared with the baseline of
+        the same memory if that was run. By default each method is compared with itself without its last part
         (``er+gmed`` with ``er``) or, where that was not run, without any.
 
     Examples
@@ -214,13 +215,22 @@ class Results:
             gain=gain,
         )
 
-    def _baseline_of(self, groups: Container[tuple[str, str]], benchmark: str, method: str) -> str | None:
+    def _baseline_of(self, groups: Collection[tuple[str, str]], benchmark: str, method: str) -> str | None:
         """Return the method that a row's gain is over, if it has results."""
-        if self.baseline is not None:
-            candidates = [resolve(get_benchmark(benchmark), self.baseline).name]
+        row = RunSpec.parse(benchmark, method, 0).method
+        if self.baseline is None:
+            candidates = [row.baseline_name or method, method.partition("+")[0]]
         else:
-            candidates = [RunSpec.parse(benchmark, method, 0).method.baseline_name or method, method.partition("+")[0]]
+            candidates = [resolve(get_benchmark(benchmark), self.baseline, m).name for m in (row.memory_size, None)]
+            if row.memory_size is None and len(found := self._baselines(groups, benchmark)) == 1:
+                candidates += found
         return next((name for name in candidates if name != method and (benchmark, name) in groups), None)
+
+    def _baselines(self, groups: Collection[tuple[str, str]], benchmark: str) -> list[str]:
+        """Return the methods with results that are the baseline, whatever their memory where it does not set one."""
+        baseline = self.baseline or ""
+        methods = [RunSpec.parse(benchmark, name, 0).method for other, name in groups if other == benchmark]
+        return [m.name for m in methods if resolve(get_benchmark(benchmark), baseline, m.memory_size).name == m.name]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented machine-readable form; undefined numbers are ``None``.

@@ -59,7 +59,7 @@ class Tuned(Figure):
             for benchmark in map(_tuned_benchmark, selection.benchmarks):
                 for method, row in ROWS.items():
                     try:
-                        grid = scores(store, benchmark, method)
+                        grid = scores(store, benchmark, method, GRIDS["gmed"])
                     except UsageError as error:  # a candidate failed at every seed
                         result.notes.append(str(error))
                         continue
@@ -99,7 +99,7 @@ class Tuned(Figure):
 def records_of(tuned: Mapping[str, Scores]) -> list[Record]:
     """Return a record for each point of the grid of every method.
 
-    >>> records_of({"er+gmed": Scores({(0.1, 0.0): 80.0, (1.0, 0.0): 82.0}, 3)})[1]
+    >>> records_of({"er+gmed": Scores({(0.1, 0.0): 80.0, (1.0, 0.0): 82.0}, 3, ("alpha", "beta"))})[1]
     {'method': 'er+gmed', 'alpha': 1.0, 'beta': 0.0, 'score': 82.0, 'best': True}
     """
     records: list[Record] = []

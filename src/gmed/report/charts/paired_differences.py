@@ -7,30 +7,35 @@ from collections.abc import Mapping, Sequence
 from gmed.paper.artifacts.charts import Record, data
 from gmed.report.charts.chart import ACCENT, INK, MUTED, ROW, Chart, rows, tooltip
 from gmed.report.comparisons import LEVELS
-from gmed.report.grouping import edits_with_gmed
+from gmed.report.grouping import edits_with_gmed, sets_only_memory
 from gmed.results.comparisons import Comparison, describe_levels
 
 
 def paired_differences(compared: Sequence[Comparison], anchor: str) -> Chart | None:
     """Return the chart of the differences at every seed for each comparison of one benchmark."""
     caption = (
-        "Accuracy with minus without the last component at each seed (dots), the mean and its 95 % interval (Student's "
+        "Accuracy of the first method minus the second at each seed (dots), the mean and its 95 % interval (Student's "
         f"t). Stars: one-tailed paired t-test, Holm-corrected ({describe_levels(LEVELS)}); gray: none."
     )
-    return _forest_plot(
-        compared, [c.name for c in compared], f"{anchor}-paired", "Gain of each component, by seed", caption
-    )
+    return _forest_plot(compared, [c.name for c in compared], f"{anchor}-paired", "Gains by seed", caption)
 
 
-def gains_at_a_glance(compared: Sequence[Comparison], titles: Mapping[str, str]) -> Chart | None:
-    """Return the chart of the gain of GMED with its default parameters on every benchmark."""
-    defaults = [c for c in compared if edits_with_gmed(c.method) and "(" not in c.method]
+def gains_at_a_glance(
+    compared: Sequence[Comparison], titles: Mapping[str, str], baseline: str | None = None
+) -> Chart | None:
+    """Return the chart of the gains on every benchmark: of GMED, or of every method over a baseline.
+
+    Memory may have any size; other parameters have the defaults of the benchmark.
+    """
+    defaults = [c for c in compared if (baseline or edits_with_gmed(c.method)) and sets_only_memory(c.method)]
+    methods, other = ("Each method", baseline) if baseline else ("Each method with GMED", "the same method without it")
     caption = (
-        "Each method with GMED, with the default settings of the benchmark, minus the same method without it: every "
+        f"{methods}, with the default settings of the benchmark apart from the size of memory, minus {other}: every "
         "seed, the mean and its 95 % interval. Other settings and components are shown with their benchmark."
     )
     names = [f"{c.method} · {titles[c.benchmark]}" for c in defaults]
-    return _forest_plot(defaults, names, "gains", "Gains of GMED", caption)
+    title = f"Gains over {baseline}" if baseline else "Gains of GMED"
+    return _forest_plot(defaults, names, "gains", title, caption)
 
 
 def _forest_plot(

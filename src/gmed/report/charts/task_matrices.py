@@ -42,7 +42,7 @@ def task_matrices(runs: Sequence[RunResult], anchor: str) -> Chart | None:
 
 
 def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], anchor: str) -> Chart | None:
-    """Return the chart of the change by each method's last component, by task."""
+    """Return the chart of the difference of each method and its baseline, by task."""
     means = mean_matrices(runs)
     differences = {
         c.name: means[c.method] - means[c.baseline] for c in compared if c.method in means and c.baseline in means
@@ -54,8 +54,8 @@ def task_differences(runs: Sequence[RunResult], compared: Sequence[Comparison], 
     limit = max(1.0, float(max(np.abs(matrix).max() for matrix in differences.values())))
     return Chart(
         f"{anchor}-task-differences",
-        "Effect of each component, by task",
-        "Mean accuracy with minus without the last component, on every task at the end of every task: blue higher, "
+        "Gains by task",
+        "Mean accuracy of the first method minus the second, on every task at the end of every task: blue higher, "
         "red lower.",
         _matrix_chart(
             alt.Scale(scheme="redblue", domain=[-limit, limit], domainMid=0),

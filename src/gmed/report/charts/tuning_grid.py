@@ -23,7 +23,7 @@ def tuning_scores(store: Store, benchmark: str) -> dict[str, Scores]:
     for method in dict.fromkeys(tuned_base(run.method) for run in store.runs(tuning_name(benchmark))):
         with suppress(UsageError):  # its tuning is incomplete
             grid = scores(store, benchmark, method)
-            if edits_with_gmed(method) and all(len(point) == 2 for point in grid.means):
+            if edits_with_gmed(method) and grid.parameters == ("alpha", "beta"):
                 tuned[method] = grid
     return tuned
 
