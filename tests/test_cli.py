@@ -38,7 +38,7 @@ def gmed(tmp_path):
 def test_the_options_of_a_run_are_those_of_the_function_and_of_a_file():
     at_command_line = {p.name for p in typer.main.get_command(app).commands["run"].params}
     in_python, in_files = set(inspect.signature(package.run).parameters), {f.name for f in fields(Experiment)}
-    assert at_command_line - {"rerun", "tensorboard", "baseline", "as_json"} == in_files
+    assert at_command_line - {"rerun", "tensorboard", "as_json"} == in_files
     assert in_python - {"rerun", "executor"} == in_files
 
 
