@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -39,6 +42,7 @@ from gmed.results.formatting import first_line, format_duration, format_gain, fo
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
+    MISS_LEGEND,
     MISSING,
     Cell,
     Column,
@@ -69,10 +73,33 @@ def render_table(table: Table, *, boxed: bool = False, gap: int = 2) -> Renderab
     return Group(Text(table.title), rich_table) if table.title else rich_table
 
 
-def _text(column: Column, cell: Cell) -> Text:
-    """Render a cell; code gets spaces after commas, where it can be wrapped and which users may type."""
-    text = cell.text.replace(",", ", ") if column.code else cell.text
-    return Text(text + cell.marks, style=cell.color or ("bold" if cell.strong else ""))
+def _text(column: Column, cell: Cell) -> RenderableType:
+    """Render a cell; code gets spaces after commas, which users may type, and is wrapped between its parts."""
+    style = cell.color or ("bold" if cell.strong else "")
+    if column.code:
+        return _Code(cell.text.replace(",", ", ") + cell.marks, style)
+    return Text(cell.text + cell.marks, style=style)
+
+
+class _Code:
+    """A name of a method, wrapped after a comma, after a bracket or before a plus, but never before a bracket."""
+
+    def __init__(self, text: str, style: str) -> None:
+        self.text, self.style = text, style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(len(part.strip()) for part in self._parts()), len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self._parts():
+            if lines[-1] and len(lines[-1] + part.rstrip()) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(map(str.strip, lines)), style=self.style, overflow="fold")
+
+    def _parts(self) -> list[str]:
+        return re.split(r"(?<=, )|(?<=\()|(?<=.)(?=\+[a-z])", self.text)
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -183,7 +210,7 @@ class LiveProgress(Callback):
             self.console.print(f"  {self.finished} of {_runs(sum(self.planned.values()))} after {elapsed:.0f} s")
 
     def _view(self) -> Group:
-        table = Table([*texts("method so far"), *numbers("runs", "accuracy %")])
+        table = Table([replace(METHOD, heading="method so far"), *numbers("runs", "accuracy %")])
         for method, planned in self.planned.items():
             accuracies = self.accuracies.get(method, [])
             mean = f"{100 * sum(accuracies) / len(accuracies):.2f}" if accuracies else MISSING
@@ -216,7 +243,7 @@ def show_results(console: Console, results: Results) -> None:
             table.add(row.method, row.n, accuracy_cell(row), *paper_cells)
         console.print(render_table(table, boxed=True))
         if any(row.is_outside_2se for row in rows):
-            console.print("! more than two standard errors from the published mean")
+            console.print(MISS_LEGEND)
         gains = [(row, row.gain) for row in rows if row.gain is not None]
         for row, gain in gains:
             console.print(f"{row.method} over {row.gain_over}: {format_gain(gain)}")

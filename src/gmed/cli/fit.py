@@ -27,6 +27,8 @@ from gmed.online.table_fit import FitProgress, TableFit, fit_table, predict_tabl
 
 DEFAULTS = ClassifierConfig()
 
+TABLE_SUFFIXES = (".csv", ".parquet")
+
 
 def register_fit(app: typer.Typer) -> None:
     """Add ``fit`` and ``predict`` to the program."""
@@ -112,6 +114,10 @@ def predict(
     proba: Annotated[bool, typer.Option("--proba", help="Also write the probability of every class")] = False,
 ) -> None:
     """Predict the class of every row of a table."""
+    if Path(model).suffix.lower() in TABLE_SUFFIXES and Path(table).suffix.lower() not in TABLE_SUFFIXES:
+        raise UsageError(f"{model}: a table, not a model; the model comes first: gmed predict {table} {model}")
+    if not Path(model).exists():
+        raise DataError(f"{model}: no such file.")
     path = _table_path(table)
     rows = correct = labeled = 0
     header_written = False
@@ -192,7 +198,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
 
 def _table_path(table: str) -> Path:
     path = Path(table)
-    if path.suffix.lower() not in (".csv", ".parquet"):
+    if path.suffix.lower() not in TABLE_SUFFIXES:
         raise UsageError(f"{table}: a table must be a .csv or .parquet file")
     if not path.exists():
         raise DataError(f"{table}: no such file.")

@@ -19,7 +19,7 @@ from gmed.results.export import check_exportable
 from gmed.results.export import export as write_export
 from gmed.results.formatting import first_line
 from gmed.results.results_json import Document
-from gmed.results.tables import MISSING, Table, numbers, texts
+from gmed.results.tables import METHOD, MISSING, Table, numbers, texts
 
 
 def register_results(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def runs(
         "failed": Counter((failure.benchmark, failure.method) for failure in results.failures),
         "half-finished": Counter(name for name in unfinished if benchmark in (None, name[0])),
     }
-    table = Table([*texts("benchmark", "method"), *numbers(*counts)])
+    table = Table([*texts("benchmark"), METHOD, *numbers(*counts)])
     for name in dict.fromkeys(name for counter in counts.values() for name in counter):
         table.add(*name, *(counter[name] or MISSING for counter in counts.values()))
     console.print(render_table(table))

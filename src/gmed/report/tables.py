@@ -15,6 +15,7 @@ from gmed.results.formatting import format_mean_std, format_p
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
+    MISS_LEGEND,
     MISSING,
     Cell,
     Column,
@@ -31,7 +32,7 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
         ("n", "seeds"),
         ("accuracy, %", "final accuracy, mean ± standard deviation over seeds"),
         ("paper", "the published mean ± standard deviation"),
-        ("ours − paper", "difference ± its standard error; ! more than two standard errors"),
+        ("ours − paper", f"difference ± its standard error; {MISS_LEGEND}"),
         ("gain", "over the same method without its last component, paired by seed, with 95 % interval"),
         ("p", "one-tailed paired t-test, uncorrected"),
         ("p, corrected", "after Holm's correction for all comparisons of this report"),
