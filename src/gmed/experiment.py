@@ -36,6 +36,7 @@ from gmed.engine.config import ExecutionConfig, check_device, resolve_device
 from gmed.engine.custom_model import ModelLike, ModelRef, check_model_compatible
 from gmed.engine.executors.dask import DaskExecutor
 from gmed.engine.executors.local import Executor, Progress
+from gmed.engine.methods import understand
 from gmed.engine.runner import BY_PREDICT
 from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
 from gmed.io.files import check_regular
@@ -130,7 +131,7 @@ class Experiment:
     benchmark: str
     methods: Sequence[str] | str
     seeds: int | str | Sequence[int] = field(
-        default=5, metadata=_option("5 means seeds 0-4; 3,7,11 means those [5]", (object,), "seeds")
+        default=5, metadata=_option("5 means seeds 0-4; 3,7,11 or 1-5 means those [5]", (object,), "seeds")
     )
     memory: int | None = field(
         default=None, metadata=_option("Memory size [the benchmark's]", (int,), "an integer", parsed=int)
@@ -303,6 +304,7 @@ class Experiment:
         """Return the method itself, or the best candidate of the tuning for a method that ends in ``(tuned)``."""
         if not method.endswith(TUNED_SUFFIX):
             return method
+        method = understand(method.removesuffix(TUNED_SUFFIX)) + TUNED_SUFFIX
         if (store := stored.read()) is None:
             raise UsageError(
                 f"{method}: the results of tuning are in the store, but there is no store; run gmed tune first"
@@ -578,12 +580,13 @@ def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:
 
     >>> parse_seeds(3), parse_seeds("3"), parse_seeds("3, 7,11"), parse_seeds([5]), parse_seeds("7, ")
     ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5], [7])
+    >>> parse_seeds("1-5"), parse_seeds("3-3"), parse_seeds("0-2,7")
+    ([1, 2, 3, 4, 5], [3], [0, 1, 2, 7])
     """
     parsed: list[int] = []
     try:
         if isinstance(seeds, str):
-            numbers = [int(part) for part in seeds.rstrip(", ").split(",")]
-            seeds = numbers if "," in seeds else numbers[0]
+            seeds = _read_seeds(seeds)
         if isinstance(seeds, int):
             parsed = list(range(check_int("seeds", seeds))) if seeds <= MAX_SEEDS else []
         else:
@@ -592,10 +595,22 @@ def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:
         parsed = []
     if not parsed or len(set(parsed)) < len(parsed) or max(parsed) >= 2**63:
         raise UsageError(
-            f"seeds must be a count (5, at most {MAX_SEEDS}) or a list of distinct non-negative seeds (3,7,11), "
+            f"seeds must be a count (5, at most {MAX_SEEDS}) or distinct non-negative seeds (3,7,11 or 1-5), "
             f"not {short(seeds)}"
         )
     return parsed
+
+
+def _read_seeds(text: str) -> int | list[int]:
+    """Return the number of seeds in a text, or the seeds where it is a list or a range, or both: 0-2,7."""
+    seeds: list[int] = []
+    for part in text.rstrip(", ").split(","):
+        first, dash, last = part.partition("-")
+        start, stop = int(first), int(last if dash else first)
+        if not 0 <= stop - start < MAX_SEEDS:
+            raise ValueError
+        seeds += range(start, stop + 1)
+    return seeds if "," in text or "-" in text else seeds[0]
 
 
 def default_store() -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gmed.callbacks import Callback
 from gmed.deprecated import old_names
 from gmed.engine.benchmark_id import tuning_name
-from gmed.engine.methods import parse
+from gmed.engine.methods import parse, understand
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, default_store
 from gmed.results import Failure, Store
@@ -72,7 +72,7 @@ def tune(
     """
     if method.endswith(TUNED_SUFFIX):
         raise UsageError(f"{method}: tune it by its name without {TUNED_SUFFIX}, {method.removesuffix(TUNED_SUFFIX)}")
-    path = store or default_store()
+    method, path = understand(method), store or default_store()
     asked = Experiment(benchmark, method, seeds, store=path, **options)
     which = asked.benchmark_id
     benchmark = str(which.variant())

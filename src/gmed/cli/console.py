@@ -128,6 +128,27 @@ def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
         bar.stop()
 
 
+class PacedLines:
+    """When to print a line of progress where there is no terminal: after 10 seconds, then ever more rarely."""
+
+    def __init__(self) -> None:
+        self.began = self.last = time.monotonic()
+        self.wait = 10.0
+
+    def due(self) -> bool:
+        """Return whether to print a line now; the time to the next doubles, up to ten minutes."""
+        if time.monotonic() - self.last < self.wait:
+            return False
+        self.last, self.wait = time.monotonic(), min(2 * self.wait, 600.0)
+        return True
+
+    def times(self, share: float) -> str:
+        """Return the time so far and, where it can be estimated from the share that is done, the time left."""
+        elapsed = time.monotonic() - self.began
+        left = f", about {format_duration(elapsed * (1 - share) / share)} left" if share > 0 else ""
+        return f"after {format_duration(elapsed)}{left}"
+
+
 class LiveProgress(Callback):
     """A bar over all runs and the mean so far of every method; plain lines if the output is no terminal."""
 
@@ -151,7 +172,7 @@ class LiveProgress(Callback):
         self.running: dict[str, float] = {}
         self.finished = 0
         self.wait_announced = False
-        self.started = self.last_printed = time.monotonic()
+        self.pace = PacedLines()
 
     def on_data_progress(self, done: int, total: int | None) -> None:
         """Show the progress of decoding images."""
@@ -204,10 +225,10 @@ class LiveProgress(Callback):
         self.bar.update(self.task, completed=self.finished + sum(self.running.values()))
         if self.live is not None:
             self.live.update(self._view())
-        elif time.monotonic() - self.last_printed > 10:
-            self.last_printed = time.monotonic()
-            elapsed = self.last_printed - self.started
-            self.console.print(f"  {self.finished} of {_runs(sum(self.planned.values()))} after {elapsed:.0f} s")
+        elif self.pace.due():
+            planned = sum(self.planned.values())
+            share = (self.finished + sum(self.running.values())) / planned
+            self.console.print(f"  {self.finished} of {_runs(planned)} {self.pace.times(share)}")
 
     def _view(self) -> Group:
         table = Table([replace(METHOD, heading="method so far"), *numbers("runs", "accuracy %")])
@@ -313,7 +334,7 @@ def _mean(runs: Sequence[Metrics], name: str) -> str:
     return "-" if math.isnan(mean) else f"{100 * mean if name in IN_PERCENT else mean:.2f}"
 
 
-def show_reproduction(console: Console, reproduction: Reproduction) -> None:
+def show_reproduction(console: Console, reproduction: Reproduction, *, all_tests: bool = False) -> None:
     """Print a table of the paper next to the measured results for each benchmark, then its comparisons."""
     target = reproduction.target
     console.print(f"{target.table}: {target.title}.{' ' + QUICK_WARNING if reproduction.quick else ''}")
@@ -330,14 +351,14 @@ def show_reproduction(console: Console, reproduction: Reproduction) -> None:
     if reproduction.rows:
         console.print(f"({_describe_intervals(reproduction)})")
     for c in reproduction.comparisons:
-        _show_comparison(console, c, len(reproduction.comparisons))
+        _show_comparison(console, c, len(reproduction.comparisons) if all_tests else None)
     if reproduction.comparisons and not reproduction.quick:
         console.print(
             f"(marks as in the paper, by the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
         )
     for c in reproduction.best:
         console.print(f"The best edited method against the previous best, by {c.selected_by}:")
-        _show_comparison(console, c, len(reproduction.best))
+        _show_comparison(console, c, len(reproduction.best) if all_tests else None)
     if reproduction.best:
         level = "" if reproduction.quick else f"† p < {max(target.levels):g}; "
         console.print(f"({level}differences are biased upwards where our own means select the methods)")
@@ -358,32 +379,33 @@ def _describe_intervals(reproduction: Reproduction) -> str:
     return f"the paper does not state the number of runs for this table; intervals assume {counts}"
 
 
-def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
+def _show_comparison(console: Console, c: Comparison, comparisons: int | None) -> None:
+    """Print a gain next to the published one; given the number of comparisons, also the other tests of it."""
     console.print(f"{c.benchmark}: {c.method} over {c.baseline}: {format_gain(c.gain, c.marks)}")
     if c.published_gain is not None:
         p_text = "" if c.published_p is None else f", p = {c.published_p:g}"
         console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{p_text}")
-    if not math.isnan(c.gain.p):
+    if comparisons is not None and not math.isnan(c.gain.p):
         console.print(
             f"  permutation test p {format_p(c.permutation_p)}; p {format_p(c.corrected_p)} corrected for "
             + (f"the {comparisons} shown" if comparisons > 1 else "1 comparison")
         )
 
 
-def show_artifact(console: Console, result: ArtifactResult | Reproduction) -> None:
+def show_artifact(console: Console, result: ArtifactResult | Reproduction, *, all_tests: bool = False) -> None:
     """Print a reproduced table or figure: measured and published numbers, and the files that were written."""
     if isinstance(result, Reproduction):
-        show_reproduction(console, result)
+        show_reproduction(console, result, all_tests=all_tests)
         return
     if result.table is not None:
-        show_reproduction(console, result.table)
+        show_reproduction(console, result.table, all_tests=all_tests)
     else:
         artifact = result.artifact
         console.print(f"{artifact.location}: {artifact.title}.{' ' + QUICK_WARNING if result.quick else ''}")
     if result.numbers:
         _show_numbers(console, result)
     for c in result.comparisons:
-        _show_comparison(console, c, len(result.comparisons))
+        _show_comparison(console, c, len(result.comparisons) if all_tests else None)
     for note in result.notes:
         console.print(note)
     if result.table is None:

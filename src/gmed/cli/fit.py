@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -17,9 +16,10 @@ import scipy
 import typer
 from rich.progress import DownloadColumn
 
-from gmed.cli.console import make_console, progress_bar
+from gmed.cli.console import PacedLines, make_console, progress_bar
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import Drop
+from gmed.data.dataset import Progress
 from gmed.errors import DataError, UsageError
 from gmed.io.files import atomic_write, check_output_path, csv_cell
 from gmed.online import ClassifierConfig
@@ -88,8 +88,10 @@ def fit(
     check_output_path(job.model)
     console = make_console(stderr=True)
     with graceful_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
-        printer = _ProgressPrinter()
-        learned = fit_table(job, checkpoint_every=checkpoint_every, progress=progress, watch=printer, stop=stop)
+        printer = _ProgressPrinter(progress)
+        learned = fit_table(
+            job, checkpoint_every=checkpoint_every, progress=printer.on_progress, watch=printer, stop=stop
+        )
     if learned.repeated:
         console.print(
             f"{job.model.resolve()} is already the result of this fit; nothing was learned again", soft_wrap=True
@@ -161,17 +163,24 @@ def _open_output(out: str | None) -> Iterator[TextIO]:
 
 
 class _ProgressPrinter:
-    """Prints a line every ten seconds if the output is no terminal."""
+    """Prints lines, ever more rarely, if the output is no terminal, which has a bar."""
 
-    def __init__(self) -> None:
-        self.console, self.last_printed = make_console(stderr=True), time.monotonic()
+    def __init__(self, bar: Progress) -> None:
+        self.console, self.pace, self.bar = make_console(stderr=True), PacedLines(), bar
+        self.skipped: float | None = None
+        self.share = 0.0
+
+    def on_progress(self, done: int, total: int | None) -> None:
+        """Note the share of the file that was read by this process, not by one that was interrupted before."""
+        position = done / total if total else 0.0
+        self.skipped = position if self.skipped is None else self.skipped
+        self.share = (position - self.skipped) / (1 - self.skipped) if self.skipped < 1 else 1.0
+        self.bar(done, total)
 
     def __call__(self, learned: FitProgress) -> None:
-        if not self.console.is_terminal and time.monotonic() - self.last_printed > 10:
-            self.last_printed = time.monotonic()
-            self.console.print(
-                f"  {learned.rows:,} rows, prequential accuracy {learned.num_correct / learned.rows:.1%}"
-            )
+        if not self.console.is_terminal and self.pace.due():
+            accuracy = f"prequential accuracy {learned.num_correct / learned.rows:.1%}"
+            self.console.print(f"  {learned.rows:,} rows, {accuracy}, {self.pace.times(self.share)}")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def _tune(
     options: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print only a JSON document")] = False,
 ) -> None:
-    """Tune an edit's hyper-parameters on held-out examples of the first three tasks, as in the paper."""
+    """Tune the hyper-parameters of an edit as in the paper. Held-out examples of the first three tasks decide."""
     path = options.pop("store", None) or default_store()
     progress = LiveProgress(make_console(stderr=True))
     try:

@@ -44,7 +44,7 @@ def _watch(
     once: Annotated[bool, typer.Option("--once", help="Print the current status once and exit")] = False,
     store: StoreFile = None,
 ) -> None:
-    """Show the progress of the sweeps of a store, live, until they end."""
+    """Show the progress of running sweeps. Live, until they end."""
     path, console = store or default_store(), make_console()
     if not Path(path).exists():
         raise UsageError(f"{path}: no results yet; create some with gmed run")

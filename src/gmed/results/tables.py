@@ -132,7 +132,7 @@ def published_cell(row: Row) -> Cell:
 
 
 def difference_cell(row: Row) -> Cell:
-    """Return the difference from the published mean, with its standard error; a miss has a mark (:data:`MISS_LEGEND`)."""
+    """Return the difference from the published mean, its standard error and mark (:data:`MISS_LEGEND`)."""
     if row.difference is None:
         return MISSING
     mark, note = ("! ", "more than two standard errors from the published mean") if row.is_outside_2se else ("", "")
