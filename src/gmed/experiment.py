@@ -115,6 +115,9 @@ class Experiment:
         Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
     deterministic
         Whether a GPU computes bit-identical results every time, more slowly; a CPU always does.
+    name
+        For custom data: what tables and reports call them; by default the name that they have in the store, else that
+        of their file. Results do not depend on it.
     label, split, drop
         For custom data: the label column of a table, how the data are divided into tasks (by default ``by-class``), and
         the columns to leave out.
@@ -163,6 +166,9 @@ class Experiment:
     fuzzy: bool = field(default=False, metadata=_option("Let tasks fade into each other", (bool,), "true or false"))
     deterministic: bool = field(
         default=False, metadata=_option("Bit-identical results on a GPU, more slowly", (bool,), "true or false")
+    )
+    name: str | None = field(
+        default=None, metadata=_option("Name of your own data in tables and reports", (str,), "a name")
     )
     label: str | None = field(
         default=None, metadata=_option("Label column (tables only)", (str,), "the name of a column")
@@ -271,7 +277,13 @@ class Experiment:
     @property
     def benchmark_id(self) -> BenchmarkId:
         """The requested benchmark; for a path, with everything that identifies the data."""
-        return BenchmarkId(self._custom_data) if self._custom_data else get_benchmark(self.benchmark).id
+        data = self._custom_data
+        if data is None:
+            return get_benchmark(self.benchmark).id
+        if self.name is None and self.store is not None and Path(self.store).exists():
+            with Store(self.store) as store:
+                data = replace(data, title=store.title_of(data))
+        return BenchmarkId(data)
 
     @cached_property
     def _custom_data(self) -> CustomDataRef | None:
@@ -279,14 +291,14 @@ class Experiment:
         if self.benchmark not in BENCHMARKS and is_data_path(self.benchmark):
             if self.data_dir is not None:
                 raise UsageError(f"data_dir is for the data of a benchmark; {self.benchmark} is a path to data already")
-            return CustomDataRef.from_path(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
+            return CustomDataRef.from_path(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop, self.name)
         if Path(self.benchmark).suffix and BenchmarkId.parse(self.benchmark).custom_data is None:
             raise UsageError(
                 f"{self.benchmark}: not a benchmark. Experiment files end in .toml or .yaml, "
                 "data in .csv, .parquet or .npz"
             )
-        if self.label is not None or self.split is not None or self.drop:
-            raise UsageError(f"label, split and drop are for your own data, not for {self.benchmark}")
+        if self.name is not None or self.label is not None or self.split is not None or self.drop:
+            raise UsageError(f"name, label, split and drop are for your own data, not for {self.benchmark}")
         return None
 
     @property
@@ -351,6 +363,8 @@ class Experiment:
         callback = callback or Callback()
         with ExitStack() as stack:
             opened = _StoreHandle(self.store, stack)
+            if self.name is not None and self._custom_data is not None and (existing := opened.read()) is not None:
+                existing.set_title(self._custom_data)
             specs = self._specs(opened)
             executor = executor or self._executor()
             results = Results(store=None if self.store is None else str(self.store), published=published)

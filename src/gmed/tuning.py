@@ -81,7 +81,7 @@ def tune(
         raise UsageError(f"{which}: what another benchmark is tuned on; tune that one: {tuned}")
     named = candidates(benchmark, method)
     beforehand = replace(
-        asked, benchmark=tuning_name(benchmark), data_dir=asked.data_folder, label=None, split=None, drop=()
+        asked, benchmark=tuning_name(benchmark), data_dir=asked.data_folder, name=None, label=None, split=None, drop=()
     )
     results = replace(beforehand, methods=list(named.values())).run(callback=callback)
     if not results.runs:

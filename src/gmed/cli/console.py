@@ -36,6 +36,7 @@ from gmed.paper.artifacts import ArtifactResult
 from gmed.paper.plan import QUICK_WARNING
 from gmed.paper.status import ArtifactStatus
 from gmed.paper.tables import Reproduction
+from gmed.report.grouping import titles
 from gmed.results import Failure, Results
 from gmed.results.comparisons import Comparison, describe_levels
 from gmed.results.formatting import first_line, format_duration, format_gain, format_mean_std, format_number, format_p
@@ -190,12 +191,13 @@ class LiveProgress(Callback):
             return
         for spec in todo:
             self.planned[spec.method.name] = self.planned.get(spec.method.name, 0) + 1
-        self.task = self.bar.add_task(todo[0].benchmark.name, total=len(todo))
+        (title,) = titles([todo[0].benchmark.name]).values()
+        self.task = self.bar.add_task(title, total=len(todo))
         if self.console.is_terminal:
             self.live = Live(self._view(), console=self.console, refresh_per_second=5, transient=True)
             self.live.start()
         else:
-            self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}")
+            self.console.print(f"{title}: {_runs(len(todo))}")
 
     def on_wait(self, runs: int) -> None:
         """Announce once that another sweep is computing the remaining runs."""
@@ -252,11 +254,12 @@ class LiveProgress(Callback):
 def show_results(console: Console, results: Results) -> None:
     """Print a table per benchmark: measured and published accuracy, their difference, and the gains of editing."""
     all_rows = results.rows()
+    short = titles([row.benchmark for row in all_rows])
     for benchmark in dict.fromkeys(row.benchmark for row in all_rows):
         rows = [row for row in all_rows if row.benchmark == benchmark]
         compared = any(row.published for row in rows) or benchmark in BENCHMARKS
         difference = " (difference ± s.e.)" if compared else ""
-        title = f"{benchmark}: final accuracy %, mean ± standard deviation{difference}"
+        title = f"{short[benchmark]}: final accuracy %, mean ± standard deviation{difference}"
         paper_headings = ("paper", "ours - paper") if compared else ()
         table = Table([METHOD, *numbers("n", "ours", *paper_headings)], title)
         for row in rows:
@@ -306,18 +309,19 @@ IN_PERCENT = {*MATRIX_METRICS, "prequential"}
 
 def show_metrics(console: Console, results: Results) -> None:
     """Print the mean of each metric over seeds, and how to measure those that are missing."""
-    for benchmark in dict.fromkeys(run.benchmark for run in results.runs):
+    short = titles([run.benchmark for run in results.runs])
+    for benchmark in short:
         by_method: dict[str, list[Metrics]] = {}
         for run in results.runs:
             if run.benchmark == benchmark:
                 by_method.setdefault(run.method, []).append(Metrics.of(run))
-        titles = (
+        headlines = (
             "means in %",
             "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
         )
-        for title, names in zip(titles, (MATRIX_METRICS, ONLINE_METRICS), strict=True):
+        for title, names in zip(headlines, (MATRIX_METRICS, ONLINE_METRICS), strict=True):
             headings = (name.replace("_", "\n") for name in ("n", *names))
-            table = Table([METHOD, *numbers(*headings)], f"{benchmark}: {title}")
+            table = Table([METHOD, *numbers(*headings)], f"{short[benchmark]}: {title}")
             for method, runs in by_method.items():
                 table.add(method, len(runs), *(_mean(runs, name) for name in names))
             console.print(render_table(table, gap=1))

@@ -19,7 +19,7 @@ def register_tune(app: typer.Typer) -> None:
     app.command("tune")(_tune)
 
 
-@with_options("device", "workers", "cluster", "data_dir", "label", "split", "drop", "extensions", "store")
+@with_options("device", "workers", "cluster", "data_dir", "name", "label", "split", "drop", "extensions", "store")
 def _tune(
     benchmark: Annotated[str, typer.Argument(help="A benchmark, or your own data: .csv, .parquet, .npz, folder")],
     method: Annotated[str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit")],
