@@ -38,7 +38,7 @@ def gmed(tmp_path):
 def test_the_options_of_a_run_are_those_of_the_function_and_of_a_file():
     at_command_line = {p.name for p in typer.main.get_command(app).commands["run"].params}
     in_python, in_files = set(inspect.signature(package.run).parameters), {f.name for f in fields(Experiment)}
-    assert at_command_line - {"rerun", "tensorboard", "as_json"} == in_files
+    assert at_command_line - {"rerun", "tensorboard", "seed", "as_json"} == in_files
     assert in_python - {"rerun", "executor"} == in_files
 
 
@@ -129,7 +129,7 @@ def test_experiment_files(gmed, tmp_path, suffix):
         (["run", "split-mnist", "er", "--data-dir", "empty"], "train-images-idx3-ubyte.gz: no such file"),
         (["run", "experiment.tml"], "end in .toml or .yaml"),
         (["table"], "no results yet"),
-        (["frobnicate"], "No such command"),
+        (["frobnicate"], "no such command"),
     ],
 )
 def test_bad_usage_is_one_helpful_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):

@@ -82,6 +82,25 @@ def test_fit_then_predict(table, tmp_path):
         assert abs(sum(shares.values()) - 1) < 1e-4 and max(shares, key=shares.get) == row["prediction"]
 
 
+def test_two_equal_fits_write_the_same_bytes(table, tmp_path):
+    for name in "abcd":
+        call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / name)
+    assert len({(tmp_path / name).read_bytes() for name in "abcd"}) == 1
+
+
+def test_predict_names_the_file_that_is_wrong(table, tmp_path):
+    with pytest.raises(DataError, match=r"no\.gmed: no such file"):
+        call("predict", "no.gmed", "no.csv")
+    model = tmp_path / "trees.gmed"
+    call("fit", table, "--label", "kind", "--drop", "id", "-o", model)
+    with pytest.raises(
+        UsageError, match=r"trees\.csv: a table, not a model; .*: gmed predict .*trees\.gmed .*trees\.csv"
+    ):
+        call("predict", table, model)
+    with pytest.raises(DataError, match=r"no\.csv: no such file"):
+        call("predict", model, "no.csv")
+
+
 def test_it_is_the_classifier_of_the_same_rows(table, tmp_path):
     """Against rows read by the csv module and learned from ten at a time, and scikit-learn's shell around the file."""
     from gmed.sklearn import GMEDClassifier

@@ -74,7 +74,6 @@ def test_memory_option_reaches_methods_that_have_one():
     [
         ("err", "did you mean 'er'"),
         ("er+gmde", "did you mean 'gmed'"),
-        ("ER", "did you mean 'er'"),
         ("gmed", r"er\+gmed"),
         ("er,er+gmed", "separate methods by spaces"),
         ("er+gmed(alhpa=1)", "did you mean 'alpha'"),

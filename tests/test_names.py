@@ -477,13 +477,15 @@ def test_a_file_that_is_called_like_an_option_is_written_as_a_file():
     st.none() | st.text(st.sampled_from("ab ,;=[]"), min_size=1, max_size=6),
     st.lists(st.text(st.sampled_from("ab =[]"), min_size=1, max_size=4), max_size=3, unique=True),
     st.sampled_from(["by-class", "by-class=5", "by-time=4", "by-column=a", "by-column=a,b", "none"]),
+    st.none() | st.text(st.sampled_from("ab ,=[]"), min_size=1, max_size=6),
 )
-def test_whatever_data_are_called_their_name_says_or_is_refused(file, label, drop, split):
+def test_whatever_data_are_called_their_name_says_or_is_refused(file, label, drop, split, title):
     """It is read back as it was, or as something else that is called the same, which data are never given."""
-    own = CustomDataRef(file, label, split, 2, (3, 8, 8), 4, "0123456789ab", tuple(drop))
+    own = CustomDataRef(file, label, split, 2, (3, 8, 8), 4, "0123456789ab", tuple(drop), title)
     found = CustomDataRef.parse(own.name)
     assert found is None or found.name == own.name
     plain = not {",", "[", "]", "="} & set("".join([file, label or "", *drop]))
+    plain = plain and (title is None or (title == title.strip() and not {",", "[", "]", "="} & set(title)))
     assert found == own or not plain
 
 

@@ -269,4 +269,4 @@ def test_text_is_text_in_every_format(curious, tmp_path):
     assert len(cells) == 2 * 7 + 8 and cells[0] == results.runs[0].benchmark
     assert "<em>" not in shown
     assert f"<li>{results.runs[0].benchmark}: er+gmed over er:" in shown
-    assert r"=a|b\_c*.csv[" in latex_table(results)
+    assert "method & =a|b\\_c*.csv \\\\" in latex_table(results)

@@ -23,7 +23,9 @@ from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import stored_results
 from gmed.models import MLP, ResNet18
 from gmed.report import collect
+from gmed.report.paper_tables import latex_table
 from gmed.results import Store
+from gmed.results.formatting import to_cli_args
 from gmed.results.tuning import GRIDS
 from gmed.tuning import tune
 
@@ -632,3 +634,56 @@ def test_dropped_and_compared_at_the_command_line(table, tmp_path, capsys, monke
     document = json.loads(capsys.readouterr().out)
     assert {row["method"]: row["gain_over"] for row in document["summary"]} == {"finetune": None, "er": "finetune"}
     assert all("drop=season," in run["benchmark"] for run in document["runs"])
+
+
+# ---------------------------------------------------------------- names for people
+
+
+def test_data_have_a_name_for_people_which_computes_nothing_again(table, tmp_path, monkeypatch, capsys):
+    """It names earlier runs too, is remembered, and is what tables, reports and LaTeX show; keys do not have it."""
+    how = {"label": "kind", "split": "by-column=season", "store": tmp_path / "a.db", "workers": 0}
+    first = gmed.run(str(table), ["finetune", "er"], seeds=1, **how)
+    named = gmed.run(str(table), "finetune", seeds=1, name="my trees", **how)
+    later = gmed.run(str(table), "er", seeds=2, **how)
+    assert named.runs[0].final_accuracy == first.runs[0].final_accuracy
+    (benchmark,) = {run.benchmark for run in (*named.runs, *later.runs)}
+    assert benchmark.startswith("trees.csv[name=my trees,label=kind,")
+    keys = [RunSpec.parse(run.benchmark, "er", 0).key for run in (first.runs[0], named.runs[0])]
+    assert keys[0] == keys[1]
+    with Store(tmp_path / "a.db") as store:
+        assert [(run.benchmark, run.method, run.seed) for run in store.runs()] == [
+            (benchmark, "finetune", 0), (benchmark, "er", 0), (benchmark, "er", 1)
+        ]  # fmt: skip
+        assert store.matching_benchmarks("my trees") == store.matching_benchmarks("trees.csv") == [benchmark]
+    results, outdated = stored_results(tmp_path / "a.db", "my trees")
+    assert (len(results.runs), outdated) == (3, 0)
+    assert "method & my trees" in latex_table(results)
+    assert [section.title for section in collect(results, 0, tmp_path / "a.db").sections] == ["my trees"]
+    for words in (["table"], ["table", "--metrics"], ["runs"]):
+        monkeypatch.setattr("sys.argv", ["gmed", *words, "--store", str(tmp_path / "a.db")])
+        with pytest.raises(SystemExit):
+            main()
+        shown = capsys.readouterr().out
+        assert "my trees" in shown and "label=kind" not in shown
+    assert to_cli_args(benchmark, "er")[:4] == ["trees.csv", "er", "--name", "my trees"]
+
+
+def test_without_a_name_the_file_is_the_heading(table, tmp_path):
+    results = gmed.run(str(table), "finetune", seeds=1, label="kind", split="by-column=season", store=None, workers=0)
+    assert "method & trees.csv" in latex_table(results)
+
+
+@pytest.mark.parametrize("name", ["", " x", "a,b", "a=b", "a[b", "x" * 61])
+def test_a_name_that_could_be_misread_is_refused(table, name):
+    with pytest.raises(UsageError, match="name must have"):
+        gmed.run(str(table), "er", seeds=1, label="kind", split="none", store=None, name=name)
+    with pytest.raises(UsageError, match="name, label, split and drop are for your own data"):
+        gmed.run("split-mnist", "er", seeds=1, store=None, name="x")
+
+
+def test_what_was_tuned_is_found_under_a_name(table, tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0)})
+    how = {"label": "kind", "split": "by-column=season", "store": tmp_path / "a.db", "workers": 0}
+    found = tune(str(table), "er+gmed", seeds=1, **how)
+    named = gmed.run(str(table), "er+gmed(tuned)", seeds=1, name="trees", **how)
+    assert [run.method for run in named.runs] == [found.chosen]

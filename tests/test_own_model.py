@@ -287,6 +287,14 @@ def test_onnx_files_that_would_be_wrong_are_not_written(tmp_path, monkeypatch):
         export_onnx(MLP(), path, x[:1])
 
 
+def test_an_estimator_is_not_exported(monkeypatch, tmp_path):
+    """It is told apart before anything else is asked for."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for model in (gmed.sklearn.GMEDClassifier(), gmed.sklearn.GMEDClassifier):
+        with pytest.raises(InputError, match=r"such as learner\.model, not GMEDClassifier; an estimator cannot"):
+            export_onnx(model, tmp_path / "model.onnx", np.zeros((3, 4)))
+
+
 def test_without_onnx_it_is_said_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r"pip install 'gmed\[onnx\]'"):

@@ -692,7 +692,7 @@ def test_tables_fit_a_page_of_1200_pixels(browser, tmp_path):
             "[...document.querySelectorAll('.scrolls')].map(s => [s.querySelectorAll('thead th').length, "
             "s.scrollWidth - s.clientWidth])"
         )
-    assert [columns for columns, _ in tables[1:3]] == [8, 12]
+    assert [columns for columns, _ in tables[1:3]] == [7, 12]
     assert [beyond for _, beyond in tables] == [0] * len(tables)
 
 

@@ -16,7 +16,9 @@ from gmed.engine import RunResult, RunSpec, extensions
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.experiment import checkpoint_dir
 from gmed.paper.artifacts import get_artifact
-from gmed.results import Store
+from gmed.paper.published import published
+from gmed.report.tables import result_table
+from gmed.results import Results, Store, markdown
 from gmed.results.results_json import Document
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -186,6 +188,36 @@ def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
     assert "alpha=10.0" in said  # the failed one
     said, _ = gmed("export", "all.json")
     assert "7 runs in" in said
+
+
+def test_names_break_between_their_parts(gmed):
+    """At 80 columns no line begins with the bracket that ends a name, and no word is cut."""
+    names = "er(memory=20)+gmed(alpha=10.0,beta=0.001)", "er(memory=2000)+random-edit(stride=0.0003)"
+    fill("gmed.db", *((name, seed, 0.5) for name in names for seed in range(2)))
+    for words in (["table"], ["runs"]):
+        said, _ = gmed(*words)
+        parts = [cell.strip() for line in said.splitlines() for cell in line.split("│")]
+        assert not any(part.startswith(")") for part in parts)
+        for word in ("er(memory=20)", "alpha=10.0,", "beta=0.001)", "stride=0.0003)"):
+            assert word in said
+
+
+def test_a_mark_of_a_miss_is_explained_with_its_number_of_seeds(gmed):
+    fill("gmed.db", *(("mir", seed, 0.3 + 0.001 * seed) for seed in range(4)))
+    (row,) = Results(store_runs("mir"), published=published).rows()
+    assert row.difference.within is False
+    assert "outside 2 s.e." not in markdown(Results(store_runs("mir"), published=published))
+    fill("gmed.db", ("mir", 4, 0.305))
+    said, _ = gmed("table")
+    assert "! more than two standard errors from the published mean (marked from 5 seeds on)" in said
+    assert "outside 2 s.e." in markdown(Results(store_runs("mir"), published=published))
+    table = result_table(Results(store_runs("mir"), published=published).rows(), [], {}, "place")
+    assert any(column.note.endswith("(marked from 5 seeds on)") for column in table.columns)
+
+
+def store_runs(method):
+    with Store("gmed.db") as store:
+        return [run for run in store.runs() if run.method == method]
 
 
 def finished(path):

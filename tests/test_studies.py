@@ -468,8 +468,6 @@ def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
     split, rotated = 500 * 0.01 + 6 * 10_000 * 1e-5, 2000 * 0.01 + 21 * 20_000 * 1e-5
     assert gss["seconds"] == pytest.approx(40 * (split + rotated) / 2)
     assert (gss["unknown"], gss["elsewhere"], gss["seeds"]) == (0, 0, [20, 20])
-    with pytest.raises(UsageError, match="require --list"):
-        reproduced("gss", "--no-estimate")
 
 
 def test_time_left(tmp_path, monkeypatch):

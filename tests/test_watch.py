@@ -6,13 +6,14 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import UsageError
 from gmed.results import Store, SweepClaims
-from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, estimate_remaining
+from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
 
 SPECS = [RunSpec.make("split-mnist", method, seed) for method in ("er", "finetune") for seed in range(2)]
 
@@ -117,3 +118,23 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
     words = ["run", "split-mnist", "finetune", "--seeds", "1", "--store", str(tmp_path / "a.db")]
     with pytest.raises(UsageError, match=r"pip install 'gmed\[tensorboard\]'"):
         CliRunner().invoke(app, [*words, "--tensorboard", str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_sweep_that_was_stopped_is_not_called_done(tmp_path, monkeypatch):
+    """What counts is what the sweep has stored since it began, not that it is gone, nor what was stored before."""
+    with Store(tmp_path / "a.db") as store:
+        store.add(SPECS[3], finished(SPECS[3], 0.5))
+        store.database.execute("UPDATE runs SET recorded = '2020-01-01T00:00:00+00:00'")
+        with SweepClaims(store) as sweep:
+            sweep.claim(SPECS)
+            (seen,) = active_sweeps(store)
+            store.add_all([(SPECS[0], finished(SPECS[0], 0.75)), (SPECS[1], "DivergedError: it diverged")])
+        assert active_sweeps(store) == [] and count_ended(store, seen) == 2
+        polls = iter([[seen], [seen], []])
+        monkeypatch.setattr("gmed.cli.watch.active_sweeps", lambda store: next(polls))
+        monkeypatch.setattr("gmed.cli.watch.POLL_SECONDS", 0.0)
+        monkeypatch.setattr(
+            "gmed.cli.watch.make_console", lambda: Console(force_terminal=True, width=80, highlight=False)
+        )
+        said = watch("--store", tmp_path / "a.db")
+    assert "stopped after 2 of 4 runs" in said and "done" not in said

@@ -42,6 +42,7 @@ from gmed.engine.config import ExecutionConfig, check_device, resolve_device
 from gmed.engine.custom_model import ModelLike, ModelRef, check_model_compatible
 from gmed.engine.executors.dask import DaskExecutor
 from gmed.engine.executors.local import Executor, Progress
+from gmed.engine.methods import understand
 from gmed.engine.runner import BY_PREDICT
 from gmed.errors import GmedError, UsageError, check_float, check_int, named, unknown
 from gmed.io.files import check_regular
@@ -122,6 +123,9 @@ class Experiment:
         Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
     deterministic
         Whether a GPU computes bit-identical results every time, more slowly; a CPU always does.
+    name
+        For custom data: what tables and reports call them; by default the name that they have in the store, else that
+        of their file. Results do not depend on it.
     label, split, drop
         For custom data: the label column of a table, how the data are divided into tasks (by default ``by-class``), and
         the columns to leave out.
@@ -141,7 +145,7 @@ class Experiment:
     benchmark: str | Path | InMemory
     methods: Sequence[str] | str
     seeds: int | str | Sequence[int] = field(
-        default=5, metadata=_option("5 means seeds 0-4; 3,7,11 means those [5]", (object,), "seeds")
+        default=5, metadata=_option("5 means seeds 0-4; 3,7,11 or 1-5 means those [5]", (object,), "seeds")
     )
     memory: int | None = field(
         default=None, metadata=_option("Memory size [the benchmark's]", (int,), "an integer", parsed=int)
@@ -173,6 +177,9 @@ class Experiment:
     fuzzy: bool = field(default=False, metadata=_option("Let tasks fade into each other", (bool,), "true or false"))
     deterministic: bool = field(
         default=False, metadata=_option("Bit-identical results on a GPU, more slowly", (bool,), "true or false")
+    )
+    name: str | None = field(
+        default=None, metadata=_option("Name of your own data in tables and reports", (str,), "a name")
     )
     label: str | None = field(
         default=None, metadata=_option("Label column (tables only)", (str,), "the name of a column")
@@ -299,7 +306,13 @@ class Experiment:
     @property
     def benchmark_id(self) -> BenchmarkId:
         """The requested benchmark; for a path, with everything that identifies the data."""
-        return BenchmarkId(self._custom_data) if self._custom_data else get_benchmark(self._name_or_path).id
+        data = self._custom_data
+        if data is None:
+            return get_benchmark(self._name_or_path).id
+        if self.name is None and self.store is not None and Path(self.store).exists():
+            with Store(self.store) as store:
+                data = replace(data, title=store.title_of(data))
+        return BenchmarkId(data)
 
     @cached_property
     def _name_or_path(self) -> str:
@@ -318,14 +331,16 @@ class Experiment:
             if self.data_dir is not None:
                 raise UsageError(f"data_dir is for the data of a benchmark; {name} is a path to data already")
             with nullcontext() if isinstance(self.benchmark, (str, Path)) else named(self._path, "the data in memory"):
-                return CustomDataRef.from_path(self._path, self.label, self.split or DEFAULT_SPLIT, self.drop)
+                return CustomDataRef.from_path(
+                    self._path, self.label, self.split or DEFAULT_SPLIT, self.drop, self.name
+                )
         if Path(name).suffix and BenchmarkId.parse(name).custom_data is None:
             raise UsageError(
                 f"{name}: not a benchmark. Experiment files end in .toml or .yaml, "
                 "data in .csv, .csv.gz, .parquet or .npz, or are a folder"
             )
-        if self.label is not None or self.split is not None or self.drop:
-            raise UsageError(f"label, split and drop are for your own data, not for {name}")
+        if self.name is not None or self.label is not None or self.split is not None or self.drop:
+            raise UsageError(f"name, label, split and drop are for your own data, not for {name}")
         return None
 
     @property
@@ -343,6 +358,7 @@ class Experiment:
         """Return the method itself, or the best candidate of the tuning for a method that ends in ``(tuned)``."""
         if not method.endswith(TUNED_SUFFIX):
             return method
+        method = understand(method.removesuffix(TUNED_SUFFIX)) + TUNED_SUFFIX
         if (store := stored.read()) is None:
             raise UsageError(
                 f"{method}: the results of tuning are in the store, but there is no store; run gmed tune first"
@@ -392,6 +408,8 @@ class Experiment:
         callback = callback or Callback()
         with ExitStack() as stack:
             opened = _StoreHandle(self.store, stack)
+            if self.name is not None and self._custom_data is not None and (existing := opened.read()) is not None:
+                existing.set_title(self._custom_data)
             specs = self._specs(opened)
             executor = executor or self._executor()
             results = Results(
@@ -627,12 +645,13 @@ def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:
 
     >>> parse_seeds(3), parse_seeds("3"), parse_seeds("3, 7,11"), parse_seeds([5]), parse_seeds("7, ")
     ([0, 1, 2], [0, 1, 2], [3, 7, 11], [5], [7])
+    >>> parse_seeds("1-5"), parse_seeds("3-3"), parse_seeds("0-2,7")
+    ([1, 2, 3, 4, 5], [3], [0, 1, 2, 7])
     """
     parsed: list[int] = []
     try:
         if isinstance(seeds, str):
-            numbers = [int(part) for part in seeds.rstrip(", ").split(",")]
-            seeds = numbers if "," in seeds else numbers[0]
+            seeds = _read_seeds(seeds)
         if isinstance(seeds, int):
             parsed = list(range(check_int("seeds", seeds))) if seeds <= MAX_SEEDS else []
         else:
@@ -641,10 +660,22 @@ def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:
         parsed = []
     if not parsed or len(set(parsed)) < len(parsed) or max(parsed) >= 2**63:
         raise UsageError(
-            f"seeds must be a count (5, at most {MAX_SEEDS}) or a list of distinct non-negative seeds (3,7,11), "
+            f"seeds must be a count (5, at most {MAX_SEEDS}) or distinct non-negative seeds (3,7,11 or 1-5), "
             f"not {short(seeds)}"
         )
     return parsed
+
+
+def _read_seeds(text: str) -> int | list[int]:
+    """Return the number of seeds in a text, or the seeds where it is a list or a range, or both: 0-2,7."""
+    seeds: list[int] = []
+    for part in text.rstrip(", ").split(","):
+        first, dash, last = part.partition("-")
+        start, stop = int(first), int(last if dash else first)
+        if not 0 <= stop - start < MAX_SEEDS:
+            raise ValueError
+        seeds += range(start, stop + 1)
+    return seeds if "," in text or "-" in text else seeds[0]
 
 
 def default_store() -> str:

@@ -14,7 +14,7 @@ from gmed.callbacks import Callback
 from gmed.deprecated import old_names
 from gmed.engine import EDITS
 from gmed.engine.benchmark_id import BenchmarkId, tuning_name
-from gmed.engine.methods import parse
+from gmed.engine.methods import parse, understand
 from gmed.errors import GmedWarning, UsageError
 from gmed.experiment import Experiment, default_store
 from gmed.results import Failure, Gain, Store
@@ -184,7 +184,7 @@ def tune(
     """
     if method.endswith(TUNED_SUFFIX):
         raise UsageError(f"{method}: tune it by its name without {TUNED_SUFFIX}, {method.removesuffix(TUNED_SUFFIX)}")
-    path = store or default_store()
+    method, path = understand(method), store or default_store()
     asked = Experiment(benchmark, method, seeds, store=path, **options)
     which = asked.benchmark_id
     benchmark = str(which.variant())
@@ -199,6 +199,7 @@ def tune(
         benchmark=tuning_name(benchmark),
         methods=[*plain, *named.values()],
         data_dir=asked.data_folder,
+        name=None,
         label=None,
         split=None,
         drop=(),

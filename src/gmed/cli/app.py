@@ -6,6 +6,7 @@ import gc
 import json
 import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -34,9 +35,9 @@ from gmed.cli.watch import register_watch
 from gmed.engine import BenchmarkId
 from gmed.engine.bench import bench as measure
 from gmed.engine.bench import environment_of
-from gmed.engine.benchmarks import BENCHMARKS, Benchmark
+from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 from gmed.engine.custom_model import ModelRef
-from gmed.errors import check_int
+from gmed.errors import UsageError, check_int
 from gmed.experiment import Experiment, default_store, outdated_note, stored_results
 from gmed.integrations.tensorboard import TensorBoardCallback
 from gmed.io.user_code import load_entry_points
@@ -100,11 +101,16 @@ def run(
     methods: Annotated[list[str] | None, typer.Argument(help="Methods: er, er+gmed, 'er+gmed(alpha=1.0)'")] = None,
     *,
     options: dict[str, Any],
+    seed: Annotated[int | None, typer.Option(min=0, help="A single seed: --seed 3 is --seeds 3,")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder for live learning curves")] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Recompute runs already in the store")] = False,
     as_json: Json = False,
 ) -> None:
     """Run methods on a benchmark over several seeds. Finished runs are stored and not recomputed."""
+    if seed is not None:
+        if "seeds" in options:
+            raise UsageError("--seed and --seeds cannot be combined; --seeds 3,7,11 takes several")
+        options["seeds"] = [seed]
     if benchmark.endswith((".toml", ".yaml", ".yml")):
         experiment = Experiment.from_file(Path(benchmark), methods=methods or None, **options)
     else:
@@ -164,7 +170,7 @@ def bench(
     extension: Extension = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the training speed of methods on this machine, on a GPU also of several learners together."""
+    """Measure the training speed of methods on this machine. On a GPU also of several learners together."""
     counts = None if replicas is None else [_parse_count("replicas", part.strip()) for part in replicas.split(",")]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
@@ -185,12 +191,16 @@ def _parse_count(name: str, text: str) -> int:
 
 @app.command("list")
 def list_(
+    benchmark: Annotated[str | None, typer.Argument(help="Show the defaults of this benchmark instead")] = None,
     data_dir: DataDir = None,
     extension: Extension = None,
 ) -> None:
     """List the benchmarks, and the methods with their parameters."""
     console = make_console()
     load_entry_points()
+    if benchmark is not None:
+        _list_defaults(get_benchmark(benchmark))
+        return
     folder = Path(data_dir) if data_dir else None
     table = Table(texts("name", "data", "stream"), "Benchmarks")
     benchmarks = [b for b in BENCHMARKS.values() if not b.fuzzy and not b.tuning]
@@ -208,24 +218,30 @@ def list_(
     for name, entry in {**MEMORIES, **RETRIEVALS, **EDITS}.items():
         table.add(f"...+{name}", _defaults(entry.parameters()), entry.summary)
     console.print(render_table(table))
-    console.print("\nDefaults of each benchmark")
-    for b in benchmarks:
-        console.print(f"{b.name}: {_pairs(b.settings)}; {', '.join(_defaults_on(b))}")
     console.print("\nA method with parameters: 'er(memory=200)+gmed(alpha=1.0,steps=3)'")
+    console.print("Their defaults on a benchmark: gmed list split-mnist")
 
 
 register_epilogs(app)
 
 
-def _defaults_on(benchmark: Benchmark) -> Iterator[str]:
+def _list_defaults(benchmark: Benchmark) -> None:
+    table = Table(texts("name", "defaults"), f"{benchmark.name}: {benchmark.summary}")
+    table.add("all methods", _pairs(benchmark.settings))
+    for name, values in _defaults_on(benchmark):
+        table.add(name, _pairs(values))
+    make_console().print(render_table(table))
+
+
+def _defaults_on(benchmark: Benchmark) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the methods and edits for which a benchmark sets parameters, with these parameters."""
     keys = benchmark.defaults_key, benchmark.family
     for name, entry in {**METHODS, **EDITS}.items():
         if values := entry.defaults_on(*keys):
-            yield f"{name}({_pairs(values)})"
+            yield name if name in METHODS else f"...+{name}", values
         for edit, declared in entry.edits_on_benchmarks.items():
             if values := defaults_for(declared, *keys):
-                yield f"{name}+{edit}({_pairs(values)})"
+                yield f"{name}+{edit}", values
 
 
 def _pairs(settings: Any) -> str:
@@ -259,7 +275,38 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, so that checkpoints are written
     if gc.get_freeze_count() == 0:
         gc.freeze()  # modules are never freed, so the garbage collector need not traverse them
-    run_program(app)
+    run_program(_run_app)
+
+
+def _run_app() -> None:
+    """Run the command line; what the parser refuses is reported like any other error."""
+    try:
+        status = app(standalone_mode=False)
+    except typer.Abort:
+        status = EXIT_INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # neither Click's exception nor that of a Typer that contains Click
+            raise
+        raise UsageError(_describe_refusal(error)) from None
+    sys.exit(status or EXIT_OK)
+
+
+def _describe_refusal(error: Any) -> str:
+    """Return the message of the parser in the style of this package, with the command whose help lists what is valid.
+
+    >>> _describe_refusal(typer.BadParameter("No such option: --sed (Possible options: --seed, --seeds)."))
+    'no such option: --sed; did you mean --seed or --seeds?'
+    """
+    message = str(error.format_message()).removeprefix("Invalid value: ").rstrip(".")
+    message = f"{message[:1].lower()}{message[1:]}"
+    message, _, options = message.partition(" (Possible options: ")
+    if options:
+        return f"{message}; did you mean {options.rstrip(')').replace(', ', ' or ')}?"
+    message, _, command = message.replace("'. Did", "' Did").partition(" Did you mean ")
+    if command:
+        return f"{message}; did you mean {command}"
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message}; see {context.command_path} --help"
 
 
 if __name__ == "__main__":

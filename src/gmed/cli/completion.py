@@ -65,7 +65,7 @@ def register_completion(app: typer.Typer) -> None:
 
 
 def _completion(context: typer.Context, shell: Annotated[Shell, typer.Argument(help="The shell")]) -> None:
-    """Print a shell-completion script for commands, options, benchmarks and methods."""
+    """Print a shell-completion script. It completes commands, options, benchmarks and methods."""
     print(SCRIPTS[shell](dict(_visit(context.find_root().command))), end="")
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -34,12 +37,14 @@ from gmed.paper.artifacts import ArtifactResult
 from gmed.paper.plan import QUICK_WARNING
 from gmed.paper.status import ArtifactStatus
 from gmed.paper.tables import Reproduction
+from gmed.report.grouping import titles
 from gmed.results import Failure, Results
 from gmed.results.comparisons import Comparison, describe_levels
 from gmed.results.formatting import first_line, format_duration, format_gain, format_mean_std, format_number, format_p
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
+    MISS_LEGEND,
     MISSING,
     Cell,
     Column,
@@ -70,10 +75,33 @@ def render_table(table: Table, *, boxed: bool = False, gap: int = 2) -> Renderab
     return Group(Text(table.title), rich_table) if table.title else rich_table
 
 
-def _text(column: Column, cell: Cell) -> Text:
-    """Render a cell; code gets spaces after commas, where it can be wrapped and which users may type."""
-    text = cell.text.replace(",", ", ") if column.code else cell.text
-    return Text(text + cell.marks, style=cell.color or ("bold" if cell.strong else ""))
+def _text(column: Column, cell: Cell) -> RenderableType:
+    """Render a cell; code gets spaces after commas, which users may type, and is wrapped between its parts."""
+    style = cell.color or ("bold" if cell.strong else "")
+    if column.code:
+        return _Code(cell.text.replace(",", ", ") + cell.marks, style)
+    return Text(cell.text + cell.marks, style=style)
+
+
+class _Code:
+    """A name of a method, wrapped after a comma, after a bracket or before a plus, but never before a bracket."""
+
+    def __init__(self, text: str, style: str) -> None:
+        self.text, self.style = text, style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(len(part.strip()) for part in self._parts()), len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self._parts():
+            if lines[-1] and len(lines[-1] + part.rstrip()) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(map(str.strip, lines)), style=self.style, overflow="fold")
+
+    def _parts(self) -> list[str]:
+        return re.split(r"(?<=, )|(?<=\()|(?<=.)(?=\+[a-z])", self.text)
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -102,6 +130,27 @@ def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
         bar.stop()
 
 
+class PacedLines:
+    """When to print a line of progress where there is no terminal: after 10 seconds, then ever more rarely."""
+
+    def __init__(self) -> None:
+        self.began = self.last = time.monotonic()
+        self.wait = 10.0
+
+    def due(self) -> bool:
+        """Return whether to print a line now; the time to the next doubles, up to ten minutes."""
+        if time.monotonic() - self.last < self.wait:
+            return False
+        self.last, self.wait = time.monotonic(), min(2 * self.wait, 600.0)
+        return True
+
+    def times(self, share: float) -> str:
+        """Return the time so far and, where it can be estimated from the share that is done, the time left."""
+        elapsed = time.monotonic() - self.began
+        left = f", about {format_duration(elapsed * (1 - share) / share)} left" if share > 0 else ""
+        return f"after {format_duration(elapsed)}{left}"
+
+
 class LiveProgress(Callback):
     """A bar over all runs and the mean so far of every method; plain lines if the output is no terminal."""
 
@@ -125,7 +174,7 @@ class LiveProgress(Callback):
         self.running: dict[str, float] = {}
         self.finished = 0
         self.wait_announced = False
-        self.started = self.last_printed = time.monotonic()
+        self.pace = PacedLines()
 
     def on_data_progress(self, done: int, total: int | None) -> None:
         """Show the progress of decoding images."""
@@ -143,12 +192,13 @@ class LiveProgress(Callback):
             return
         for spec in todo:
             self.planned[spec.method.name] = self.planned.get(spec.method.name, 0) + 1
-        self.task = self.bar.add_task(todo[0].benchmark.name, total=len(todo))
+        (title,) = titles([todo[0].benchmark.name]).values()
+        self.task = self.bar.add_task(title, total=len(todo))
         if self.console.is_terminal:
             self.live = Live(self._view(), console=self.console, refresh_per_second=5, transient=True)
             self.live.start()
         else:
-            self.console.print(f"{todo[0].benchmark.name}: {_runs(len(todo))}")
+            self.console.print(f"{title}: {_runs(len(todo))}")
 
     def on_wait(self, runs: int) -> None:
         """Announce once that another sweep is computing the remaining runs."""
@@ -178,13 +228,13 @@ class LiveProgress(Callback):
         self.bar.update(self.task, completed=self.finished + sum(self.running.values()))
         if self.live is not None:
             self.live.update(self._view())
-        elif time.monotonic() - self.last_printed > 10:
-            self.last_printed = time.monotonic()
-            elapsed = self.last_printed - self.started
-            self.console.print(f"  {self.finished} of {_runs(sum(self.planned.values()))} after {elapsed:.0f} s")
+        elif self.pace.due():
+            planned = sum(self.planned.values())
+            share = (self.finished + sum(self.running.values())) / planned
+            self.console.print(f"  {self.finished} of {_runs(planned)} {self.pace.times(share)}")
 
     def _view(self) -> Group:
-        table = Table([*texts("method so far"), *numbers("runs", "accuracy %")])
+        table = Table([replace(METHOD, heading="method so far"), *numbers("runs", "accuracy %")])
         for method, planned in self.planned.items():
             accuracies = self.accuracies.get(method, [])
             mean = f"{100 * sum(accuracies) / len(accuracies):.2f}" if accuracies else MISSING
@@ -205,11 +255,12 @@ class LiveProgress(Callback):
 def show_results(console: Console, results: Results) -> None:
     """Print a table per benchmark: measured and published accuracy, their difference, and the gains of editing."""
     all_rows = results.rows()
+    short = titles([row.benchmark for row in all_rows])
     for benchmark in dict.fromkeys(row.benchmark for row in all_rows):
         rows = [row for row in all_rows if row.benchmark == benchmark]
         compared = any(row.published for row in rows) or benchmark in BENCHMARKS
         difference = " (difference ± s.e.)" if compared else ""
-        title = f"{benchmark}: final accuracy %, mean ± standard deviation{difference}"
+        title = f"{short[benchmark]}: final accuracy %, mean ± standard deviation{difference}"
         paper_headings = ("paper", "ours - paper") if compared else ()
         table = Table([METHOD, *numbers("n", "ours", *paper_headings)], title)
         for row in rows:
@@ -217,7 +268,7 @@ def show_results(console: Console, results: Results) -> None:
             table.add(row.method, row.n, accuracy_cell(row), *paper_cells)
         console.print(render_table(table, boxed=True))
         if any(row.is_outside_2se for row in rows):
-            console.print("! more than two standard errors from the published mean")
+            console.print(MISS_LEGEND)
         gains = [(row, row.gain) for row in rows if row.gain is not None]
         for row, gain in gains:
             console.print(f"{row.method} over {row.gain_over}: {format_gain(gain)}")
@@ -282,18 +333,19 @@ IN_PERCENT = {*MATRIX_METRICS, "prequential"}
 
 def show_metrics(console: Console, results: Results) -> None:
     """Print the mean of each metric over seeds, and how to measure those that are missing."""
-    for benchmark in dict.fromkeys(run.benchmark for run in results.runs):
+    short = titles([run.benchmark for run in results.runs])
+    for benchmark in short:
         by_method: dict[str, list[Metrics]] = {}
         for run in results.runs:
             if run.benchmark == benchmark:
                 by_method.setdefault(run.method, []).append(Metrics.of(run))
-        titles = (
+        headlines = (
             "means in %",
             "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
         )
-        for title, names in zip(titles, (MATRIX_METRICS, ONLINE_METRICS), strict=True):
+        for title, names in zip(headlines, (MATRIX_METRICS, ONLINE_METRICS), strict=True):
             headings = (name.replace("_", "\n") for name in ("n", *names))
-            table = Table([METHOD, *numbers(*headings)], f"{benchmark}: {title}")
+            table = Table([METHOD, *numbers(*headings)], f"{short[benchmark]}: {title}")
             for method, runs in by_method.items():
                 table.add(method, len(runs), *(_mean(runs, name) for name in names))
             console.print(render_table(table, gap=1))
@@ -310,7 +362,7 @@ def _mean(runs: Sequence[Metrics], name: str) -> str:
     return "-" if math.isnan(mean) else f"{100 * mean if name in IN_PERCENT else mean:.2f}"
 
 
-def show_reproduction(console: Console, reproduction: Reproduction) -> None:
+def show_reproduction(console: Console, reproduction: Reproduction, *, all_tests: bool = False) -> None:
     """Print a table of the paper next to the measured results for each benchmark, then its comparisons."""
     target = reproduction.target
     console.print(f"{target.table}: {target.title}.{' ' + QUICK_WARNING if reproduction.quick else ''}")
@@ -327,14 +379,14 @@ def show_reproduction(console: Console, reproduction: Reproduction) -> None:
     if reproduction.rows:
         console.print(f"({_describe_intervals(reproduction)})")
     for c in reproduction.comparisons:
-        _show_comparison(console, c, len(reproduction.comparisons))
+        _show_comparison(console, c, len(reproduction.comparisons) if all_tests else None)
     if reproduction.comparisons and not reproduction.quick:
         console.print(
             f"(marks as in the paper, by the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
         )
     for c in reproduction.best:
         console.print(f"The best edited method against the previous best, by {c.selected_by}:")
-        _show_comparison(console, c, len(reproduction.best))
+        _show_comparison(console, c, len(reproduction.best) if all_tests else None)
     if reproduction.best:
         level = "" if reproduction.quick else f"† p < {max(target.levels):g}; "
         console.print(f"({level}differences are biased upwards where our own means select the methods)")
@@ -355,32 +407,33 @@ def _describe_intervals(reproduction: Reproduction) -> str:
     return f"the paper does not state the number of runs for this table; intervals assume {counts}"
 
 
-def _show_comparison(console: Console, c: Comparison, comparisons: int) -> None:
+def _show_comparison(console: Console, c: Comparison, comparisons: int | None) -> None:
+    """Print a gain next to the published one; given the number of comparisons, also the other tests of it."""
     console.print(f"{c.benchmark}: {c.method} over {c.baseline}: {format_gain(c.gain, c.marks)}")
     if c.published_gain is not None:
         p_text = "" if c.published_p is None else f", p = {c.published_p:g}"
         console.print(f"  paper {c.published_gain:+.2f}{c.published_marks or ''}{p_text}")
-    if not math.isnan(c.gain.p):
+    if comparisons is not None and not math.isnan(c.gain.p):
         console.print(
             f"  permutation test p {format_p(c.permutation_p)}; p {format_p(c.corrected_p)} corrected for "
             + (f"the {comparisons} shown" if comparisons > 1 else "1 comparison")
         )
 
 
-def show_artifact(console: Console, result: ArtifactResult | Reproduction) -> None:
+def show_artifact(console: Console, result: ArtifactResult | Reproduction, *, all_tests: bool = False) -> None:
     """Print a reproduced table or figure: measured and published numbers, and the files that were written."""
     if isinstance(result, Reproduction):
-        show_reproduction(console, result)
+        show_reproduction(console, result, all_tests=all_tests)
         return
     if result.table is not None:
-        show_reproduction(console, result.table)
+        show_reproduction(console, result.table, all_tests=all_tests)
     else:
         artifact = result.artifact
         console.print(f"{artifact.location}: {artifact.title}.{' ' + QUICK_WARNING if result.quick else ''}")
     if result.numbers:
         _show_numbers(console, result)
     for c in result.comparisons:
-        _show_comparison(console, c, len(result.comparisons))
+        _show_comparison(console, c, len(result.comparisons) if all_tests else None)
     for note in result.notes:
         console.print(note)
     if result.table is None:

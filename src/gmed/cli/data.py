@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(help="mnist, cifar10, cifar100 or mini-imag
 
 @data_app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """List the data sets, with the location of each or how to get it."""
+    """List the data sets and where they are, or how to get them."""
     if context.invoked_subcommand:
         return
     table = Table(texts("name", "images", "disk"))

@@ -229,7 +229,7 @@ def _doctor(
     store: StoreFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only a JSON document")] = False,
 ) -> None:
-    """Check versions, device, threads, extras, data sets and the store (read-only)."""
+    """Check the installation, data sets and store. Nothing is changed."""
     findings = run_checks(store or default_store())
     problems = sum(finding.state == PROBLEM for finding in findings)
     if as_json:

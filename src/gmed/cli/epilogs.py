@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 EXAMPLES = {
     "": ["gmed run split-mnist er er+gmed --seeds 5", "gmed table", "gmed report --open"],
@@ -24,7 +24,7 @@ EXAMPLES = {
     ],
     "predict": ["gmed predict model.gmed new.csv", "gmed predict model.gmed new.csv --proba -o found.csv"],
     "watch": ["gmed watch", "gmed watch --once"],
-    "list": ["gmed list", "gmed list --extension my_edit.py"],
+    "list": ["gmed list", "gmed list split-mnist", "gmed list --extension my_edit.py"],
     "data": ["gmed data", "gmed data fetch cifar10"],
     "data fetch": ["gmed data fetch cifar10"],
     "data verify": ["gmed data verify", "gmed data verify mini-imagenet --data-dir ~/images"],
@@ -51,10 +51,41 @@ class OrderedGroup(TyperGroup):
         return sorted(self.commands, key=list(EXAMPLES).index)
 
 
+TYPES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "int range": "INTEGER", "float range": "NUMBER"}
+"""What the help calls the types of values, by their names in Python."""
+
+
+class Command(TyperCommand):
+    """A command whose help names types in words."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, which need no type, and the options."""
+        for title, kind in (("Arguments", "argument"), ("Options", "option")):
+            records = [p.get_help_record(ctx) for p in self.get_params(ctx) if p.param_type_name == kind]
+            shown = [(_without_types(name, kind == "argument"), text) for name, text in filter(None, records)]
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl(shown)
+
+
+def _without_types(name: str, is_argument: bool) -> str:
+    """Return an option with the type of its values in words; of an argument only the name.
+
+    >>> _without_types("--drop <list[str]>", False), _without_types("methods... <list[str]>", True)
+    ('--drop TEXT', 'methods...')
+    """
+    name, bracket, kind = name.partition(" <")
+    if not bracket or is_argument:
+        return name
+    kind = kind.removeprefix("list[").rstrip("]>")
+    return f"{name} {TYPES.get(kind, kind)}"
+
+
 def register_epilogs(app: typer.Typer, path: str = "") -> None:
     """Add the examples to the help of the program and of its commands and groups."""
     app.info.epilog = _epilog(path)
     for command in app.registered_commands:
+        command.cls = Command
         name = command.name or getattr(command.callback, "__name__", "")
         command.epilog = _epilog(f"{path} {name}".strip())
     for group in app.registered_groups:

@@ -6,7 +6,6 @@ import csv
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -19,9 +18,10 @@ import scipy
 import typer
 from rich.progress import DownloadColumn
 
-from gmed.cli.console import make_console, progress_bar
+from gmed.cli.console import PacedLines, make_console, progress_bar
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import Drop
+from gmed.data.dataset import Progress
 from gmed.data.tabular import is_table
 from gmed.errors import DataError, UsageError, named
 from gmed.io.files import atomic_write, check_output_path, csv_cell, wrap_os_errors
@@ -96,8 +96,10 @@ def fit(
             start=None if start is None else Path(start),
         )
         with graceful_stop() as stop, progress_bar("learning", DownloadColumn()) as progress:
-            printer = _ProgressPrinter()
-            learned = fit_table(job, checkpoint_every=checkpoint_every, progress=progress, watch=printer, stop=stop)
+            printer = _ProgressPrinter(progress)
+            learned = fit_table(
+                job, checkpoint_every=checkpoint_every, progress=printer.on_progress, watch=printer, stop=stop
+            )
     if learned.repeated:
         console.print(
             f"{job.model.resolve()} is already the result of this fit; nothing was learned again", soft_wrap=True
@@ -124,6 +126,10 @@ def predict(
     proba: Annotated[bool, typer.Option("--proba", help="Also write the probability of every class")] = False,
 ) -> None:
     """Predict the class of every row of a table."""
+    if is_table(Path(model)) and table != "-" and not is_table(Path(table)):
+        raise UsageError(f"{model}: a table, not a model; the model comes first: gmed predict {table} {model}")
+    if not Path(model).exists():
+        raise DataError(f"{model}: no such file.")
     rows = correct = labeled = 0
     header_written = False
     if out is not None:
@@ -170,17 +176,24 @@ def _open_output(out: str | None) -> Iterator[TextIO]:
 
 
 class _ProgressPrinter:
-    """Prints a line every ten seconds if the output is no terminal."""
+    """Prints lines, ever more rarely, if the output is no terminal, which has a bar."""
 
-    def __init__(self) -> None:
-        self.console, self.last_printed = make_console(stderr=True), time.monotonic()
+    def __init__(self, bar: Progress) -> None:
+        self.console, self.pace, self.bar = make_console(stderr=True), PacedLines(), bar
+        self.skipped: float | None = None
+        self.share = 0.0
+
+    def on_progress(self, done: int, total: int | None) -> None:
+        """Note the share of the file that was read by this process, not by one that was interrupted before."""
+        position = done / total if total else 0.0
+        self.skipped = position if self.skipped is None else self.skipped
+        self.share = (position - self.skipped) / (1 - self.skipped) if self.skipped < 1 else 1.0
+        self.bar(done, total)
 
     def __call__(self, learned: FitProgress) -> None:
-        if not self.console.is_terminal and time.monotonic() - self.last_printed > 10:
-            self.last_printed = time.monotonic()
-            self.console.print(
-                f"  {learned.rows:,} rows, prequential accuracy {learned.num_correct / learned.rows:.1%}"
-            )
+        if not self.console.is_terminal and self.pace.due():
+            accuracy = f"prequential accuracy {learned.num_correct / learned.rows:.1%}"
+            self.console.print(f"  {learned.rows:,} rows, {accuracy}, {self.pace.times(self.share)}")
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def _report(
         typer.Option(help="Custom model that --gallery may build: net.py:small; repeatable"),
     ] = None,
 ) -> None:
-    """Create a self-contained HTML report of a store, or tables for a paper."""
+    """Create an HTML report of a store, or tables for a paper. The page is one self-contained file."""
     path, folder, console = store or default_store(), Path(out), make_console()
     if form is Format.html:
         require_libraries("reports")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,16 +14,17 @@ import typer
 from gmed.cli.console import make_console, render_table
 from gmed.cli.exit import EXIT_OK, EXIT_RUN_FAILED
 from gmed.cli.options import Extension, StoreFile
-from gmed.engine import get_benchmark, resolve
+from gmed.engine import BenchmarkId, get_benchmark, resolve
+from gmed.engine.methods import parse
 from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
-from gmed.report.grouping import by_benchmark, by_method
+from gmed.report.grouping import by_benchmark, by_method, titles
 from gmed.results import Results, Store
 from gmed.results.export import check_exportable
 from gmed.results.export import export as write_export
 from gmed.results.formatting import first_line
 from gmed.results.results_json import Document
-from gmed.results.tables import MISSING, Table, numbers, texts
+from gmed.results.tables import METHOD, MISSING, Table, numbers, texts
 
 
 def register_results(app: typer.Typer) -> None:
@@ -37,7 +39,7 @@ def runs(
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """Count the stored runs of each method: finished, failed and half-finished."""
+    """Count the stored runs: finished, failed and half-finished."""
     path = store or default_store()
     results, outdated = stored_results(path, benchmark)
     console = make_console()
@@ -47,20 +49,37 @@ def runs(
             console.print(f"  {first_line(failure.error)}")
         console.print(f"{len(results.failures)} failed")
         return
-    unfinished = unfinished_runs(path)
-    counts = {
-        "finished": Counter((run.benchmark, run.method) for run in results.runs),
-        "failed": Counter((failure.benchmark, failure.method) for failure in results.failures),
-        "half-finished": Counter(name for name in unfinished if benchmark in (None, name[0])),
+    names = {
+        "finished": [(run.benchmark, run.method) for run in results.runs],
+        "failed": [(failure.benchmark, failure.method) for failure in results.failures],
+        "half-finished": [name for name in unfinished_runs(path) if benchmark in (None, name[0])],
     }
-    table = Table([*texts("benchmark", "method"), *numbers(*counts)])
-    for name in dict.fromkeys(name for counter in counts.values() for name in counter):
-        table.add(*name, *(counter[name] or MISSING for counter in counts.values()))
+    groups = {name: _group(*name) if benchmark is None else name for column in names.values() for name in column}
+    counts = {heading: Counter(groups[name] for name in column) for heading, column in names.items()}
+    table, short = Table([*texts("benchmark"), METHOD, *numbers(*counts)]), titles([name for name, _ in groups])
+    for group in dict.fromkeys(groups.values()):
+        members = sum(other == group for other in groups.values())
+        method = group[1] if members == 1 else f"{group[1]}: {members} candidates"
+        table.add(short[group[0]], method, *(counter[group] or MISSING for counter in counts.values()))
     console.print(render_table(table))
+    if together := [name for name, group in groups.items() if name != group]:
+        data = BenchmarkId.parse(together[0][0]).custom_data
+        one_by_one = shlex.quote(data.file if data else together[0][0])
+        console.print(f"candidates of a tuning one by one: gmed runs {one_by_one}", soft_wrap=True)
     if outdated:
         extensions = extensions_to_load(path)
         hint = f", or by extensions that are not loaded: {extensions}" if extensions else ""
         console.print(f"{outdated} more were computed by other versions of the code{hint}")
+
+
+def _group(benchmark: str, method: str) -> tuple[str, str]:
+    """Return a benchmark and a method; the candidates of a tuning, which differ in parameters, are one method.
+
+    >>> _group("split-mnist-tuning", "er+gmed(alpha=0.1)"), _group("split-mnist", "er+gmed(alpha=0.1)")
+    (('split-mnist-tuning', 'er+gmed'), ('split-mnist', 'er+gmed(alpha=0.1)'))
+    """
+    is_tuning = BenchmarkId.parse(benchmark).tuning
+    return benchmark, "+".join(part.name for part in parse(method)) if is_tuning else method
 
 
 def rm(
@@ -70,7 +89,7 @@ def rm(
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """Remove runs from the store; requesting them again recomputes them."""
+    """Remove runs from the store. Requesting them again recomputes them."""
     with Store(_require_store(store)) as run_store:
         benchmark, *others = run_store.matching_benchmarks(benchmark)
         if others:

@@ -24,7 +24,9 @@ def register_tune(app: typer.Typer) -> None:
     app.command("tune")(_tune)
 
 
-@with_options("memory", "device", "workers", "cluster", "data_dir", "label", "split", "drop", "extensions", "store")
+@with_options(
+    "memory", "device", "workers", "cluster", "data_dir", "name", "label", "split", "drop", "extensions", "store"
+)
 def _tune(
     benchmark: Annotated[str, typer.Argument(help="A benchmark, or your own data: .csv, .parquet, .npz, folder")],
     method: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean
@@ -23,9 +24,9 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store
 from gmed.results import Store
 from gmed.results.formatting import first_line, format_duration
-from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, estimate_remaining
+from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
 from gmed.results.store import Timing
-from gmed.results.tables import MISSING, Table, numbers, texts
+from gmed.results.tables import METHOD, MISSING, Table, numbers, texts
 
 POLL_SECONDS = 1.0
 """Seconds between two reads of the store."""
@@ -43,7 +44,7 @@ def _watch(
     once: Annotated[bool, typer.Option("--once", help="Print the current status once and exit")] = False,
     store: StoreFile = None,
 ) -> None:
-    """Show the progress of the sweeps of a store, live, until they end."""
+    """Show the progress of running sweeps. Live, until they end."""
     path, console = store or default_store(), make_console()
     if not Path(path).exists():
         raise UsageError(f"{path}: no results yet; create some with gmed run")
@@ -55,16 +56,32 @@ def _watch(
         if once or not console.is_terminal:
             console.print(view(sweeps, timings))
             raise typer.Exit(EXIT_OK)
+        seen = {(sweep.host, sweep.began): sweep for sweep in sweeps}
         try:
             with Live(view(sweeps, timings), console=console, refresh_per_second=2) as live:
                 while sweeps:
                     time.sleep(POLL_SECONDS)
                     sweeps, timings = active_sweeps(run_store), run_store.timings()
+                    seen |= {(sweep.host, sweep.began): sweep for sweep in sweeps}
                     if sweeps:
                         live.update(view(sweeps, timings))
         except KeyboardInterrupt:  # the sweep continues
             raise typer.Exit(EXIT_INTERRUPTED) from None
-    console.print("done; show the results with gmed table")
+        ended = sum(count_ended(run_store, sweep) for sweep in seen.values())
+    console.print(conclusion(ended, sum(len(sweep.runs) for sweep in seen.values())))
+
+
+def conclusion(ended: int, planned: int) -> str:
+    """Return how the sweeps that were watched have ended.
+
+    >>> conclusion(12, 12)
+    'done; show the results with gmed table'
+    >>> conclusion(9, 12)
+    'stopped after 9 of 12 runs; the same gmed run again computes the rest'
+    """
+    if ended < planned:
+        return f"stopped after {ended} of {planned} runs; the same gmed run again computes the rest"
+    return "done; show the results with gmed table"
 
 
 def view(sweeps: Sequence[SweepStatus], timings: Sequence[Timing]) -> Group:
@@ -89,7 +106,8 @@ def _sweep_parts(sweep: SweepStatus, timings: Sequence[Timing]) -> list[Renderab
 
 
 def _means(runs: Sequence[RunStatus]) -> RenderableType:
-    table = Table([*texts("benchmark", "method so far"), *numbers("runs", "accuracy %")])
+    method_column = replace(METHOD, heading="method so far")
+    table = Table([*texts("benchmark"), method_column, *numbers("runs", "accuracy %")])
     groups: dict[tuple[str, str], list[RunStatus]] = {}
     for run in runs:
         groups.setdefault((run.benchmark, run.method), []).append(run)

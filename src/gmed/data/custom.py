@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -288,6 +288,10 @@ _TASKS = re.compile(r"([1-9]\d{0,8}) tasks", re.ASCII)
 _SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8}){0,2})->([1-9]\d{0,8})", re.ASCII)
 _DIGEST = re.compile("[0-9a-f]{12}")
 
+MAX_TITLE = 60
+_TITLE = re.compile(rf"[^\s,=\[\]]([^,=\[\]]{{0,{MAX_TITLE - 2}}}[^\s,=\[\]])?")
+"""The name that people give to data; without the characters that separate the parts of a full name."""
+
 
 @dataclass(frozen=True)
 class TaskDataset(Dataset):
@@ -340,14 +344,21 @@ class CustomDataRef:
     classes: int
     digest: str
     drop: tuple[str, ...] = ()
+    title: str | None = None
+
+    @property
+    def untitled(self) -> CustomDataRef:
+        """The same data without the name that people gave to them, which does not identify them."""
+        return replace(self, title=None)
 
     @property
     def name(self) -> str:
         """The reference as text, which :meth:`parse` reads."""
+        title = f"name={self.title}," if self.title is not None else ""
         columns = f"label={self.label}," if self.label is not None else ""
         columns += f"drop={';'.join(self.drop)}," if self.drop else ""
         shape = "x".join(map(str, self.shape))
-        return f"{self.file}[{columns}{self.split},{self.tasks} tasks,{shape}->{self.classes},{self.digest}]"
+        return f"{self.file}[{title}{columns}{self.split},{self.tasks} tasks,{shape}->{self.classes},{self.digest}]"
 
     @classmethod
     def parse(cls, name: str) -> CustomDataRef | None:
@@ -359,18 +370,27 @@ class CustomDataRef:
         parsed = _parse_head(head)
         if tasks is None or dimensions is None or parsed is None:
             return None
-        file, label, drop, split = parsed
+        file, title, label, drop, split = parsed
         shape = tuple(map(int, dimensions[1].split("x")))
         dropped = tuple(drop.split(";")) if drop else ()
-        return cls(file, label, split, int(tasks[1]), shape, int(dimensions[2]), sizes[2], dropped)
+        return cls(file, label, split, int(tasks[1]), shape, int(dimensions[2]), sizes[2], dropped, title)
 
     @classmethod
-    def from_path(cls, path: Path, label: str | None, split: str, drop: Sequence[str] = ()) -> CustomDataRef:
+    def from_path(
+        cls, path: Path, label: str | None, split: str, drop: Sequence[str] = (), title: str | None = None
+    ) -> CustomDataRef:
         """Read the data at a path once and return a reference to them."""
+        if title is not None and not _TITLE.fullmatch(title):
+            raise UsageError(
+                f"name must have at most {MAX_TITLE} characters, none of them a comma, equals sign or square bracket, "
+                f"not {title[:100]!r}"
+            )
         drop = tuple(dict.fromkeys(drop))
         data = load_custom(path, label, split, drop)
         label = label if is_table(path) else None
-        ref = cls(path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop)
+        ref = cls(
+            path.name, label, split, data.tasks, data.x_train.shape[1:], data.num_classes, data.digest, drop, title
+        )
         if cls.parse(ref.name) != ref or not ref.name.isprintable():
             raise DataError(f"{str(path)!r}: rename the file or the columns: {ref.name!r} is not a valid name.")
         return ref
@@ -525,27 +545,32 @@ def _standardize(
     return train, test
 
 
-def _parse_head(head: str) -> tuple[str, str | None, str, str] | None:
-    """Parse the beginning of a name into the file, the label, the dropped columns and the split.
+def _parse_head(head: str) -> tuple[str, str | None, str | None, str, str] | None:
+    """Parse the beginning of a name into the file, the title, the label, the dropped columns and the split.
 
     An ambiguous name is parsed with the longest file name, then the shortest label, then the fewest dropped columns.
     The time is linear in the length of the name.
 
     >>> _parse_head("iris.csv[label=kind,drop=a;b,by-column=site,no")
-    ('iris.csv', 'kind', 'a;b', 'by-column=site,no')
+    ('iris.csv', None, 'kind', 'a;b', 'by-column=site,no')
+    >>> _parse_head("iris.csv[name=my irises,by-class")
+    ('iris.csv', 'my irises', None, '', 'by-class')
     """
     bracket = head.rfind("[", 1, MAX_FILE_NAME + 1)
     while bracket > 0:
         file, start = head[:bracket], bracket + 1
-        label, drop = None, ""
-        if head.startswith("label=", start):
+        title, label, drop = None, None, ""
+        if head.startswith("name=", start):
+            title, comma, _ = head[start + len("name=") : start + len("name=") + MAX_TITLE + 1].partition(",")
+            start += len(f"name={title},") if comma and _TITLE.fullmatch(title) else 0
+        if start and head.startswith("label=", start):
             end = _field_end(head, start + len("label=") + 1, before_drop=True)
             label, start = head[start + len("label=") : end], end + 1
         if start and head.startswith("drop=", start):
             end = _field_end(head, start + len("drop=") + 1)
             drop, start = head[start + len("drop=") : end], end + 1
         if start and _is_split(head, start) and not {"/", "\\"} & set(file) and file not in (".", ".."):
-            return file, label, drop, head[start:]
+            return file, title, label, drop, head[start:]
         bracket = head.rfind("[", 1, bracket)
     return None
 

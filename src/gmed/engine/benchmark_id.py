@@ -56,6 +56,11 @@ model=ModelRef(reference='net.py:small', digest='0123456789ab'))
         return name if self.model is None else self.model.qualify(name)
 
     @property
+    def identity(self) -> str:
+        """What identifies it in run keys: its text without the name that people gave to custom data."""
+        return str(replace(self, base=self.base.untitled)) if isinstance(self.base, CustomDataRef) else str(self)
+
+    @property
     def custom_data(self) -> CustomDataRef | None:
         """The custom data, if any."""
         return self.base if isinstance(self.base, CustomDataRef) else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +22,7 @@ from torch import nn
 from gmed import registry
 from gmed.engine.benchmarks import Benchmark, get_benchmark
 from gmed.engine.grammar import Component, format_value, parse_component
-from gmed.errors import GmedError, UsageError, check_float, check_int, unknown
+from gmed.errors import GmedError, GmedWarning, UsageError, check_float, check_int, unknown
 from gmed.io.user_code import UserModule, load_entry_points, user_modules_of
 from gmed.learners import Learner
 from gmed.memory import Memory
@@ -155,8 +156,56 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
     return _resolve(benchmark.name, text, memory, registry.generation())
 
 
+class UnderstoodWarning(GmedWarning):
+    """A method was written in another way than it is named, but could be understood."""
+
+
+def understand(text: str) -> str:
+    """Return the method that a user most likely means, in other case or with hyphens for plus signs, and say so.
+
+    Registered names are never changed. Names in files are not interpreted.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     understand("ER+GMED"), understand("er-t-random-edit(stride=0.1)"), understand("er-t"), understand("er-x")
+    ('er+gmed', 'er-t+random-edit(stride=0.1)', 'er-t', 'er-x')
+    """
+    try:
+        parts = parse(text)
+    except UsageError:
+        return text  # the error is reported when the method is resolved
+    names = [_registered_names(part.name) for part in parts]
+    if [[part.name] for part in parts] == names or not all(names):
+        return text
+    components = [
+        Component(name, part.parameters if name == known[-1] else {})
+        for part, known in zip(parts, names, strict=True)
+        for name in known
+    ]
+    understood = "+".join(map(str, components))
+    warnings.warn(f"{text} is understood as {understood}", UnderstoodWarning, stacklevel=2)
+    return understood
+
+
+def _registered_names(name: str) -> list[str]:
+    """Return the registered names that a name consists of, itself if it is one; none if it is not made of such."""
+    if _kind(name) is not None:
+        return [name]
+    words = name.lower().replace("_", "-").split("-")
+    for end in range(len(words), 0, -1):
+        first = "-".join(words[:end])
+        if _kind(first) is None:
+            continue
+        if end == len(words):
+            return [first]
+        if others := _registered_names("-".join(words[end:])):
+            return [first, *others]
+    return []
+
+
 @lru_cache(maxsize=4096)
 def _resolve(benchmark: str, text: str, memory: int | None, generation: int) -> Method:
+    text = understand(text)
     method = read_method(get_benchmark(benchmark), text, memory)
     _dry_run(text, method)
     return method

@@ -48,7 +48,7 @@ class RunSpec:
     def config(self) -> dict[str, Any]:
         """Return everything that determines the result, except the versions and the seed."""
         return {
-            "benchmark": self.benchmark.name,
+            "benchmark": self.benchmark.id.identity,
             **self.benchmark.config(),
             "method": self.method.config(),
         }
@@ -60,7 +60,7 @@ class RunSpec:
         """
         return {
             "engine": ENGINE_VERSION,
-            self.benchmark.name: self.benchmark.version,
+            self.benchmark.id.identity: self.benchmark.version,
             **self.method.versions(),
         }
 

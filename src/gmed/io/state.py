@@ -32,7 +32,16 @@ def write_state(path: Path, state: dict[str, Tensor], metadata: dict[str, str]) 
     """Write tensors and metadata to a file atomically."""
     state = {name: tensor.contiguous() for name, tensor in state.items()}
     metadata = {"format": FORMAT, **metadata}
-    write_bytes(path, save(state, {**metadata, "checksum": checksum(state, metadata)}))
+    write_bytes(path, _sort_metadata(save(state, {**metadata, "checksum": checksum(state, metadata)})))
+
+
+def _sort_metadata(content: bytes) -> bytes:
+    """Return a file with its metadata in order: the library writes them in a random one, so that equal files differ."""
+    header, end = _header(content), 8 + int.from_bytes(content[:8], "little")
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors are aligned
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def checksum(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

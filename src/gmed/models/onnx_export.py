@@ -37,6 +37,12 @@ def export_onnx(model: nn.Module, path: str | Path, x: Tensor) -> float:
     float
         The largest difference between their logits.
     """
+    if not isinstance(model, nn.Module):
+        name = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise InputError(
+            f"model must be a torch.nn.Module, such as learner.model, not {name}; "
+            "an estimator cannot be exported, because it also scales inputs and names classes"
+        )
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 (torch needs it to export)

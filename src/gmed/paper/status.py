@@ -22,7 +22,7 @@ from gmed.engine.methods import parse
 from gmed.engine.runner import collect_environment
 from gmed.experiment import default_store
 from gmed.paper.artifacts.base import Artifact
-from gmed.paper.plan import SLOW_METHODS
+from gmed.paper.plan import SLOW_METHODS, PlannedRuns
 from gmed.results import Store
 from gmed.results.store import Timing
 
@@ -87,6 +87,7 @@ def artifact_status(
     data_dir: str | Path | None = None,
     device: str = "auto",
     measure: Callable[[str, str], None] | None = None,
+    plan: Callable[[Artifact], list[PlannedRuns]] = lambda artifact: artifact.plan(),
 ) -> list[ArtifactStatus]:
     """Return the status of each table or figure.
 
@@ -95,6 +96,8 @@ def artifact_status(
     measure
         If given, speeds that the store does not have are measured; it is called before each measurement with the
         benchmark and the method.
+    plan
+        Returns the runs of a table or figure, by default all.
     """
     path, resolved_device = Path(store or default_store()), resolve_device(device)
     timings, stored = list[Timing](), dict[str, set[str]]()
@@ -114,7 +117,7 @@ def artifact_status(
     def status_of(artifact: Artifact) -> ArtifactStatus:
         needed, num_stored, seconds, unknown, elsewhere = set[str](), 0, 0.0, 0, 0
         data_sets: dict[str, bool] = {}
-        for planned in artifact.plan():
+        for planned in plan(artifact):
             data_sets.setdefault(get_benchmark(planned.benchmark).data, has_data(planned.benchmark))
             keys = {spec.key for spec in planned.specs()} - needed
             missing = keys - stored.get(artifact.probe_version, set()) if artifact.cached else keys
@@ -126,7 +129,7 @@ def artifact_status(
                 unknown += 0 if seconds_per_run else len(missing)
             elif missing:
                 elsewhere += len(missing)
-        seeds = [planned.seeds for planned in artifact.plan()]
+        seeds = [planned.seeds for planned in plan(artifact)]
         seed_range = min(seeds), max(seeds)
         return ArtifactStatus(
             artifact, num_stored, len(needed), artifact.cached, data_sets, seconds, unknown, elsewhere, seed_range

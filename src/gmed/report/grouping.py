@@ -21,6 +21,7 @@ def titles(names: Sequence[str]) -> dict[str, str]:
     ...     "wine.csv[label=kind,by-time=3,3 tasks,4->3,0123456789ab]",
     ...     "wine.csv[label=kind,drop=id,by-time=3,3 tasks,3->3,0123456789ab]",
     ...     "iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]-fuzzy",
+    ...     "rows.csv[name=my wines,label=kind,by-class,2 tasks,4->3,0123456789ab]",
     ... ]).values():
     ...     print(title)
     split-mnist
@@ -30,6 +31,7 @@ def titles(names: Sequence[str]) -> dict[str, str]:
     wine.csv · by-time=3
     wine.csv · by-time=3 · without id
     iris.csv-fuzzy
+    my wines
     """
     title_parts = {name: [_short_name(name)] for name in names}
     details = {name: _details(name) for name in names}
@@ -47,7 +49,9 @@ def titles(names: Sequence[str]) -> dict[str, str]:
 def _short_name(name: str) -> str:
     benchmark = BenchmarkId.parse(name)
     custom_data, model = benchmark.custom_data, benchmark.model
-    base = replace(benchmark, base=custom_data.file if custom_data else benchmark.base, model=None)
+    base = replace(
+        benchmark, base=(custom_data.title or custom_data.file) if custom_data else benchmark.base, model=None
+    )
     return str(base) + (f" · {model.reference.partition('(')[0]}" if model else "")
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gmed.report.comparisons import LEVELS, best_methods, comparisons, describe_correction
+from gmed.report.grouping import titles
 from gmed.results import Results, Row, markdown
 from gmed.results.comparisons import Comparison
 from gmed.results.formatting import format_p
@@ -91,7 +92,7 @@ def latex_table(results: Results) -> str:
     compared = {(c.benchmark, c.method): c for c in comparisons(results, rows)}
     best, common_n = best_methods(rows), Counter(row.n for row in rows).most_common(1)[0][0] if rows else 0
     benchmarks = list(dict.fromkeys(row.benchmark for row in rows))
-    table = Table([METHOD, *numbers(*benchmarks)])
+    table = Table([METHOD, *numbers(*titles(benchmarks).values())])
     cells = {(row.benchmark, row.method): row for row in rows}
     for method in dict.fromkeys(row.method for row in rows):
         method_rows = [cells.get((benchmark, method)) for benchmark in benchmarks]

@@ -15,6 +15,7 @@ from gmed.results.formatting import format_mean_std, format_p
 from gmed.results.metrics import Metrics
 from gmed.results.tables import (
     METHOD,
+    MISS_LEGEND,
     MISSING,
     Cell,
     Column,
@@ -31,10 +32,9 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
         ("n", "seeds"),
         ("accuracy, %", "final accuracy, mean ± standard deviation over seeds"),
         ("paper", "the published mean ± standard deviation"),
-        ("ours − paper", "difference ± its standard error; ! more than two standard errors"),
+        ("ours − paper", f"difference ± its standard error; {MISS_LEGEND}"),
         ("gain", "over the baseline, paired by seed, with 95 % interval"),
-        ("p", "one-tailed paired t-test, uncorrected"),
-        ("p, corrected", "after Holm's correction for all comparisons of this report"),
+        ("p", "one-tailed paired t-test after Holm's correction for all comparisons of this report"),
     )
     table = Table([METHOD, *(Column(heading, True, note) for heading, note in columns)], name=f"{anchor}-results")
     for row in rows:
@@ -42,17 +42,17 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
         if row.method in best:
             accuracy = replace(accuracy, strong=True, note="the best online method (iid-* excluded)")
         cells = [accuracy, published_cell(row), difference_cell(row)]
-        table.add(row.method, row.n, *cells, *(_gain_cells(comparison) if comparison else [MISSING] * 3))
+        table.add(row.method, row.n, *cells, *(_gain_cells(comparison) if comparison else [MISSING] * 2))
     return table.without_empty_columns()
 
 
 def _gain_cells(comparison: Comparison) -> list[Cell]:
-    """Return a gain with its interval and marks, its p-value and the corrected p-value."""
+    """Return a gain with its interval and marks, and its corrected p-value; a note has the uncorrected one."""
     gain = comparison.gain
     note = f"over {comparison.baseline}, {gain.n} pairs, d = {gain.effect_size:.2f}"
     if gain.mixed:
         note += f"; {gain.mixed} pairs on different devices or versions of torch"
-    p_values = gain.p, comparison.corrected_p
+    p = comparison.corrected_p
     return [
         Cell(
             f"{gain.mean:+.2f} {interval(gain.low, gain.high)}",
@@ -61,7 +61,9 @@ def _gain_cells(comparison: Comparison) -> list[Cell]:
             comparison.marks,
             note,
         ),
-        *(MISSING if math.isnan(p) else Cell(format_p(p).removeprefix("= "), p) for p in p_values),
+        MISSING
+        if math.isnan(p)
+        else Cell(format_p(p).removeprefix("= "), p, note=f"uncorrected: p {format_p(gain.p)}"),
     ]
 
 

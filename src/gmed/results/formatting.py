@@ -93,12 +93,13 @@ def to_cli_args(benchmark: str, *methods: str) -> list[str]:
     model_args = ["--model", parsed.model.reference] if parsed.model else []
     if data is None:
         return [str(replace(parsed, model=None)), *methods, *model_args]
+    title = ["--name", data.title] if data.title is not None else []
     label = ["--label", data.label] if data.label is not None else []
     split = ["--split", data.split] if data.split != DEFAULT_SPLIT else []
     drop = [arg for column in data.drop for arg in ("--drop", column)]
     fuzzy = ["--fuzzy"] if parsed.fuzzy else []
     file = f"./{data.file}" if data.file.startswith("-") else data.file  # not to be taken for an option
-    return [file, *methods, *label, *split, *drop, *fuzzy, *model_args]
+    return [file, *methods, *title, *label, *split, *drop, *fuzzy, *model_args]
 
 
 def format_gain(gain: Gain, marks: str = "") -> str:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from statistics import fmean
 
 from gmed.results.claims import is_alive
@@ -81,6 +82,20 @@ def active_sweeps(store: Store) -> list[SweepStatus]:
                 runs = [_run_status(row) for row in store.database.execute(query, (sweep["id"],))]
                 active.append(SweepStatus(sweep["host"].split(" ")[0], sweep["began"], runs))
     return active
+
+
+def count_ended(store: Store, sweep: SweepStatus) -> int:
+    """Return how many runs of a sweep were stored since it began, finished or failed, whether it still runs or not."""
+    began = datetime.fromtimestamp(int(sweep.began), UTC).isoformat(timespec="seconds")
+    query = """
+        SELECT count(DISTINCT key) FROM runs WHERE benchmark = ? AND method = ? AND seed = ? AND recorded >= ?
+    """
+    with store.wrap_errors("cannot be read"):
+        counts = [
+            store.database.execute(query, (run.benchmark, run.method, run.seed, began)).fetchone()[0]
+            for run in sweep.runs
+        ]
+    return sum(counts)
 
 
 def _run_status(row: Mapping[str, object]) -> RunStatus:

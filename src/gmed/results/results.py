@@ -19,6 +19,9 @@ from gmed.results.stats import Difference, Gain, difference, paired_gain
 
 SCHEMA: Final = "gmed-results/1"
 
+MIN_SEEDS_TO_JUDGE = 5
+"""Number of seeds below which a mean is not said to miss the published one: its standard error is too uncertain."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -83,8 +86,8 @@ class Row:
 
     @property
     def is_outside_2se(self) -> bool:
-        """Whether the mean of at least five seeds is more than two standard errors from the published one."""
-        return self.n >= 5 and self.difference is not None and self.difference.within is False
+        """Whether the mean, of enough seeds to judge, is more than two standard errors from the published one."""
+        return self.n >= MIN_SEEDS_TO_JUDGE and self.difference is not None and self.difference.within is False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,8 @@ from reprlib import repr as short
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
-from gmed.engine import BENCHMARKS, RunResult, RunSpec, get_benchmark
+from gmed.data.custom import CustomDataRef
+from gmed.engine import BENCHMARKS, BenchmarkId, RunResult, RunSpec, get_benchmark
 from gmed.errors import GmedError, GmedWarning, StoreError
 from gmed.io.records import GREATEST, RecordError
 from gmed.results.connection import StoreConnection, is_full
@@ -297,8 +298,10 @@ class Store:
         for row, spec in rows:
             try:
                 outcome = decode_row(row)
-                same_name = outcome.method == spec.method.name
-                outcomes.append(outcome if same_name else replace(outcome, method=spec.method.name))
+                names = spec.benchmark.name, spec.method.name
+                if (outcome.benchmark, outcome.method) != names:
+                    outcome = replace(outcome, benchmark=names[0], method=names[1])
+                outcomes.append(outcome)
             except RecordError as error:
                 damaged.append(f"{row_name(row)} ({error})")
         self._warn_damaged(damaged)
@@ -368,7 +371,7 @@ class Store:
             return [run for run in self._current_outcomes("finished", benchmark) if isinstance(run, RunResult)]
 
     def matching_benchmarks(self, name: str) -> list[str]:
-        """Return the benchmark of this name, or all that are built from the file of this name.
+        """Return the benchmark of this name, or all that are built from the data or the file of this name.
 
         >>> with Store(":memory:") as store:
         ...     store.matching_benchmarks("split-mnist")
@@ -376,11 +379,42 @@ class Store:
         """
         if name in BENCHMARKS:
             return [name]
-        query = "SELECT DISTINCT benchmark FROM runs WHERE substr(benchmark, 1, ?) = ? ORDER BY benchmark"
-        start = f"{Path(name).name}["
-        with self.wrap_errors("cannot be read"):
-            names = [str(row["benchmark"]) for row in self.database.execute(query, (len(start), start))]
+        file = Path(name).name
+        names = [benchmark for benchmark, ref in self._references() if file == ref.file or name == ref.title]
         return names or [get_benchmark(name).name]
+
+    def title_of(self, data: CustomDataRef) -> str | None:
+        """Return the name that people gave to data, if runs on them were stored with one."""
+        titles = (ref.title for _, ref in self._references() if ref.untitled == data.untitled)
+        return next(filter(None, titles), None)
+
+    def set_title(self, data: CustomDataRef) -> None:
+        """Let all stored runs on data have the name that people gave to them; damaged ones stay as they are."""
+        renamed = {
+            name: str(replace(BenchmarkId.parse(name), base=data))
+            for name, ref in self._references()
+            if ref.untitled == data.untitled and ref != data
+        }
+        if not renamed:
+            return
+        with self.wrap_errors("could not be changed"), self.transaction():
+            for name, new in renamed.items():
+                for row in self.database.execute("SELECT * FROM runs WHERE benchmark = ?", (name,)).fetchall():
+                    if row_problem(row) is None:
+                        self.database.execute("UPDATE runs SET benchmark = ? WHERE key = ?", (new, row["key"]))
+                        if row["checksum"] is not None:
+                            self._update_checksum(row["key"])
+                if self._schema_version() == SCHEMA_VERSION:
+                    self.database.execute("UPDATE observed SET benchmark = ? WHERE benchmark = ?", (new, name))
+
+    def _references(self) -> Iterator[tuple[str, CustomDataRef]]:
+        """Yield the names of stored benchmarks on custom data, with the reference to the data."""
+        with self.wrap_errors("cannot be read"):
+            rows = self.database.execute("SELECT DISTINCT benchmark FROM runs ORDER BY benchmark").fetchall()
+        for row in rows:
+            with suppress(GmedError):
+                if (ref := BenchmarkId.parse(str(row["benchmark"])).custom_data) is not None:
+                    yield str(row["benchmark"]), ref
 
     def timings(self) -> list[Timing]:
         """Return the time that every finished run took, whatever the versions that computed it."""

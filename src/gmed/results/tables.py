@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gmed.io.files import write_csv
 from gmed.results.formatting import format_difference, format_mean_std, format_p
-from gmed.results.results import Results, Row
+from gmed.results.results import MIN_SEEDS_TO_JUDGE, Results, Row
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,9 @@ def numbers(*headings: str) -> list[Column]:
 
 METHOD = Column("method", code=True)
 
+MISS_LEGEND = f"! more than two standard errors from the published mean (marked from {MIN_SEEDS_TO_JUDGE} seeds on)"
+"""What the mark of :func:`difference_cell` means."""
+
 
 def accuracy_cell(row: Row) -> Cell:
     """Return the mean of a method and its standard deviation."""
@@ -129,7 +132,7 @@ def published_cell(row: Row) -> Cell:
 
 
 def difference_cell(row: Row) -> Cell:
-    """Return the difference from the published mean, with its standard error; a miss begins with ``!``."""
+    """Return the difference from the published mean, its standard error and mark (:data:`MISS_LEGEND`)."""
     if row.difference is None:
         return MISSING
     mark, note = ("! ", "more than two standard errors from the published mean") if row.is_outside_2se else ("", "")
@@ -241,7 +244,7 @@ def markdown(results: Results) -> str:
     measurements = numbers("seeds", "ours", "paper", "ours - paper ± s.e.")
     accuracies = Table([*texts("benchmark", "method"), *measurements, *texts("")])
     for row in rows:
-        verdict = VERDICTS[row.difference.within if row.difference else None]
+        verdict = VERDICTS[row.difference.within if row.difference and row.n >= MIN_SEEDS_TO_JUDGE else None]
         difference = Cell(format_difference(row.difference))
         accuracies.add(row.benchmark, row.method, row.n, accuracy_cell(row), published_cell(row), difference, verdict)
     gains = Table(
