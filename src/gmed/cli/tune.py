@@ -44,7 +44,7 @@ def _tune(
     options: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print only a JSON document")] = False,
 ) -> None:
-    """Tune hyper-parameters on held-out examples of the first three tasks, as in the paper."""
+    """Tune hyper-parameters on held-out examples of the first tasks."""
     path = options.pop("store", None) or default_store()
     progress = LiveProgress(make_console(stderr=True))
     try:
