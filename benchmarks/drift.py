@@ -3,8 +3,8 @@
     python benchmarks/drift.py [--seeds 5] [--streams NAME ...]
 
 Every model predicts ten rows and then learns from them; where classes come one after the other there is also a test
-set of all classes at the end. Each has its defaults. SGDClassifier is given rows standardised by what has been met of
-the stream (StandardScaler, updated before it), as the estimator standardises for itself. Rows, test sets and models
+set of all classes at the end. Each has its defaults. SGDClassifier is given rows standardized by what has been met of
+the stream (StandardScaler, updated before it), as the estimator standardizes for itself. Rows, test sets and models
 follow the seed; the order of phishing, bananas and shuttle is the one they are shipped in. Results so far are kept,
 and not computed again.
 """
@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 
 class ScaledSGD:
-    """SGDClassifier on standardised rows."""
+    """SGDClassifier on standardized rows."""
 
     def __init__(self, seed: int) -> None:
         self.scaler, self.model = StandardScaler(), SGDClassifier(random_state=seed)

@@ -113,7 +113,7 @@ def test_stored_rows_stay_what_they_were_while_units_move():
 
 
 def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
-    """Edited by hand, in standardised values, with ``edit_examples``."""
+    """Edited by hand, in standardized values, with ``edit_examples``."""
     x, y = rows(40)
     settings = ClassifierConfig(memory=10, hidden=8, alpha=3.0, beta=0.1, learning_rate=0.1)
     model = OnlineClassifier(settings, inputs=4)
@@ -153,7 +153,7 @@ def test_without_units_it_is_the_learner_of_the_paper():
     """Bit for bit: parameters and memory after a class-by-class stream whose classes are known."""
     x, y = rows(200, classes=4)
     x = x / 1000
-    settings = ClassifierConfig(memory=40, hidden=8, alpha=2.0, beta=0.1, standardise=False, batch_size=10)
+    settings = ClassifierConfig(memory=40, hidden=8, alpha=2.0, beta=0.1, standardize=False, batch_size=10)
     model = OnlineClassifier(settings, inputs=4, seed=3)
     model.learn(x, y, classes=np.arange(4))
     with gmed.rng.seeded_torch(3, "weights"):
@@ -361,13 +361,13 @@ def test_divergence_in_the_middle_of_a_call_changes_nothing():
 
 @pytest.mark.parametrize("labels", [np.array(["ä", "b,", "c"]), np.array([-3, 5, 2**40]), np.array([0.5, 1.5, 2.5])])
 @pytest.mark.parametrize(
-    "settings", [QUICK, ClassifierConfig(memory=0, hidden=8), ClassifierConfig(standardise=False, hidden=8)]
+    "settings", [QUICK, ClassifierConfig(memory=0, hidden=8), ClassifierConfig(standardize=False, hidden=8)]
 )
 def test_a_loaded_classifier_goes_on_bit_for_bit(tmp_path, labels, settings):
     x, y = rows(200)
     y = labels[y]
     kept, gone = OnlineClassifier(settings, inputs=4, seed=1), OnlineClassifier(settings, inputs=4, seed=1)
-    x = x if settings.standardise else x / 1000
+    x = x if settings.standardize else x / 1000
     for model in (kept, gone):
         for start in range(0, 100, 10):
             model.learn(x[start : start + 10], y[start : start + 10])

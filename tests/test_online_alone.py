@@ -166,7 +166,7 @@ def test_whatever_is_asked_beside_learning_changes_nothing(name, batches, asked)
 def test_a_fit_beside_predictions_takes_effect_all_at_once():
     """One fit has four features and numbers for labels, the other two and words."""
     x, y = rows(0, count=40)
-    model = GMEDClassifier(memory=0, hidden=4, passes=1, random_state=0).fit(x, y)
+    model = GMEDClassifier(memory=0, hidden=4, n_epochs=1, random_state=0).fit(x, y)
     errors, ended = [], threading.Event()
 
     def serve():
@@ -202,7 +202,7 @@ def test_two_threads_that_learn_take_turns():
         thread.start()
     for thread in threads:
         thread.join()
-    assert model.rows_ == model._classifier.learner.memory.num_seen == sum(len(y) for _, y in STREAM[:20])
+    assert model.n_samples_seen_ == model._classifier.learner.memory.num_seen == sum(len(y) for _, y in STREAM[:20])
 
 
 def test_copies_and_pickles_have_locks_of_their_own():
@@ -212,7 +212,7 @@ def test_copies_and_pickles_have_locks_of_their_own():
             thread = threading.Thread(target=other.partial_fit, args=STREAM[1])
             thread.start()
             thread.join(timeout=30)
-            assert other.rows_ in (10, 20)
+            assert other.n_samples_seen_ in (10, 20)
 
 
 # ---------------------------------------------------------------------- interrupts

@@ -62,7 +62,7 @@ def test_fit_on_all_digits_at_once():
 def test_one_call_or_many_are_the_same_stream():
     """Rows in one call, or ten at a time, but for the units, which a longer call knows better from the start."""
     X, y, _, _ = digits()
-    one, many = (GMEDClassifier(random_state=0, standardise=False, learning_rate=0.01) for _ in range(2))
+    one, many = (GMEDClassifier(random_state=0, standardize=False, learning_rate=0.01) for _ in range(2))
     one.partial_fit(X[:200], y[:200], classes=range(10))
     for start in range(0, 200, one.batch_size):
         many.partial_fit(X[start : start + one.batch_size], y[start : start + one.batch_size], classes=range(10))
@@ -192,9 +192,9 @@ def test_bad_input_is_refused_and_changes_nothing(bad, method):
         ("learning_rate", 0.0),
         ("batch_size", 0),
         ("hidden", 0),
-        ("passes", 0),
+        ("n_epochs", 0),
         ("random_state", -3),
-        ("standardise", "no"),
+        ("standardize", "no"),
         ("model", 3),
         ("replay_size", None),
     ],
@@ -219,10 +219,10 @@ def test_saved_and_loaded_goes_on_exactly(tmp_path):
     X, y, X_test, _ = digits()
     X = pd.DataFrame(X).add_prefix("p")
     X_test = pd.DataFrame(X_test).add_prefix("p")
-    model = GMEDClassifier(memory=150, random_state=5, passes=3).partial_fit(X[:300], y[:300])
+    model = GMEDClassifier(memory=150, random_state=5, n_epochs=3).partial_fit(X[:300], y[:300])
     model.save(tmp_path / "digits.gmed")
     again = GMEDClassifier.load(tmp_path / "digits.gmed")
-    assert again.get_params() == model.get_params() and again.rows_ == 300
+    assert again.get_params() == model.get_params() and again.n_samples_seen_ == 300
     assert again.feature_names_in_.tolist() == model.feature_names_in_.tolist()
     for one in (model, again):
         one.partial_fit(X[300:600], y[300:600])
@@ -243,7 +243,7 @@ def test_pickled_and_copied_goes_on_exactly():
 
 def test_parameters_that_are_numbers_of_numpys(tmp_path):
     """As RandomizedSearchCV draws them."""
-    given = {"memory": np.int64(20), "learning_rate": np.float32(0.1), "standardise": np.True_, "passes": np.int32(2)}
+    given = {"memory": np.int64(20), "learning_rate": np.float32(0.1), "standardize": np.True_, "passes": np.int32(2)}
     model = GMEDClassifier(**given, random_state=np.int64(3)).fit(X4, Y4)
     model.save(tmp_path / "file")
     for again in (GMEDClassifier.load(tmp_path / "file"), pickle.loads(pickle.dumps(model))):

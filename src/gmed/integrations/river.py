@@ -115,7 +115,7 @@ class GMEDClassifier(base.Classifier):
     def _row(self, x: Mapping[Any, Any], features: list[Any]) -> list[float]:
         if not features:
             raise InputError("the first example has no features")
-        standardized = self.settings is None or self.settings.standardise
+        standardized = self.settings is None or self.settings.standardize
         largest = LARGEST if standardized else float(np.finfo(np.float32).max)
         return [_number(name, x.get(name), largest) for name in features]
 

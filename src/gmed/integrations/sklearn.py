@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
+from gmed.deprecated import old_attributes, old_parameters
 from gmed.errors import UsageError, check_int
 from gmed.online import ClassifierConfig, OnlineClassifier
 from gmed.online.config import Model
@@ -27,7 +28,11 @@ except ImportError:
 
 __all__ = ["GMEDClassifier"]
 
+SAVED_NAMES = {"passes": "n_epochs", "standardise": "standardize"}
+"""Current names of parameters that saved files and older pickles call otherwise."""
 
+
+@old_attributes(rows_="n_samples_seen_", standardise="standardize", passes="n_epochs")
 class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A neural network that learns from a stream of rows, and replays and edits rows it has stored.
 
@@ -65,9 +70,9 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     model : torch.nn.Module or callable, optional
         A custom model instead: a module from (rows, features) to (rows, classes), or a function
         ``model(features, classes)`` that builds one.
-    standardise : bool
+    standardize : bool
         Whether features are standardized.
-    passes : int
+    n_epochs : int
         Number of passes that ``fit`` makes over the rows.
     shuffle : bool
         Whether ``fit`` shuffles the rows for each pass.
@@ -82,7 +87,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Number of features of a row.
     feature_names_in_ : ndarray
         Their names, if rows came as a data frame.
-    rows_ : int
+    n_samples_seen_ : int
         Number of rows it has learned from.
 
     Examples
@@ -104,6 +109,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     _classifier: OnlineClassifier
 
+    @old_parameters(standardise="standardize", passes="n_epochs")
     def __init__(
         self,
         *,
@@ -118,8 +124,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: int = 10,
         hidden: int = 64,
         model: Model | None = None,
-        standardise: bool = True,
-        passes: int = 10,
+        standardize: bool = True,
+        n_epochs: int = 10,
         shuffle: bool = True,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -134,8 +140,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.hidden = hidden
         self.model = model
-        self.standardise = standardise
-        self.passes = passes
+        self.standardize = standardize
+        self.n_epochs = n_epochs
         self.shuffle = shuffle
         self.random_state = random_state
 
@@ -188,7 +194,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fitted = self._unfitted_copy()
             features, labels = fitted._validated(X, y, reset=True)
             fitted._classifier = fitted._make_classifier(features.shape[1])
-            fitted._classifier.fit(features, labels, check_int("passes", self.passes), bool(self.shuffle))
+            fitted._classifier.fit(features, labels, check_int("n_epochs", self.n_epochs), bool(self.shuffle))
             self.__dict__ = fitted.__dict__  # atomic
         return self
 
@@ -291,7 +297,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fitted().labels.classes
 
     @property
-    def rows_(self) -> int:
+    def n_samples_seen_(self) -> int:
         """Number of rows it has learned from."""
         return self._fitted().rows
 
@@ -314,7 +320,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         snapshot = self._snapshot()
         names = getattr(snapshot, "feature_names_in_", None)
         seed = snapshot._integer_seed()
-        parameters = {"passes": snapshot.passes, "shuffle": snapshot.shuffle, "random_state": seed}
+        parameters = {"passes": snapshot.n_epochs, "shuffle": snapshot.shuffle, "random_state": seed}
         texts = {"parameters": json.dumps(parameters, default=lambda number: number.item())}
         if names is not None:
             texts["feature_names"] = json.dumps(names.tolist())
@@ -334,7 +340,8 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier, texts = OnlineClassifier.load(path, model)
         settings = {field.name: getattr(classifier.settings, field.name) for field in fields(ClassifierConfig)}
         try:
-            estimator = cls(**settings, **json.loads(texts.get("parameters", '{"random_state": 0}')))
+            parameters = json.loads(texts.get("parameters", '{"random_state": 0}'))
+            estimator = cls(**settings, **{SAVED_NAMES.get(name, name): value for name, value in parameters.items()})
             names = json.loads(texts.get("feature_names", "null"))
             if names is not None and (
                 not isinstance(names, list)
@@ -364,7 +371,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
+        state = {SAVED_NAMES.get(name, name): value for name, value in state.items()}
         if "_classifier" in state:
             tensors, texts = state["_classifier"]
             state["_classifier"] = OnlineClassifier.from_state(tensors, texts, state["model"])

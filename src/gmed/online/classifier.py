@@ -171,7 +171,7 @@ class OnlineClassifier:
             self._snapshot = _Snapshot(labels, units, learner, len(x))
 
     def _initial_scaler(self, x: Floats) -> Scaler:
-        return RunningScaler.of(x) if self.settings.standardise else IdentityScaler()
+        return RunningScaler.of(x) if self.settings.standardize else IdentityScaler()
 
     def _copy(self, snapshot: _Snapshot | None, labels: LabelEncoder, units: Scaler) -> Learner:
         """Return a copy of the learner that is adapted to these classes and this scaling."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gmed.deprecated import old_attributes, old_parameters
 from gmed.editing import GMED
 from gmed.errors import UsageError, check_float, check_int
 from gmed.io.memory_limit import memory_limit
@@ -24,6 +25,11 @@ Model = nn.Module | Callable[[int, int], nn.Module]
 """A model, or a function that builds one from the number of inputs and the number of classes."""
 
 
+SAVED_NAMES = {"standardize": "standardise"}
+"""Names in saved files of settings that have another name now."""
+
+
+@old_attributes(standardise="standardize")
 @dataclass(frozen=True)
 class ClassifierConfig:
     """The hyper-parameters of a classifier.
@@ -46,7 +52,7 @@ class ClassifierConfig:
         Width of the two hidden layers of the model.
     model
         A custom model instead: a module, or a function that builds one from the numbers of inputs and classes.
-    standardise
+    standardize
         Whether features are standardized with running statistics of the stream.
     """
 
@@ -60,7 +66,7 @@ class ClassifierConfig:
     updates_per_batch: int = 3
     batch_size: int = 10
     hidden: int = 64
-    standardise: bool = True
+    standardize: bool = True
     model: Model | None = None
 
     def __post_init__(self) -> None:
@@ -69,8 +75,8 @@ class ClassifierConfig:
             check_int(name, getattr(self, name))
         check_float("learning_rate", self.learning_rate, greater_than=0)
         self._edit()
-        if not isinstance(self.standardise, bool | np.bool_):
-            raise UsageError(f"standardise must be True or False, not {self.standardise!r}")
+        if not isinstance(self.standardize, bool | np.bool_):
+            raise UsageError(f"standardize must be True or False, not {self.standardize!r}")
         if self.model is not None and not callable(self.model):
             raise UsageError(f"model must be a module or a function that builds one, not {self.model!r}")
 
@@ -121,7 +127,7 @@ class ClassifierConfig:
 
     def to_json(self) -> str:
         """Return the settings as JSON; of a custom model only that there is one."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {SAVED_NAMES.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
         return json.dumps(
             values | {"model": None if self.model is None else "own"}, default=lambda number: number.item()
         )
@@ -132,7 +138,8 @@ class ClassifierConfig:
         try:
             values: dict[str, Any] = json.loads(text)
             custom = values.pop("model")
-            settings = cls(**values, model=model)
+            current = {saved: name for name, saved in SAVED_NAMES.items()}
+            settings = cls(**{current.get(name, name): value for name, value in values.items()}, model=model)
         except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
             raise UsageError(f"its settings are damaged ({error})") from None
         if (custom is None) != (model is None):
@@ -142,3 +149,6 @@ class ClassifierConfig:
                 else "it was saved with a custom model: give it again, as the parameter model"
             )
         return settings
+
+
+ClassifierConfig.__init__ = old_parameters(standardise="standardize")(ClassifierConfig.__init__)  # type: ignore[method-assign]
