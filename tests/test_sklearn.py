@@ -243,7 +243,7 @@ def test_pickled_and_copied_goes_on_exactly():
 
 def test_parameters_that_are_numbers_of_numpys(tmp_path):
     """As RandomizedSearchCV draws them."""
-    given = {"memory": np.int64(20), "learning_rate": np.float32(0.1), "standardize": np.True_, "passes": np.int32(2)}
+    given = {"memory": np.int64(20), "learning_rate": np.float32(0.1), "standardize": np.True_, "n_epochs": np.int32(2)}
     model = GMEDClassifier(**given, random_state=np.int64(3)).fit(X4, Y4)
     model.save(tmp_path / "file")
     for again in (GMEDClassifier.load(tmp_path / "file"), pickle.loads(pickle.dumps(model))):
