@@ -17,6 +17,7 @@ import typer
 
 import gmed as package
 from gmed.cli.app import app, main
+from gmed.cli.static import answer
 from gmed.experiment import Experiment
 
 SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
@@ -219,3 +220,29 @@ def test_scripts_need_no_main_guard(tmp_path):
     (tmp_path / "mine.py").write_text(script)
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout == "500\n", done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"]])
+def test_help_without_torch_is_that_of_the_full_program(tmp_path, words):
+    start = "import sys; from gmed.cli{} import main; sys.argv[0] = 'gmed'; main()"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", start.format(module), *words],
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            env={**os.environ, "COLUMNS": "80"},
+        ).stdout
+        for module in ("", ".app")
+    ]
+    assert found[0] == found[1], "run: python tools/static.py"
+
+
+def test_help_in_a_narrow_terminal_and_by_another_name_is_laid_out_anew(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["gmed"])
+    monkeypatch.setenv("COLUMNS", "60")
+    assert not answer(["--help"])
+    monkeypatch.setenv("COLUMNS", "80")
+    assert answer(["--help"])
+    monkeypatch.setattr("sys.argv", ["/somewhere/__main__.py"])
+    assert not answer(["--help"])

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from gmed.cli.app import app
 from gmed.cli.completion import SCRIPTS, _visit
+from gmed.cli.static import WIDTH
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "gmed" / "cli" / "static.json"
 
@@ -20,12 +21,10 @@ TARGET = Path(__file__).resolve().parents[1] / "src" / "gmed" / "cli" / "static.
 def texts() -> dict[str, Any]:
     """Return the texts of the full program."""
     program: Any = get_command(app)
-    (version,) = (option for option in program.params if option.name == "version")
+    with program.make_context("gmed", [], resilient_parsing=True, terminal_width=WIDTH - 2) as context:
+        text = program.get_help(context)
     return {
-        "help": program.help,
-        "epilog": program.epilog,
-        "version": version.help,
-        "commands": {name: program.commands[name].help for name in program.list_commands(None)},
+        "help": text,
         "completion": {shell.value: script(dict(_visit(program))) for shell, script in SCRIPTS.items()},
     }
 

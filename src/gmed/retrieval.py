@@ -76,5 +76,5 @@ def most_interfered(memory: Memory, candidates: Tensor, count: int, ahead: LookA
     """
     if len(candidates) <= count:
         return candidates
-    scores = interference(ahead, memory.x[candidates], memory.y[candidates])
+    scores = interference(ahead, *memory.examples(candidates))
     return candidates[scores.topk(count).indices]

@@ -7,25 +7,22 @@ from the full program; a test compares the two.
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
-
-import click
 
 from gmed._version import __version__
 
+WIDTH = 80
+"""The width that help is laid out for, also in wider terminals. In narrower ones the full program lays it out."""
+
 
 def load() -> dict[str, Any]:
-    """Return the texts: of the program, of its commands, and the completion scripts by shell."""
+    """Return the help of the program, and the completion scripts by shell."""
     content: dict[str, Any] = json.loads((files("gmed.cli") / "static.json").read_text(encoding="utf-8"))
     return content
-
-
-class _Program(click.Group):
-    """The program with only the names and summaries of its commands."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
 
 
 def answer(arguments: list[str]) -> bool:
@@ -41,28 +38,13 @@ def answer(arguments: list[str]) -> bool:
         print(f"gmed {__version__}")
         return True
     if arguments in ([], ["--help"], ["-h"]):
-        texts = load()
-        version = click.Option(["--version"], is_flag=True, help=texts["version"])
-        program = _Program(
-            help=texts["help"],
-            epilog=texts["epilog"],
-            params=[version],
-            context_settings={"help_option_names": ["-h", "--help"]},
-            commands={name: click.Command(name, help=text) for name, text in texts["commands"].items()},
-        )
-        with program.make_context(None, [], resilient_parsing=True) as context:
-            context.info_name = _program_name()
-            print(program.get_help(context))
-        return True
+        is_laid_out = Path(sys.argv[0]).stem == "gmed" and shutil.get_terminal_size().columns >= WIDTH
+        if is_laid_out:
+            print(load()["help"])
+        return is_laid_out
     if len(arguments) == 2 and arguments[0] == "completion":
         script = load()["completion"].get(arguments[1])
         if script is not None:
             print(script, end="")
         return script is not None
     return False
-
-
-def _program_name() -> str:
-    from click.utils import _detect_program_name
-
-    return _detect_program_name()

@@ -65,7 +65,7 @@ class AGEM(Learner):
         grads = gradient(loss, parameters)
         drawn = self.sample_memory(self.ref_batch_size, "references")
         if len(drawn):
-            ahead = self.look_ahead(self.memory.x[drawn], self.memory.y[drawn])
+            ahead = self.look_ahead(*self.memory.examples(drawn))
             grads = project(grads, dict(ahead.stream_gradient))
         self.apply_gradients(grads, loss)
         self.add_to_memory(x, y)

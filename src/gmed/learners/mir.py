@@ -65,7 +65,7 @@ class MIR(Replay):
         ahead = self.look_ahead(x, y)  # θ', for the edit and for retrieval
         edited = self.edit(self.sample("edited"), ahead)  # (x_e, y_e) ~ M
         retrieved = torch.cat([self.retrieve_interfered(ahead, batch) for batch in range(1 + self.extra_batches)])
-        x_m, y_m = self.memory.x[retrieved], self.memory.y[retrieved]
+        x_m, y_m = self.memory.examples(retrieved)
 
         self.sgd_step(ahead, x_m, y_m, retrieved)
         self.write_back(edited)

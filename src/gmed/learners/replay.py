@@ -110,7 +110,7 @@ class Replay(Learner):
         ahead = self.look_ahead(x, y)  # θ' = SGD(ℓ_stream, θ, τ), computed when first needed
         drawn = self.retrieve(ahead)  # (x_m, y_m) ~ M
         edited = self.edit(drawn, ahead)  # x_m ← x_m + γ^k α ∇_x (d - β ℓ_before)
-        x_m, y_m = edited.x[: len(drawn)], self.memory.y[drawn]
+        x_m, y_m = edited.x[: len(drawn)], self.memory.y.index_select(0, drawn)
 
         self.sgd_step(ahead, x_m, y_m, drawn)  # θ ← SGD(ℓ({(x_m, y_m), (x, y)}), θ, τ)
         self.write_back(edited)  # replace (x_m, y_m) in M
@@ -118,7 +118,7 @@ class Replay(Learner):
         for update in range(1, self.updates_per_batch):
             ahead = self.look_ahead(x, y)
             drawn = self.retrieve(ahead, f"replay {update}")
-            self.sgd_step(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
+            self.sgd_step(ahead, *self.memory.examples(drawn), drawn)
         self.update_memory(x, y)  # reservoir_update(x, y, M)
 
     def replayed(self, purpose: str) -> Batch | None:
@@ -129,8 +129,8 @@ class Replay(Learner):
         drawn = self.sample(purpose)
         if not len(drawn):
             return None
-        x = self.memory.x[drawn]
-        return Batch(x, self.memory.y[drawn], self.model(x), partial(self._stored, drawn))
+        x, y = self.memory.examples(drawn)
+        return Batch(x, y, self.model(x), partial(self._stored, drawn))
 
     def sample(self, purpose: str | int = "replay", old: str | None = None) -> Tensor:
         """Return the slots of a batch to replay or edit, drawn uniformly."""
@@ -197,8 +197,8 @@ class Replay(Learner):
             history,
             lambda draw_fn: self.draw(purpose, draw_fn),
         )
-        x = m.x[slots]
-        edited = self.editing.edit(x, m.y[slots], m.edit_count[slots], context)
+        x, y = m.examples(slots)
+        edited = self.editing.edit(x, y, m.edit_count.index_select(0, slots), context)
         if not isinstance(edited, Tensor) or edited.shape != x.shape or edited.dtype != x.dtype:
             actual = f"{edited.dtype} {tuple(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
             raise UsageError(

@@ -94,6 +94,10 @@ class Memory(ABC):
         slots = np.arange(min(self.num_seen, self.capacity))
         return slots if self.is_contiguous else np.setdiff1d(slots, self._free_slots)
 
+    def examples(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies of the examples in these slots: their inputs and labels."""
+        return self.x.index_select(0, slots), self.y.index_select(0, slots)  # faster than indexing
+
     @property
     def is_contiguous(self) -> bool:
         """Whether all slots that were emptied on request have been filled again.
@@ -198,7 +202,8 @@ class Memory(ABC):
     def replace(self, slots: Tensor | NDArray[np.int64], x: Tensor) -> None:
         """Write edited examples back and count the edit. One that is not finite is not written."""
         slots = torch.as_tensor(slots, device=self.y.device)
-        self.write(slots, x=where_finite(x, self.x[slots]), edit_count=self.edit_count[slots] + 1)
+        stored, edit_count = self.x.index_select(0, slots), self.edit_count.index_select(0, slots)
+        self.write(slots, x=where_finite(x, stored), edit_count=edit_count + 1)
 
     def write(self, slots: Tensor, **columns: Tensor) -> None:
         """Overwrite some columns of some slots in place. A new column is zero in all other slots."""
