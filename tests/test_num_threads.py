@@ -99,6 +99,11 @@ def test_the_number_can_be_chosen(monkeypatch):
     monkeypatch.setenv(VARIABLE, "0")
     learner.observe(*batch())
     assert model.threads == {2, 3}
+    model.threads.clear()
+    monkeypatch.setenv(VARIABLE, "2")
+    with limit_threads(1):  # as in a worker of a sweep
+        learner.observe(*batch())
+    assert model.threads == {1}
     monkeypatch.setenv(VARIABLE, "many")
     with pytest.raises(UsageError, match="GMED_THREADS must be a number"):
         learner.observe(*batch())

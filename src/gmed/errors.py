@@ -86,8 +86,8 @@ def check_float(name: str, value: object, *, greater_than: float = -math.inf) ->
 def named(path: Path, name: str) -> Iterator[None]:
     """Let errors speak of ``name``, not of the temporary file that stands for it.
 
-    >>> with named(Path("/tmp/x/rows.csv"), "standard input"):
-    ...     raise DataError("/tmp/x/rows.csv: the table has no rows.")
+    >>> with named(Path("copies/rows.csv"), "standard input"):
+    ...     raise DataError("copies/rows.csv: the table has no rows.")
     Traceback (most recent call last):
     ...
     gmed.errors.DataError: standard input: the table has no rows.

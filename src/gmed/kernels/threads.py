@@ -10,15 +10,15 @@ import torch
 from gmed.errors import UsageError
 
 VARIABLE = "GMED_THREADS"
-"""The environment variable for another number of threads; 0 leaves torch's own setting."""
+"""The environment variable for a larger number of threads; 0 leaves torch's own setting."""
 
 
 class limit_threads:  # noqa: N801 (used like a function)
-    """Use one thread of torch inside, and put the number back afterwards.
+    """Use at most ``count`` threads of torch inside, by default :func:`num_threads`; put the number back afterwards.
 
     Small products gain nothing from torch's thread pool, and beside busy neighbors they wait for it: a step becomes
     ten to thirty times slower. The order of sums, and so the last bits of a result, also depends on the number. The
-    number is one of the calling thread, so other threads keep theirs.
+    number is one of the calling thread, so other threads keep theirs. A block inside another one never raises it.
 
     >>> torch.set_num_threads(2)
     >>> with limit_threads():
@@ -29,10 +29,13 @@ class limit_threads:  # noqa: N801 (used like a function)
     >>> torch.set_num_threads(1)
     """
 
+    def __init__(self, count: int | None = None) -> None:
+        self.count = num_threads() if count is None else count
+
     def __enter__(self) -> None:
         self.before = torch.get_num_threads()
-        if self.before != (count := num_threads()) and count:
-            torch.set_num_threads(count)
+        if 0 < self.count < self.before:
+            torch.set_num_threads(self.count)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         torch.set_num_threads(self.before)

@@ -12,8 +12,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch
-
 from gmed.engine import RunSpec, get_benchmark
 from gmed.engine.batched import MAX_GROUP_SIZE
 from gmed.engine.bench import SHAPES, bench, seconds_to_predict
@@ -21,6 +19,7 @@ from gmed.engine.config import resolve_device
 from gmed.engine.methods import parse
 from gmed.engine.runner import collect_environment
 from gmed.experiment import default_store
+from gmed.kernels.threads import limit_threads
 from gmed.paper.artifacts.base import Artifact
 from gmed.paper.plan import SLOW_METHODS, PlannedRuns
 from gmed.results import Store
@@ -220,12 +219,8 @@ def _seconds_per_item(spec: RunSpec, device: str) -> tuple[float, float]:
         if batched
         else {"replicas": (), "max_seconds": MAX_SECONDS}
     )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with limit_threads(1):
         settings = {"device": device, "by_stage": False, "warm_up": WARM_UP, "steps": STEPS, **overrides}
         speeds = [bench(*names, **settings)[-1] for _ in range(2)]  # libraries initialize in the first
         step = min(speed.milliseconds for speed in speeds) / 1000
         return step, seconds_to_predict(*names, device=device, examples=100)
-    finally:
-        torch.set_num_threads(threads)

@@ -19,8 +19,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
-import torch
-
 from gmed.engine.batched import Group, group_runs
 from gmed.engine.config import DEFAULT_CONFIG, ExecutionConfig, resolve_device
 from gmed.engine.custom_model import ModelRef
@@ -31,6 +29,7 @@ from gmed.engine.runner import Outcome, format_error, run_group
 from gmed.engine.spec import RunSpec
 from gmed.errors import GmedWarning, UsageError
 from gmed.io.records import encode
+from gmed.kernels.threads import limit_threads
 
 
 @dataclass(frozen=True)
@@ -171,9 +170,7 @@ def why_not_portable(specs: Sequence[RunSpec]) -> str | None:
 
 
 def _run_inline(groups: Sequence[Group], config: ExecutionConfig) -> Events:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker: the number of threads changes the order of sums
-    try:
+    with limit_threads(1):  # as in a worker: the number of threads changes the order of sums
         for group in groups:
             evaluated: list[Event] = []
             outcomes: Sequence[Outcome] = run_group(
@@ -186,8 +183,6 @@ def _run_inline(groups: Sequence[Group], config: ExecutionConfig) -> Events:
                     for spec, outcome in zip(group, outcomes, strict=True)
                 ),
             ]
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _Worker(Thread):

@@ -12,14 +12,13 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Protocol, TypeVar, get_type_hints
 
-import torch
-
 from gmed.engine import RunSpec
 from gmed.engine.config import resolve_device
 from gmed.engine.executors.local import default_workers
 from gmed.errors import check_int
 from gmed.experiment import default_store
 from gmed.io.records import RecordError, decode
+from gmed.kernels.threads import limit_threads
 from gmed.paper.artifacts.base import Request
 from gmed.paper.plan import PlannedRuns
 from gmed.results import Store
@@ -116,9 +115,5 @@ def _ignore_sigint() -> None:
 
 
 def _analyze(analysis: Analysis[T], device: str, data_dir: Path | None, job: Job) -> T:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the number of threads changes the order of sums
-    try:
+    with limit_threads(1):  # the number of threads changes the order of sums
         return analysis(RunSpec.make(*job), device, data_dir)
-    finally:
-        torch.set_num_threads(threads)
