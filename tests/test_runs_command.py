@@ -167,6 +167,7 @@ def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
     for option in ("--baseline", "--over"):
         said, code = gmed("table", option, "er")
         assert code == 0 and "er+gmed over er: +10.00 points" in said
+        assert ("--over is now --baseline" in said) == (option == "--over")
 
 
 def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):

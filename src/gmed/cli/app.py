@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,7 +38,7 @@ from gmed.engine.bench import bench as measure
 from gmed.engine.bench import environment_of
 from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 from gmed.engine.custom_model import ModelRef
-from gmed.errors import UsageError, check_int
+from gmed.errors import GmedWarning, UsageError, check_int
 from gmed.experiment import Experiment, default_store, outdated_note, stored_results
 from gmed.integrations.tensorboard import TensorBoardCallback
 from gmed.io.user_code import load_entry_points
@@ -47,7 +48,15 @@ from gmed.results import Results
 from gmed.results.tables import Table, texts
 
 OLD_OPTIONS = {"over": "baseline"}
-"""New names of options by their old ones, which still work."""
+"""New names of options by their old ones, which still work for a release."""
+
+
+def _current_option(name: str) -> str:
+    """Return the current name of an option, with a warning if this is an old one."""
+    if name in OLD_OPTIONS:
+        warnings.warn(f"--{name} is now --{OLD_OPTIONS[name]}; the old name goes with the next release", GmedWarning, 2)
+    return OLD_OPTIONS.get(name, name)
+
 
 app = typer.Typer(
     cls=OrderedGroup,
@@ -57,7 +66,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: OLD_OPTIONS.get(name, name),
+        "token_normalize_func": _current_option,
     },
 )
 
