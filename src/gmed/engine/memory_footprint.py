@@ -36,12 +36,12 @@ class MemoryFootprint(NamedTuple):
         """
         added, parameter = learner.extra_parameters(), next(learner.model.parameters())
         examples = learner.memory_size() + 4 * added / (to_float + 1)
-        state = [
-            *learner.get_extra_state().values(),
-            *learner.extra_state().values(),
-            *(learner.memory.state_dict().values() if learner.memory is not None else ()),
+        stored = [
+            t
+            for name, t in learner.state_dict().items()
+            if name.startswith(("memory.", "own.", "extra.", "optimizer."))
         ]
-        return cls(examples, sum(tensor.nbytes for tensor in state) + added * parameter.itemsize)
+        return cls(examples, sum(tensor.nbytes for tensor in stored) + added * parameter.itemsize)
 
     def to_dict(self) -> OverheadInUse:
         """Return it in the form that results store."""

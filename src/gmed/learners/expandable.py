@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from gmed.errors import UsageError
 from gmed.learners._rollback import Rollback
-from gmed.learners._state import restore
 from gmed.learners.base import Learner
+from gmed.learners.stateful import restore
 
 
 class ExpandableLearner(Learner):
