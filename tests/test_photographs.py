@@ -10,7 +10,7 @@ from gmed.data import Dataset
 from gmed.data.registry import DATASETS
 from gmed.editing import GMED
 from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, run_one
-from gmed.engine.stream_cache import clear_stream_cache
+from gmed.engine.benchmarks import clear_stream_cache
 from gmed.learners import ER
 from gmed.memory import Reservoir
 

@@ -13,10 +13,10 @@ from gmed.data import Dataset
 from gmed.data.registry import DATASETS
 from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, batched, checkpoint, get_benchmark
 from gmed.engine import runner as engine_run
+from gmed.engine.benchmarks import clear_stream_cache
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.grammar import Component
 from gmed.engine.runner import Interrupted, _deterministic_cudnn, _GroupRunner, run_group
-from gmed.engine.stream_cache import clear_stream_cache
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(n_compare=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {

@@ -12,7 +12,7 @@ import typer
 from gmed.cli.console import LiveProgress, make_console, show_artifact, show_artifact_status
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED
 from gmed.cli.options import with_options
-from gmed.engine.benchmark_id import tuning_name
+from gmed.engine.benchmarks import tuning_name
 from gmed.errors import UsageError
 from gmed.experiment import MAX_SEEDS, default_store
 from gmed.paper.artifacts import ARTIFACTS, Artifact, Request, get_artifact

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gmed.data.custom import is_data_path
 from gmed.engine import RunResult, RunSpec
-from gmed.engine.benchmark_id import BenchmarkId
+from gmed.engine.benchmarks import BenchmarkId
 from gmed.report.grouping import by_method
 from gmed.results import Results
 from gmed.results.formatting import to_cli_args

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gmed.engine.benchmark_id import BenchmarkId, tuning_name
+from gmed.engine.benchmarks import BenchmarkId, tuning_name
 from gmed.errors import UsageError, unknown
 from gmed.experiment import default_store
 from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gmed.engine.benchmark_id import BenchmarkId, tuning_name
+from gmed.engine.benchmarks import BenchmarkId, tuning_name
 from gmed.engine.grammar import Component
 from gmed.engine.methods import parse
 from gmed.errors import UsageError
