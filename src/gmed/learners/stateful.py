@@ -15,6 +15,7 @@ from gmed.learners._locking import Lock, consistent_read, exclusive
 from gmed.learners._validation import checked_logits
 from gmed.learners.optimizer import OptimizerStep
 from gmed.memory import Memory
+from gmed.models.resnet import rename_old_keys
 from gmed.registry import part_id
 
 State = dict[str, Tensor]
@@ -51,6 +52,8 @@ class Stateful:
     @exclusive
     def load_state_dict(self, state: State) -> None:
         """Load a state, including its seed. A state that does not fit changes nothing."""
+        state = dict(state)
+        rename_old_keys(state, [f"model.{name}" for name in self.model.state_dict()])
         _check(self, state)
         before = self.state_dict()
         try:

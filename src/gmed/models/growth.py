@@ -83,7 +83,7 @@ def components(model: nn.Module) -> list[nn.Module]:
     [['Flatten', 'Linear', 'ReLU'], ['Linear', 'ReLU'], ['Linear']]
     """
     if isinstance(model, ResNet18):
-        first = nn.Sequential(model.first, model.norm, nn.ReLU())
+        first = nn.Sequential(model.conv1, model.bn1, nn.ReLU())
         last = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), model.classifier)
         return [first, *model.blocks, last]
     if type(model).forward is not nn.Sequential.forward:
