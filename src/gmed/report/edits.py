@@ -1,12 +1,15 @@
-"""Observations of one run: a gallery of stored examples over time, and the effect of edits on losses."""
+"""The edits of one run: observed, stored, and shown as a gallery of examples and a chart of losses."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+import shlex
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import torch
@@ -15,11 +18,16 @@ from torch import Tensor
 
 from gmed.data.dataset import Progress, no_progress
 from gmed.engine import RunResult, RunSpec
+from gmed.engine.custom_model import ModelRef
+from gmed.errors import GmedError, UsageError
+from gmed.io.records import GREATEST, Count, Range, RecordError, decode
 from gmed.paper.artifacts.charts import Record
 from gmed.paper.artifacts.edited_examples import blue_to_red, gray
 from gmed.paper.probes import EditHistory, edit_history
 from gmed.report.charts.chart import ACCENT, SECOND, Chart, Choice, rows, tooltip
-from gmed.report.grouping import by_method, edits_with_gmed
+from gmed.report.grouping import by_benchmark, by_method, edits_with_gmed, without_tuning
+from gmed.results import Results, Store
+from gmed.results.store import DamagedRunWarning
 
 WHAT = "edits-1"
 """The name of these observations in a store."""
@@ -28,6 +36,74 @@ EXAMPLES, PER_CLASS = 12, 2
 """Number of examples in the gallery, and the most of one class."""
 
 BINS = 48
+
+IMAGE_PREFIX = "data:image/png;base64,"
+
+
+class LossHistogram(TypedDict):
+    """How much the incoming batch would increase the loss of replayed examples, before and after their edits.
+
+    Attributes
+    ----------
+    edges
+        The edges of the bins, one more than there are bins.
+    before, after
+        For each segment of the stream between points of evaluation, the number of examples in each bin.
+    mean_before, mean_after
+        The means, ``None`` if nothing was edited.
+    """
+
+    edges: list[float]
+    before: list[list[Count]]
+    after: list[list[Count]]
+    mean_before: float | None
+    mean_after: float | None
+
+
+class Gallery(TypedDict):
+    """Examples in memory over time, a row for each, and a column for each snapshot after one of the originals.
+
+    Attributes
+    ----------
+    slots
+        Number of slots of memory that were observed.
+    seen
+        Number of examples of the stream that had been learned at each snapshot.
+    label, since
+        The label of each example, and its index in the stream.
+    edits
+        How often each example had been edited at each snapshot; -1 where it was not stored.
+    size
+        Height and width of an example.
+    largest_change
+        The change of a pixel that has the full color.
+    pictures, changes
+        Images of the examples and of their changes, as data URLs.
+    """
+
+    slots: Count
+    seen: list[Count]
+    label: list[Count]
+    since: list[Count]
+    edits: list[list[Annotated[int, Range(-1, GREATEST)]]]
+    size: list[Count]
+    largest_change: float
+    pictures: str
+    changes: str
+
+
+class Observations(TypedDict):
+    """What a report shows of one run; there is no gallery of examples that are not images.
+
+    Attributes
+    ----------
+    total
+        Number of examples in the stream.
+    """
+
+    total: Count
+    histogram: LossHistogram
+    gallery: Gallery | None
 
 
 def run_to_probe(runs: Sequence[RunResult]) -> RunSpec | None:
@@ -40,9 +116,111 @@ def run_to_probe(runs: Sequence[RunResult]) -> RunSpec | None:
     return RunSpec.parse(runs[0].benchmark, method, seed)
 
 
+def watch_edits(
+    results: Results,
+    store: str | Path,
+    *,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+    shown: Callable[[str], AbstractContextManager[Progress]] = lambda what: nullcontext(no_progress),
+) -> dict[RunSpec, GmedError]:
+    """Observe one run of each benchmark that was not observed yet, and store the observations.
+
+    Parameters
+    ----------
+    shown
+        Called before each run with its description; returns a context manager that shows its progress.
+
+    Returns
+    -------
+    dict
+        The runs that could not be observed, for example for lack of data, with the errors.
+    """
+    failed = {}
+    with Store(store) as results_store:
+        specs = [run_to_probe(runs) for runs in by_benchmark(without_tuning(results).runs).values()]
+        remaining = [spec for spec in specs if spec is not None and find_probe(results_store, spec) is None]
+        for number, spec in enumerate(remaining, 1):
+            with shown(f"{spec} ({number} of {len(remaining)})") as progress:
+                try:
+                    _check_may_run(spec)
+                    observed = watch(spec, device, data_dir, progress)
+                except GmedError as error:
+                    failed[spec] = error
+                else:
+                    results_store.put_probe(spec, WHAT, observed)
+    return failed
+
+
+def _check_may_run(spec: RunSpec) -> None:
+    """Check that the custom code of a run was given to this process: a name in a store is not enough.
+
+    Text parameters in a name, such as paths, are never passed to an extension.
+    """
+    method = spec.method
+    parts = [part for part in (method.base, method.memory, method.retrieval, method.edit) if part is not None]
+    if method.sources() and any(isinstance(value, str) for part in parts for value in part.parameters.values()):
+        raise UsageError(f"{spec.method.name}: text parameters of a custom method are only passed by gmed run")
+    model = spec.benchmark.model
+    if isinstance(model, ModelRef) and not model.is_here:
+        raise UsageError(
+            f"its model {model.reference} is not loaded, or has changed since the run; "
+            f"if you trust it: --model {shlex.quote(model.reference)}"
+            if model.has_import_path
+            else "its model was passed in Python, as a module, and is not available"
+        )
+
+
+def find_probe(store: Store, spec: RunSpec) -> Observations | None:
+    """Return the observations of a run, or ``None``; damaged observations are skipped with a warning.
+
+    A store may come from anywhere, so everything that enters the page is checked.
+
+    >>> with Store(":memory:") as store:
+    ...     find_probe(store, RunSpec.make("split-mnist", "er+gmed", 0)) is None
+    True
+    """
+    observed = store.get_probe(spec, WHAT)
+    if observed is None:
+        return None
+    try:
+        found = decode(Observations, observed)
+        _check(found)
+    except RecordError as error:
+        warnings.warn(
+            f"{store.path}: the observations of {spec} are damaged and skipped ({error}); "
+            "gmed report --gallery records them again",
+            DamagedRunWarning,
+            stacklevel=2,
+        )
+        return None
+    return found
+
+
+def _check(observed: Observations) -> None:
+    """Check what the types do not say: that the parts belong together, and that images are images."""
+    bins, shown = observed["histogram"], observed["gallery"]
+    if len(bins["before"]) != len(bins["after"]) or not bins["before"]:
+        raise RecordError("has parts before and after edits that differ in number", ".histogram")
+    if any(len(counts) != len(bins["edges"]) - 1 for counts in (*bins["before"], *bins["after"])):
+        raise RecordError("has another number of bars than edges", ".histogram")
+    if (bins["mean_before"] is None) != (bins["mean_after"] is None):
+        raise RecordError("has only one of two means", ".histogram")
+    if shown is None:
+        return
+    if not shown["seen"] or len(shown["label"]) != len(shown["edits"]):
+        raise RecordError("has examples without edits", ".gallery")
+    if any(len(edits) != len(shown["seen"]) for edits in shown["edits"]):
+        raise RecordError("has another number of edits than moments", ".gallery")
+    for image in (shown["pictures"], shown["changes"]):
+        encoded = image.removeprefix(IMAGE_PREFIX)
+        if image and (encoded == image or not all(c.isalnum() or c in "+/=" for c in encoded)):
+            raise RecordError("has a picture that is none", ".gallery")
+
+
 def watch(
     spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = no_progress
-) -> dict[str, Any]:
+) -> Observations:
     """Compute a run and return the observations of its edits that a report shows, as JSON-compatible data."""
     history = edit_history(spec, device, data_dir, progress)
     is_image = history.originals.ndim == 4 and history.originals.shape[1] in (1, 3)
@@ -53,7 +231,7 @@ def watch(
     }
 
 
-def histogram(increases: Sequence[Tensor]) -> dict[str, Any]:
+def histogram(increases: Sequence[Tensor]) -> LossHistogram:
     """Return histograms of the loss increase of replayed examples by the incoming batch, before and after edits.
 
     The outermost bins include the values beyond the first and the last percentile.
@@ -78,7 +256,7 @@ def histogram(increases: Sequence[Tensor]) -> dict[str, Any]:
     }
 
 
-def gallery(history: EditHistory) -> dict[str, Any]:
+def gallery(history: EditHistory) -> Gallery:
     """Return one image of the examples that were stored longest: a row for each example, a column for each snapshot.
 
     The first column shows the original examples. A second image shows the changes since.
@@ -143,7 +321,7 @@ def stored_longest(history: EditHistory) -> list[int]:
     return slots[:EXAMPLES]
 
 
-def loss_increases(observed: dict[str, Any], spec: RunSpec, anchor: str) -> Chart | None:
+def loss_increases(spec: RunSpec, observed: Observations) -> Chart | None:
     """Return the chart of the histogram, over all tasks or for one."""
     bins = observed["histogram"]
     if bins["mean_before"] is None:
@@ -164,7 +342,7 @@ def loss_increases(observed: dict[str, Any], spec: RunSpec, anchor: str) -> Char
     records = histogram_records(bins)
     options = list(dict.fromkeys(record["part"] for record in records))
     return Chart(
-        f"{anchor}-loss-rise",
+        "loss-rise",
         "Effect of edits on losses",
         "How much one step on the incoming batch would increase the loss of each replayed example, before and after "
         f"its edit: {bins['mean_before']:.3f} and {bins['mean_after']:.3f} on average. From one run "
@@ -175,7 +353,7 @@ def loss_increases(observed: dict[str, Any], spec: RunSpec, anchor: str) -> Char
     )
 
 
-def histogram_records(bins: dict[str, Any]) -> list[Record]:
+def histogram_records(bins: LossHistogram) -> list[Record]:
     """Return a record for each bin edge, over all tasks and for each task."""
     before, after = np.array(bins["before"]), np.array(bins["after"])
     parts = {"all tasks": (before.sum(axis=0), after.sum(axis=0))}
@@ -205,4 +383,4 @@ def _data_url(image: NDArray[np.uint8]) -> str:
     file = io.BytesIO()
     quantized = Image.fromarray(image).quantize(256, dither=Image.Dither.NONE)
     quantized.save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return f"{IMAGE_PREFIX}{base64.b64encode(file.getvalue()).decode()}"
