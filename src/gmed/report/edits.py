@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -21,7 +19,7 @@ from gmed.engine import RunResult, RunSpec
 from gmed.engine.custom_model import ModelRef
 from gmed.errors import GmedError, UsageError
 from gmed.io.records import GREATEST, Count, Range, RecordError, decode
-from gmed.paper.artifacts.charts import Record
+from gmed.paper.artifacts.charts import IMAGE_PREFIX, Record, image_url
 from gmed.paper.artifacts.edited_examples import blue_to_red, gray
 from gmed.paper.probes import EditHistory, edit_history
 from gmed.report.charts.chart import ACCENT, SECOND, Chart, Choice, rows, tooltip
@@ -36,8 +34,6 @@ EXAMPLES, PER_CLASS = 12, 2
 """Number of examples in the gallery, and the most of one class."""
 
 BINS = 48
-
-IMAGE_PREFIX = "data:image/png;base64,"
 
 
 class LossHistogram(TypedDict):
@@ -261,51 +257,47 @@ def gallery(history: EditHistory) -> Gallery:
 
     The first column shows the original examples. A second image shows the changes since.
     """
-    slots = stored_longest(history)
-    last = history.snapshots[-1]
+    slots, last = stored_longest(history), history.snapshots[-1]
+    states = {slot: _states(history, slot) for slot in slots}
+    changes_of_pixels = (
+        float((state.x - history.originals[slot]).abs().max()) for slot in slots for state in states[slot] if state
+    )
+    scale = max(changes_of_pixels, default=0.0) or 1.0
     images, changes = [], []
-    scale = largest_change(history, slots)
     for slot in slots:
         original = history.originals[slot]
-        image_row, change_row = [_to_image(original)], [_change_image(original - original, scale)]
-        for snapshot in history.snapshots:
-            is_stored = int(snapshot.stream_index[slot]) == int(last.stream_index[slot])
-            current = snapshot.x[slot] if is_stored else original
-            image_row.append(_to_image(current) if is_stored else np.full_like(image_row[0], 255))
-            change_row.append(_change_image(current - original, scale))
-        images.append(np.concatenate(image_row, axis=1))
-        changes.append(np.concatenate(change_row, axis=1))
+        image, no_change = _to_image(original), _change_image(torch.zeros_like(original), scale)
+        stored = [_to_image(state.x) if state else np.full_like(image, 255) for state in states[slot]]
+        since = [_change_image(state.x - original, scale) if state else no_change for state in states[slot]]
+        images.append(np.concatenate([image, *stored], axis=1))
+        changes.append(np.concatenate([no_change, *since], axis=1))
     return {
         "slots": len(last.stream_index),
         "seen": [snapshot.seen for snapshot in history.snapshots],
         "label": [int(last.label[slot]) for slot in slots],
         "since": [int(last.stream_index[slot]) for slot in slots],
-        "edits": [
-            [
-                int(snapshot.edit_count[slot])
-                if int(snapshot.stream_index[slot]) == int(last.stream_index[slot])
-                else -1
-                for snapshot in history.snapshots
-            ]
-            for slot in slots
-        ],
+        "edits": [[state.edit_count if state else -1 for state in states[slot]] for slot in slots],
         "size": list(history.originals.shape[-2:]),
         "largest_change": scale,
-        "pictures": _data_url(np.concatenate(images)) if images else "",
-        "changes": _data_url(np.concatenate(changes)) if changes else "",
+        "pictures": _quantized_url(np.concatenate(images)) if images else "",
+        "changes": _quantized_url(np.concatenate(changes)) if changes else "",
     }
 
 
-def largest_change(history: EditHistory, slots: Sequence[int]) -> float:
-    """Return the largest change of a pixel of the examples stored in these slots at the end; 1 if there is none."""
-    last = history.snapshots[-1].stream_index
-    changes = [
-        float((snapshot.x[slot] - history.originals[slot]).abs().max())
+class ExampleState(NamedTuple):
+    """An example as it was stored at one time, and how often it had been edited."""
+
+    x: Tensor
+    edit_count: int
+
+
+def _states(history: EditHistory, slot: int) -> list[ExampleState | None]:
+    """Return the example that is in a slot at the end as it was at each snapshot, ``None`` before it was stored."""
+    final = history.snapshots[-1].stream_index[slot]
+    return [
+        ExampleState(snapshot.x[slot], int(snapshot.edit_count[slot])) if snapshot.stream_index[slot] == final else None
         for snapshot in history.snapshots
-        for slot in slots
-        if snapshot.stream_index[slot] == last[slot]
     ]
-    return max(changes, default=0.0) or 1.0
 
 
 def stored_longest(history: EditHistory) -> list[int]:
@@ -377,10 +369,7 @@ def _change_image(change: Tensor, scale: float) -> NDArray[np.uint8]:
     return blue_to_red(np.clip(change.double().mean(dim=0).numpy() / scale, -1, 1))
 
 
-def _data_url(image: NDArray[np.uint8]) -> str:
+def _quantized_url(image: NDArray[np.uint8]) -> str:
     from PIL import Image
 
-    file = io.BytesIO()
-    quantized = Image.fromarray(image).quantize(256, dither=Image.Dither.NONE)
-    quantized.save(file, "PNG", optimize=True)
-    return f"{IMAGE_PREFIX}{base64.b64encode(file.getvalue()).decode()}"
+    return image_url(Image.fromarray(image).quantize(256, dither=Image.Dither.NONE))

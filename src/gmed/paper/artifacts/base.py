@@ -15,7 +15,7 @@ from gmed.experiment import default_store
 from gmed.paper import quantities
 from gmed.paper.artifacts.charts import Record, apply_theme, require_folder, require_libraries, write
 from gmed.paper.plan import QUICK_WARNING, PlannedRuns, Selection, select_runs
-from gmed.paper.tables import Reproduction
+from gmed.paper.tables import Reproduction, reproduce
 from gmed.results import Difference, Failure, difference
 from gmed.results.comparisons import Comparison
 from gmed.results.results import nan_to_none
@@ -197,6 +197,18 @@ class Artifact(ABC):
             and row in (None, number.row)
         )
         return reported
+
+
+def reproduce_table(name: str, request: Request) -> Reproduction:
+    """Reproduce a table of accuracies as requested."""
+    return reproduce(
+        name,
+        benchmarks=request.benchmarks,
+        seeds=request.seeds,
+        quick=request.quick,
+        callback=request.callback,
+        **request.options,
+    )
 
 
 class Figure(Artifact):
