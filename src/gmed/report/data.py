@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from gmed.report.edits import Observations, find_probe, loss_increases, run_to_p
 from gmed.report.grouping import MethodRuns, by_benchmark, by_method, has_memory, titles, without_tuning
 from gmed.report.provenance import environments, report_command, run_commands, settings, tune_commands
 from gmed.report.tables import best_methods, comparisons, metric_table, result_table
-from gmed.results import Results, Row, Store
+from gmed.results import Published, Results, Row, Store
 from gmed.results.comparisons import Comparison
 from gmed.results.tables import Table
 from gmed.results.tuning import Scores
@@ -31,10 +31,8 @@ class Section:
     ----------
     place, title
         Its anchor in URLs, and its short title.
-    everything
-        The results on all benchmarks.
-    best
-        The methods with the highest mean.
+    published
+        Returns the published number of a method on a benchmark.
     compared
         The comparisons of methods on this benchmark.
     scores
@@ -48,10 +46,9 @@ class Section:
     place: str
     benchmark: str
     title: str
-    everything: Results
+    published: Callable[[str, str], Published | None]
     runs: list[RunResult]
     rows: list[Row]
-    best: list[str]
     compared: list[Comparison]
     scores: dict[str, Scores]
     watched: tuple[RunSpec, Observations] | None
@@ -61,6 +58,11 @@ class Section:
     def methods(self) -> MethodRuns:
         """The runs of each method."""
         return by_method(self.runs)
+
+    @property
+    def best(self) -> list[str]:
+        """The online methods with the highest mean."""
+        return best_methods(self.rows).get(self.benchmark, [])
 
     @property
     def summary(self) -> str:
@@ -92,7 +94,7 @@ class Section:
         charts = (
             tasks.curves(self.methods),
             seeds.paired_differences(self.compared),
-            seeds.final_accuracies(self.methods, lambda method: self.everything.published(self.benchmark, method)),
+            seeds.final_accuracies(self.methods, lambda method: self.published(self.benchmark, method)),
             seeds.forgettings(self.methods),
             seeds.backward_transfers(self.methods),
             tasks.task_matrices(self.methods),
@@ -173,7 +175,7 @@ def collect(
     """
     results = replace(without_tuning(every), failures=every.failures)
     rows, runs = results.rows(), by_benchmark(results.runs)
-    compared, best = comparisons(results, rows), best_methods(rows)
+    compared = comparisons(results, rows)
     names = dict.fromkeys([*runs, *tuned_benchmarks(by_benchmark(every.runs))])
     with Store(store) as results_store:
         tuned = {name: scores for name in names if (scores := tuning_scores(results_store, name))}
@@ -189,10 +191,9 @@ def collect(
             place=anchor,
             benchmark=name,
             title=short_titles[name],
-            everything=results,
+            published=results.published,
             runs=runs.get(name, []),
             rows=[row for row in rows if row.benchmark == name],
-            best=best.get(name, []),
             compared=[comparison for comparison in compared if comparison.benchmark == name],
             scores=tuned.get(name, {}),
             watched=watched.get(name),

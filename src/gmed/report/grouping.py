@@ -88,18 +88,12 @@ def without_tuning(results: Results) -> Results:
 
 def by_benchmark(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Return the runs of each benchmark, in order of first appearance."""
-    groups: dict[str, list[RunResult]] = {}
-    for run in runs:
-        groups.setdefault(run.benchmark, []).append(run)
-    return groups
+    return {name: [run for run in runs if run.benchmark == name] for name in dict.fromkeys(r.benchmark for r in runs)}
 
 
 def by_method(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Return the runs of each method, in order of first appearance."""
-    groups: dict[str, list[RunResult]] = {}
-    for run in runs:
-        groups.setdefault(run.method, []).append(run)
-    return groups
+    return {name: [run for run in runs if run.method == name] for name in dict.fromkeys(run.method for run in runs)}
 
 
 def first_choice(methods: Iterable[str]) -> list[str]:

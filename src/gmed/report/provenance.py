@@ -60,7 +60,8 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for method, method_runs in by_method(runs).items():
         by_seeds.setdefault(tuple(sorted(run.seed for run in method_runs)), []).append(method)
-    benchmark, options = runs[0].benchmark, is_prequential(runs)
+    benchmark = runs[0].benchmark
+    options = ["--prequential"] if all(run.prequential is not None for run in runs) else []
     model = BenchmarkId.parse(benchmark).model
     if model is not None and not model.has_import_path:
         return [f"# {benchmark}: its model was passed in Python, as a module; rerun it with gmed.run(..., model=...)"]
@@ -73,11 +74,6 @@ def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
         )
         for seeds, methods in by_seeds.items()
     ]
-
-
-def is_prequential(runs: Iterable[RunResult]) -> list[str]:
-    """Return the option ``--prequential`` if the runs were computed with it."""
-    return ["--prequential"] if all(run.prequential is not None for run in runs) else []
 
 
 def tune_commands(benchmark: str, tuned: dict[str, Scores], store: str) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import UsageError
-from gmed.experiment import default_store
 from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request, reproduce_table
 from gmed.paper.artifacts.charts import (
     COLORS,
@@ -26,7 +26,7 @@ from gmed.paper.artifacts.charts import (
     spread_columns,
 )
 from gmed.paper.catalog import get_target
-from gmed.paper.plan import QUICK_SEEDS, PlannedRuns, Selection, compute, select_runs
+from gmed.paper.plan import QUICK_SEEDS, PlannedRuns, Selection, compute
 from gmed.paper.published import published
 from gmed.paper.tables import TableRow, percent, planned
 from gmed.results import Published, Results
@@ -76,9 +76,8 @@ class MemoryFigure(Figure):
         """Return the runs of the extra size on these benchmarks that can be computed or are stored."""
         plan = [item for item in extra_size() if item.benchmark in benchmarks]
         seeds = request.seeds or (QUICK_SEEDS if request.quick else None)
-        options = {"data_dir": request.options.get("data_dir"), "store": request.options.get("store", default_store())}
         with suppress(UsageError):  # the data are not available
-            return select_runs(plan, self.location, seeds=seeds, **options)
+            return self.select_runs(replace(request, benchmarks=(), seeds=seeds, quick=False), plan)
         return Selection([], {})
 
     def draw(self, records: list[Record]) -> Any:

@@ -172,10 +172,10 @@ class Artifact(ABC):
     def run(self, request: Request) -> ArtifactResult | Reproduction:
         """Compute missing runs, and compare the results with the published numbers."""
 
-    def select_runs(self, request: Request) -> Selection:
-        """Return the part of its plan that is requested and can be computed."""
+    def select_runs(self, request: Request, plan: Sequence[PlannedRuns] | None = None) -> Selection:
+        """Return the part of its plan, or of another, that is requested and can be computed."""
         return select_runs(
-            self.plan(),
+            self.plan() if plan is None else plan,
             self.location,
             benchmarks=request.benchmarks,
             seeds=request.seeds,
