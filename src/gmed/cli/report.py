@@ -24,7 +24,7 @@ from gmed.io.files import check_output_path, write_bytes
 from gmed.paper.artifacts.charts import require_folder, require_libraries
 from gmed.report import collect, html, watch_edits
 from gmed.report.grouping import without_tuning
-from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results
 
 
