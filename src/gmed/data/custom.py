@@ -6,36 +6,29 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from zipfile import ZipFile
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from gmed.data.arrays import load_arrays
 from gmed.data.dataset import Dataset
-from gmed.data.image import decode_image, image_width, is_16_bit_gray
-from gmed.data.image_folders import class_folders
+from gmed.data.images import class_folders, decode_image, image_width, is_16_bit_gray
 from gmed.data.mnist import find_idx_files, is_idx_file, read_idx
 from gmed.data.tabular import is_table, read_table
 from gmed.deprecated import old_names
 from gmed.errors import DataError, GmedError, UsageError
-from gmed.io.files import open_regular
-from gmed.io.memory_limit import check_room
+from gmed.io.files import check_room, open_regular, reading
 from gmed.rng import make_rng
 
 if not TYPE_CHECKING:
     __getattr__ = old_names(__name__)
 
-
-ARRAYS = {"x": ("x", "x_train"), "y": ("y", "y_train"), "x_test": ("x_test",), "y_test": ("y_test",)}
-"""The arrays that are read from an .npz file, and the names that each may have there."""
 
 GRAY_16_BIT = b"gray of 16 bits\n"
 """Added to the digest of such images: early results, which read them as black and white, must not match."""
@@ -78,14 +71,11 @@ def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[
 
 def read_arrays(path: Path) -> RawData:
     """Read the arrays x and y of an .npz file, and x_test and y_test if present; other arrays are ignored."""
-    try:
-        with open_regular(path) as file:
-            arrays = _load_arrays(path, file)
-            file.seek(0)
-            digest = _Digest(with_names=False)
-            digest.update(path, file)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    with reading(path), open_regular(path) as file:
+        arrays = load_arrays(path, file)
+        file.seek(0)
+        digest = _Digest(with_names=False)
+        digest.update(path, file)
     return _from_arrays(path, digest.text, *arrays)
 
 
@@ -120,50 +110,6 @@ def _from_arrays(
     return RawData(path.name, x, indices[: len(y)], x_test, indices[len(y) :], classes, digest)
 
 
-def _load_arrays(path: Path, file: BinaryIO) -> list[NDArray[Any]]:
-    """Load x, y and the test set if present, once their declared sizes are known to be true and to fit into memory."""
-    try:
-        with ZipFile(file) as archive:
-            present = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-            found = {array: next((name for name in names if name in present), None) for array, names in ARRAYS.items()}
-            members = {array: f"{name}.npy" for array, name in found.items() if name is not None}
-            if not {"x", "y"} <= members.keys():
-                raise DataError(
-                    f"{path}: the file must hold the arrays x and y, or x_train and y_train; "
-                    f"it holds {', '.join(sorted(present)[:10]) or 'none'}."
-                )
-            if ("x_test" in members) != ("y_test" in members):
-                raise DataError(f"{path}: the file must hold both x_test and y_test, or neither.")
-            for name, member in members.items():
-                _check_declared(path, name, archive, member)
-            check_room(path, "its content", sum(archive.getinfo(member).file_size for member in members.values()))
-            arrays = []
-            for member in members.values():
-                with archive.open(member) as stream:
-                    arrays.append(npy.read_array(stream, allow_pickle=False))
-            return arrays
-    except DataError:
-        raise
-    except Exception as error:  # NumPy raises different errors for different damage
-        raise DataError(f"{path}: not a valid .npz file of plain arrays ({error}).") from None
-
-
-def _check_declared(path: Path, name: str, archive: ZipFile, member: str) -> None:
-    """Refuse an array whose header disagrees with its size in the archive: NumPy allocates what the header declares."""
-    with archive.open(member) as stream:
-        major, _ = npy.read_magic(stream)
-        read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-        shape, _, dtype = read_header(stream)
-        data_start = stream.tell()
-    if dtype.hasobject or dtype.itemsize == 0 or major > 2 or any(length < 0 for length in shape):
-        raise DataError(f"{path}: {name} holds {dtype}; arrays of numbers or strings are needed.")
-    size = data_start + math.prod(shape) * dtype.itemsize
-    if size != archive.getinfo(member).file_size:
-        raise DataError(
-            f"{path}: {name} does not have the size in its header, {dtype} of shape {shape}. Write the file again."
-        )
-
-
 def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
     """Return images as uint8 or finite float32, features as finite float64; refuse anything else."""
     if x.ndim not in (2, 3, 4) or 0 in x.shape[1:] or (name == "x" and len(x) == 0):
@@ -189,12 +135,12 @@ def read_folder(path: Path) -> RawData:
     if not path.is_dir():
         raise DataError(f"{path}: not a .csv, .parquet, .npz or idx file, nor a folder of class folders.")
     files = _files(path)
-    with _open_or_raise(files[0][0]) as first:
+    with reading(files[0][0]), open_regular(files[0][0]) as first:
         size = image_width(first)
     check_room(path, f"{len(files)} images of {size} x {size} pixels", len(files) * 3 * size * size)
     x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(with_names=len(files) > 1)
     for index, (file, _) in enumerate(files):
-        with _open_or_raise(file) as stream:
+        with reading(file), open_regular(file) as stream:
             digest.update(file, stream)
             stream.seek(0)
             x[index] = decode_image(stream, file, size)
@@ -218,21 +164,10 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     return [(file, name) for name, images in sorted(class_folders(path).items()) for file in images]
 
 
-@contextmanager
-def _open_or_raise(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to be read; an :class:`OSError` becomes a :class:`~gmed.errors.DataError`."""
-    try:
-        file = open_regular(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    with file:
-        yield file
-
-
 def _digest(files: Sequence[Path]) -> str:
     digest = _Digest(with_names=len(files) > 1 and not is_idx_file(files[0]))  # which are in a known order
     for path in files:
-        with _open_or_raise(path) as file:
+        with reading(path), open_regular(path) as file:
             digest.update(path, file)
     return digest.text
 

@@ -11,8 +11,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset, Progress
-from gmed.data.image_folders import ImageSource, Part
-from gmed.data.paths import atomic_dir, file_signatures, writing
+from gmed.data.images import ImageSource, Part
+from gmed.data.paths import atomic_dir, file_signature, writing
 from gmed.errors import DataError
 
 VERSION = 2
@@ -23,7 +23,7 @@ PARTS: tuple[Part, Part] = ("train", "test")
 
 def fingerprint(source: ImageSource, size: int) -> str:
     """Return a name for the decoded images: a hash of the paths, sizes and modification times of the files."""
-    content = repr((VERSION, size, file_signatures(source.files)))
+    content = repr((VERSION, size, tuple(map(file_signature, source.files))))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.errors import DataError, GmedError, unknown
-from gmed.io.files import check_regular
-from gmed.io.memory_limit import check_room
+from gmed.io.files import check_regular, check_room, reading
 
 Row = tuple[str, Sequence[Any]]
 """The location of a row, as text for messages, and its cells. The first row of a file is its header."""
@@ -111,12 +110,9 @@ class TableFile:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
+        with reading(path):
             check_regular(path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-        self.path = path
-        self.position, self.size = 0, path.stat().st_size if path.is_file() else 0
+            self.path, self.position, self.size = path, 0, path.stat().st_size
         self._rows = self._parquet_rows if path.suffix.lower() == ".parquet" else self._csv_rows
         self.header = _header(path, next(self._rows(0), ("", []))[1])
 

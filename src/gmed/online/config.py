@@ -15,7 +15,7 @@ from torch import nn
 from gmed.deprecated import old_attributes, old_parameters
 from gmed.editing import GMED
 from gmed.errors import UsageError, check_float, check_int
-from gmed.io.memory_limit import memory_limit
+from gmed.io.files import memory_limit
 from gmed.learners import ER, FineTune, Learner
 from gmed.memory import Reservoir
 from gmed.models import MLP, eval_mode, expand_outputs

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from gmed.data.dataset import Progress, no_progress
+from gmed.data.paths import file_signature
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, UsageError, check_float, check_int
-from gmed.io.files import check_output_path, open_regular, remove_stale_files
+from gmed.io.files import check_output_path, open_regular, reading, remove_stale_files
 from gmed.io.state import read_metadata
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.config import ClassifierConfig
@@ -113,7 +114,7 @@ def fit_table(
     file = TableFile(fit.table)
     file.check([fit.label, *fit.drop])
     features = file.others([fit.label, *fit.drop])
-    signature, table = _file_signature(fit.table), _digest(fit.table)
+    signature, table = file_signature(fit.table), _digest(fit.table)
     if (done := _finished_fit(fit, table)) is not None:
         fit.discard_checkpoint()
         return done
@@ -125,7 +126,7 @@ def fit_table(
     next_checkpoint = time.monotonic() + checkpoint_every
 
     def save(path: Path, **more: str) -> None:
-        if _file_signature(fit.table) != signature:
+        if file_signature(fit.table) != signature:
             raise DataError(f"{fit.table}: the file changed while it was being read. Run again when it is complete.")
         counts = {"rows": learned.rows, "right": learned.num_correct}
         texts = {"fit": identity, "progress": json.dumps(counts), "feature_names": json.dumps(features)}
@@ -229,20 +230,8 @@ def _parse_counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
 
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-
-
-def _file_signature(path: Path) -> tuple[int, int]:
-    """Return the size and modification time of a file, to detect changes."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    return status.st_size, status.st_mtime_ns
+    with reading(path), open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _same_file(path: Path, other: Path) -> bool:
