@@ -118,7 +118,8 @@ def test_results_of_gray_of_16_bits_from_before_are_not_taken(tmp_path):
             before.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
         data = load_custom(tmp_path / str(bits))
         assert (data.digest == before.hexdigest()[:12]) == (bits == 8)
-        assert custom.folder_classes(tmp_path / str(bits)) == (("a", "b"), data.digest)
+        reference = custom.CustomDataRef.from_path(tmp_path / str(bits), None, "by-class")
+        assert reference.digest == data.digest and reference.class_names(tmp_path) == ("a", "b")
 
 
 def test_cmyk_is_seen_as_it_is_printed(tmp_path):

@@ -40,23 +40,20 @@ class RawData:
 
     Attributes
     ----------
-    x, y, x_test, y_test
-        Inputs (uint8 images, or floats) and class indices; the test set may be empty.
-    classes
-        The names of the classes.
+    x, x_test
+        Inputs: uint8 images, or floats; the test set may be missing or empty.
+    labels
+        The label of each example, those of the test set last.
     digest
         The digest of the bytes that were read.
     columns, groups
         The names of a table's features, and the values of the column that defines the tasks.
     """
 
-    name: str
     x: NDArray[Any]
-    y: NDArray[np.int64]
-    x_test: NDArray[Any]
-    y_test: NDArray[np.int64]
-    classes: Sequence[str]
+    labels: Sequence[Any]
     digest: str
+    x_test: NDArray[Any] | None = None
     columns: tuple[str, ...] = ()
     groups: tuple[str, ...] | None = None
 
@@ -64,9 +61,7 @@ class RawData:
 def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[str] = ()) -> RawData:
     """Read a table without the columns ``drop``; ``column``, if given, defines the tasks."""
     table = read_table(path, label, column, drop)
-    classes, y = _encode_labels(table.labels)
-    x = table.features
-    return RawData(path.name, x, y, x[:0], y[:0], classes, _digest([path]), table.names, table.groups)
+    return RawData(table.features, table.labels, _digest([path]), columns=table.names, groups=table.groups)
 
 
 def read_arrays(path: Path) -> RawData:
@@ -74,7 +69,7 @@ def read_arrays(path: Path) -> RawData:
     with reading(path), open_regular(path) as file:
         arrays = load_arrays(path, file)
         file.seek(0)
-        digest = _Digest(with_names=False)
+        digest = _Digest([path])
         digest.update(path, file)
     return _from_arrays(path, digest.text, *arrays)
 
@@ -95,10 +90,8 @@ def _from_arrays(
 ) -> RawData:
     """Return arrays as data, or the error that says what they hold instead."""
     x = _validated_inputs(path, "x", x)
-    if x_test is None or y_test is None:
-        x_test, y_test = x[:0], y[:0]
-    else:
-        x_test = _validated_inputs(path, "x_test", x_test)
+    x_test = x[:0] if x_test is None else _validated_inputs(path, "x_test", x_test)
+    y_test = y[:0] if y_test is None else y_test
     for name, inputs, labels in (("y", x, y), ("y_test", x_test, y_test)):
         if labels.ndim != 1 or len(labels) != len(inputs) or labels.dtype.kind not in "iuU":
             raise DataError(f"{path}: {name} must hold one integer or string for each example.")
@@ -106,8 +99,7 @@ def _from_arrays(
         raise DataError(f"{path}: x_test holds {x_test.dtype} {x_test.shape[1:]}, but x holds {x.dtype} {x.shape[1:]}.")
     if unseen := set(y_test.tolist()) - set(y.tolist()):
         raise DataError(f"{path}: y_test holds {min(unseen, key=str)!r}, which is not in y.")
-    classes, indices = _encode_labels([*y.tolist(), *y_test.tolist()])
-    return RawData(path.name, x, indices[: len(y)], x_test, indices[len(y) :], classes, digest)
+    return RawData(x, [*y.tolist(), *y_test.tolist()], digest, x_test)
 
 
 def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -134,29 +126,17 @@ def read_folder(path: Path) -> RawData:
     """Read a folder that has one folder of images per class, all images of the same size."""
     if not path.is_dir():
         raise DataError(f"{path}: not a .csv, .parquet, .npz or idx file, nor a folder of class folders.")
-    files = _files(path)
-    with reading(files[0][0]), open_regular(files[0][0]) as first:
+    files, names = zip(*_files(path), strict=True)
+    with reading(files[0]), open_regular(files[0]) as first:
         size = image_width(first)
     check_room(path, f"{len(files)} images of {size} x {size} pixels", len(files) * 3 * size * size)
-    x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(with_names=len(files) > 1)
-    for index, (file, _) in enumerate(files):
+    x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(files)
+    for index, file in enumerate(files):
         with reading(file), open_regular(file) as stream:
             digest.update(file, stream)
             stream.seek(0)
             x[index] = decode_image(stream, file, size)
-    classes, y = _encode_labels([name for _, name in files])
-    return RawData(path.name, x, y, x[:0], y[:0], classes, digest.text)
-
-
-def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
-    """Return the class names of a folder of images and the digest of its files, without decoding them."""
-    files = _files(path)
-    return tuple(_encode_labels([name for _, name in files])[0]), _digest([file for file, _ in files])
-
-
-def file_digest(path: Path) -> str:
-    """Return the digest of a table, of arrays or of idx files, without parsing them."""
-    return _digest(find_idx_files(path) or [path])
+    return RawData(x, names, digest.text)
 
 
 def _files(path: Path) -> list[tuple[Path, str]]:
@@ -165,7 +145,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    digest = _Digest(with_names=len(files) > 1 and not is_idx_file(files[0]))  # which are in a known order
+    digest = _Digest(files)
     for path in files:
         with reading(path), open_regular(path) as file:
             digest.update(path, file)
@@ -173,10 +153,11 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 class _Digest:
-    """A digest of the bytes of files and, if there are several, of their names."""
+    """A digest of the bytes of files and, if there are several in no known order, of their names."""
 
-    def __init__(self, *, with_names: bool) -> None:
-        self._with_names, self._hash = with_names, hashlib.sha256()
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._with_names = len(files) > 1 and not is_idx_file(files[0])
+        self._hash = hashlib.sha256()
 
     def update(self, path: Path, file: BinaryIO) -> None:
         self._hash.update(os.fsencode(f"{path.parent.name}/{path.name}\n") if self._with_names else b"")
@@ -347,10 +328,11 @@ class CustomDataRef:
         """
         path = (folder or Path()) / self.file
         try:
-            if path.is_dir() and not find_idx_files(path):
-                names, digest = folder_classes(path)
-                return names if digest == self.digest else ()
-            return self.load(folder).classes if path.exists() and file_digest(path) == self.digest else ()
+            images = _files(path) if path.is_dir() and not find_idx_files(path) else []
+            files = [file for file, _ in images] or find_idx_files(path) or [path]
+            if not path.exists() or _digest(files) != self.digest:
+                return ()
+            return tuple(_encode_labels([name for _, name in images])[0]) if images else self.load(folder).classes
         except (GmedError, OSError):
             return ()
 
@@ -401,20 +383,20 @@ def load_custom(
         raw = read_idx_files(path, idx_files)
     else:
         raw = read_arrays(path) if suffix == ".npz" else read_folder(path)
-    if len(raw.classes) < 2:
-        raise DataError(f"{path}: all examples are of one class ({raw.classes[0]}); at least two are needed.")
     return _assign_tasks(path, raw, kind, option)
 
 
 def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDataset:
-    count = len(raw.y)
-    task, task_test = np.zeros(count, dtype=np.int64), np.zeros(len(raw.y_test), dtype=np.int64)
+    classes, y = _encode_labels(raw.labels)
+    if len(classes) < 2:
+        raise DataError(f"{path}: all examples are of one class ({classes[0]}); at least two are needed.")
+    count, task = len(raw.x), np.zeros(len(y), dtype=np.int64)
+    has_test_set = len(y) > count
     if kind == "by-class":
-        classes_per_task = _parse_count("classes per task", option or "2", len(raw.classes))
-        task, task_test = raw.y // classes_per_task, raw.y_test // classes_per_task
+        task = y // _parse_count("classes per task", option or "2", len(classes))
     elif kind == "by-time":
         num_tasks = _parse_count("tasks", option or "10", count)
-        if len(raw.y_test):
+        if has_test_set:
             raise DataError(
                 f"{path}: by-time cannot divide a separate test set. Divide by-class, or leave the test set out."
             )
@@ -423,30 +405,29 @@ def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDatas
         task_of = {group: index for index, group in enumerate(dict.fromkeys(raw.groups))}
         task = np.array([task_of[group] for group in raw.groups], dtype=np.int64)
     tasks = int(task.max()) + 1
-    if len(raw.y_test):
+    if raw.x_test is not None and has_test_set:
+        held_out = np.arange(len(y)) >= count
         x_train, x_test = raw.x, raw.x_test
-        y_train, y_test, task_train = raw.y, raw.y_test, task
     else:
-        test_mask = _sample_test_mask(path, task, tasks)
-        x_train, x_test, y_train, y_test = raw.x[~test_mask], raw.x[test_mask], raw.y[~test_mask], raw.y[test_mask]
-        task_train, task_test = task[~test_mask], task[test_mask]
-    if missing := set(range(tasks)) - set(task_test.tolist()):
+        held_out = _sample_test_mask(path, task, tasks)
+        x_train, x_test = raw.x[~held_out], raw.x[held_out]
+    if missing := set(range(tasks)) - set(task[held_out].tolist()):
         raise DataError(f"{path}: the test set has no example of task {min(missing) + 1} of {tasks}.")
     if raw.x.dtype != np.uint8 and raw.x.ndim == 2:
         x_train, x_test = _standardize(path, raw.columns, x_train, x_test)
     return TaskDataset(
-        name=raw.name,
+        name=path.name,
         x_train=x_train,
-        y_train=y_train,
+        y_train=y[~held_out],
         x_test=x_test,
-        y_test=y_test,
-        num_classes=len(raw.classes),
-        task_train=task_train,
-        task_test=task_test,
+        y_test=y[held_out],
+        num_classes=len(classes),
+        task_train=task[~held_out],
+        task_test=task[held_out],
         tasks=tasks,
         in_order=kind in ("by-time", "by-column"),
         digest=raw.digest,
-        classes=tuple(raw.classes),
+        classes=tuple(classes),
     )
 
 
