@@ -129,8 +129,7 @@ def fit_table(
         if file_signature(fit.table) != signature:
             raise DataError(f"{fit.table}: the file changed while it was being read. Run again when it is complete.")
         counts = {"rows": learned.rows, "right": learned.num_correct}
-        texts = {"fit": identity, "progress": json.dumps(counts), "feature_names": json.dumps(features)}
-        classifier.save(path, **texts, **more)
+        classifier.save(path, fit=identity, progress=json.dumps(counts), **more)
 
     for block in file.batches(features, fit.label, size=size * max(1, BLOCK // size), skip=learned.rows):
         labels = np.array(block.labels)
@@ -185,21 +184,17 @@ def _resume_or_start(fit: TableFit, features: Sequence[str], identity: str) -> F
         return FitProgress(classifier, rows, num_correct, resumed=rows)
     if fit.start is None:
         return FitProgress(OnlineClassifier(fit.settings, len(features), fit.seed))
-    classifier, texts = OnlineClassifier.load(fit.start)
-    if feature_names(fit.start, texts) != list(features):
+    classifier, _ = OnlineClassifier.load(fit.start)
+    if _column_names(fit.start, classifier) != list(features):
         raise UsageError(f"{fit.table}: its columns are not those that {fit.start} was trained on, in the same order")
     return FitProgress(classifier)
 
 
-def feature_names(model: Path, texts: dict[str, str]) -> list[str]:
+def _column_names(model: Path, classifier: OnlineClassifier) -> list[str]:
     """Return the names of the columns that a saved classifier was trained on."""
-    try:
-        names = json.loads(texts.get("feature_names", "null"))
-    except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if classifier.feature_names is None:
         raise UsageError(f"{model}: the model has no column names, as it was trained on arrays")
-    return names
+    return list(classifier.feature_names)
 
 
 def predict_table(
@@ -210,7 +205,7 @@ def predict_table(
     Yields the classifier, (rows, classes) scores, and the labels if the table has the label column.
     """
     classifier, texts = OnlineClassifier.load(model)
-    names, file = feature_names(model, texts), TableFile(table)
+    names, file = _column_names(model, classifier), TableFile(table)
     if missing := [name for name in names if name not in file.header]:
         raise DataError(f"{table} has no column {missing[0]!r}, which {model} was trained on")
     label = texts.get("label")
