@@ -20,7 +20,7 @@ from gmed.data.arrays import load_arrays
 from gmed.data.dataset import Dataset
 from gmed.data.images import class_folders, decode_image, image_width, is_16_bit_gray
 from gmed.data.mnist import find_idx_files, is_idx_file, read_idx
-from gmed.data.tabular import is_table, read_table
+from gmed.data.tabular import is_table, read_table, to_number
 from gmed.deprecated import old_names
 from gmed.errors import DataError, GmedError, UsageError
 from gmed.io.files import check_room, open_regular, reading
@@ -175,18 +175,11 @@ class _Digest:
 def _encode_labels(labels: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the class names (sorted as numbers if all are numbers, else as text) and the class index of each label."""
     distinct = set(labels)
-    values = {label: _as_float(label) for label in distinct}
+    values = {label: to_number(label) for label in distinct}
     as_text = any(math.isnan(value) for value in values.values())
     classes = sorted(distinct, key=lambda label: (0.0 if as_text else values[label], str(label)))
     index_of = {label: index for index, label in enumerate(classes)}
     return [str(label) for label in classes], np.array([index_of[label] for label in labels], dtype=np.int64)
-
-
-def _as_float(label: Any) -> float:
-    try:
-        return float(label)
-    except ValueError:
-        return math.nan
 
 
 DEFAULT_SPLIT = "by-class"

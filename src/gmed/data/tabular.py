@@ -221,6 +221,14 @@ class TableFile:
             raise DataError(f"{self.path}: not a valid Parquet file ({error}).") from None
 
 
+def to_number(cell: Any) -> float:
+    """Return the number that a cell holds, or ``nan`` if it holds none."""
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def _header(path: Path, cells: Sequence[Any]) -> list[str]:
     names = [str(cell).strip() for cell in cells]
     if not names or not all(names) or len(set(names)) < len(names):
@@ -231,11 +239,7 @@ def _header(path: Path, cells: Sequence[Any]) -> list[str]:
 
 
 def _parse_number(path: Path, location: str, column: str, cell: Any) -> float:
-    try:
-        number = float(cell)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if math.isfinite(number):
+    if math.isfinite(number := to_number(cell)):
         return number
     if cell is None or str(cell).strip().lower() in ("", "nan", "na", "null", "none", "?"):
         problem = "a value is missing. Impute it or leave the row out"

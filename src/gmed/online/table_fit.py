@@ -164,7 +164,8 @@ def _finished_fit(fit: TableFit, table: str) -> FitProgress | None:
     start = None if fit.start is None else texts.get("start")
     if "start" not in texts or texts.get("fit") != fit.identity(table, start):
         return None
-    if fit.start is not None and not _same_file(fit.start, fit.model) and _digest(fit.start) != start:
+    replaced = fit.start is not None and fit.start.exists() and fit.start.samefile(fit.model)
+    if fit.start is not None and not replaced and _digest(fit.start) != start:
         return None
     classifier, texts = OnlineClassifier.load(fit.model)
     rows, num_correct = _parse_counts(fit.model, texts)
@@ -227,7 +228,3 @@ def _digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with reading(path), open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _same_file(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)
