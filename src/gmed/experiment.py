@@ -20,8 +20,8 @@ from weakref import finalize
 from torch.utils.data import Dataset
 
 from gmed.callbacks import Callback
+from gmed.data.arrays import InMemory, save_arrays
 from gmed.data.custom import DEFAULT_SPLIT, CustomDataRef, is_data_path
-from gmed.data.in_memory import InMemory, save_arrays
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
