@@ -589,17 +589,16 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         if benchmark is not None and not is_data_path(benchmark):
             get_benchmark(benchmark)  # report a wrong name before a missing store
         raise UsageError(f"{store}: no results yet; compute some with gmed run")
+    runs, failures, outdated = list[RunResult](), list[Failure](), 0
     with Store(store) as opened:
-        names = [None] if benchmark is None else opened.matching_benchmarks(benchmark)
-        runs = [run for name in names for run in opened.runs(name)]
-        failures = [failure for name in names for failure in opened.failures(name)]
-        requested = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
-        outdated = sum(opened.count_outdated(name, requested.get(name or "", [])) for name in names)
-    if methods:
-        named = {(name, method) for name, resolved in requested.items() for method in resolved}
-        runs = [r for r in runs if (r.benchmark, r.method) in named]
-        failures = [f for f in failures if (f.benchmark, f.method) in named]
-    runs.sort(key=_sort_key)
+        for name in [None] if benchmark is None else opened.matching_benchmarks(benchmark):
+            shown = [resolve(get_benchmark(name), method).name for method in methods] if name else []
+            found = opened.read(name)
+            runs += [run for run in found.runs if not shown or run.method in shown]
+            failures += [failure for failure in found.failures if not shown or failure.method in shown]
+            outdated += sum(not shown or method in shown for method in found.outdated)
+    rank = {names: _rank(*names) for names in {(run.benchmark, run.method) for run in runs}}
+    runs.sort(key=lambda run: (rank[run.benchmark, run.method], run.seed))
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
 
 
@@ -631,13 +630,13 @@ def checkpoint_dir(store: str | Path) -> Path:
     return Path(f"{store}.unfinished").resolve()
 
 
-def _sort_key(run: RunResult) -> tuple[int, str, int, int, str, int]:
-    """Return the sort key of a run: benchmark, base and edit in the order of the registries, then name and seed."""
-    method = RunSpec.parse(run.benchmark, run.method, run.seed).method
+def _rank(benchmark: str, name: str) -> tuple[int, str, int, int, str]:
+    """Return the sort key of a method on a benchmark: benchmark, base and edit as in the registries, then the name."""
+    method = RunSpec.parse(benchmark, name, 0).method
     edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0
     base = list(METHODS).index(method.base.name)
-    position = list(BENCHMARKS).index(run.benchmark) if run.benchmark in BENCHMARKS else len(BENCHMARKS)
-    return position, run.benchmark, base, edit, run.method, run.seed
+    position = list(BENCHMARKS).index(benchmark) if benchmark in BENCHMARKS else len(BENCHMARKS)
+    return position, benchmark, base, edit, name
 
 
 def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:

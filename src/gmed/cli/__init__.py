@@ -3,6 +3,7 @@
 
 def main() -> None:
     """Run the command line; answer without importing torch where possible."""
+    import gc
     import sys
 
     from gmed.cli.exit import run_program
@@ -16,6 +17,7 @@ def main() -> None:
 
     run_program(try_answer)
     if not answered:
+        gc.disable()  # nothing that is imported is garbage; the program enables it again
         from gmed.cli.app import main as run
 
         run()

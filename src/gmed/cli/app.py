@@ -45,6 +45,7 @@ from gmed.io.user_code import load_entry_points
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, defaults_for
 from gmed.report.grouping import without_tuning
 from gmed.results import Results
+from gmed.results.store import paused_garbage_collection
 from gmed.results.tables import Table, texts
 
 OLD_OPTIONS = {"over": "baseline"}
@@ -153,10 +154,16 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Show stored results next to the published ones."""
-    path = store or default_store()
-    results, outdated = stored_results(path, benchmark, methods or [])
+    with paused_garbage_collection():
+        _show_table(benchmark, methods or [], store or default_store(), baseline, metrics=metrics, as_json=as_json)
+
+
+def _show_table(
+    benchmark: str | None, methods: list[str], path: str, baseline: str | None, *, metrics: bool, as_json: bool
+) -> None:
+    results, outdated = stored_results(path, benchmark, methods)
     notes = [outdated_note(path, outdated)]
-    require_results(results, benchmark, methods or [], notes[0])
+    require_results(results, benchmark, methods, notes[0])
     if benchmark is None or not BenchmarkId.parse(benchmark).tuning:
         notes.append(_tuning_note(results))
         results = without_tuning(results)
@@ -284,6 +291,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, so that checkpoints are written
     if gc.get_freeze_count() == 0:
         gc.freeze()  # modules are never freed, so the garbage collector need not traverse them
+    gc.enable()
     run_program(_run_app)
 
 

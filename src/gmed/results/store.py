@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import sqlite3
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from reprlib import repr as short
 from types import TracebackType
@@ -146,6 +148,22 @@ class MergeSummary(NamedTuple):
 
 class DamagedRunWarning(GmedWarning):
     """Rows of a store were skipped because they are not valid."""
+
+
+class StoredRuns(NamedTuple):
+    """Runs that were read from a store.
+
+    Attributes
+    ----------
+    runs, failures
+        Those that the current code would reproduce.
+    outdated
+        The method of every finished run that other versions of the code computed.
+    """
+
+    runs: list[RunResult]
+    failures: list[Failure]
+    outdated: list[str]
 
 
 class Timing(NamedTuple):
@@ -307,11 +325,21 @@ class Store:
         self._warn_damaged(damaged)
         return outcomes
 
-    def _current_outcomes(self, status: str, benchmark: str | None) -> list[RunResult | Failure]:
-        """Return the outcomes of runs that the current code would reproduce."""
-        current = _CurrentSpecs()
-        rows = ((row, current.computed_by(row)) for row in self._rows(status, benchmark))
-        return self._decode_rows((row, spec) for row, spec in rows if spec is not None)
+    def read(self, benchmark: str | None = None, status: str | None = None) -> StoredRuns:
+        """Return the runs that the current code would reproduce, oldest first, of one benchmark or status or of all."""
+        specs, outdated = _CurrentSpecs(), list[str]()
+
+        def current_rows() -> Iterator[tuple[sqlite3.Row, RunSpec]]:
+            for row in self._rows(status, benchmark):
+                if (spec := specs.computed_by(row)) is not None:
+                    yield row, spec
+                elif row["status"] == "finished":
+                    outdated.append(row["method"])
+
+        with self.wrap_errors("cannot be read"), paused_garbage_collection():
+            outcomes = self._decode_rows(current_rows())
+        runs = [outcome for outcome in outcomes if isinstance(outcome, RunResult)]
+        return StoredRuns(runs, [outcome for outcome in outcomes if isinstance(outcome, Failure)], outdated)
 
     def _warn_damaged(self, damaged: Sequence[str]) -> None:
         if damaged:
@@ -367,8 +395,7 @@ class Store:
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Return every finished run that the current code would reproduce, oldest first."""
-        with self.wrap_errors("cannot be read"):
-            return [run for run in self._current_outcomes("finished", benchmark) if isinstance(run, RunResult)]
+        return self.read(benchmark, "finished").runs
 
     def matching_benchmarks(self, name: str) -> list[str]:
         """Return the benchmark of this name, or all that are built from the data or the file of this name.
@@ -425,8 +452,8 @@ class Store:
     def count_outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
         """Return the number of finished runs, of all methods or of these, that other versions of the code computed."""
         with self.wrap_errors("cannot be read"):
-            current, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
-            return sum(current.computed_by(row) is None for row in rows if not methods or row["method"] in methods)
+            specs, rows = _CurrentSpecs(), self._rows("finished", benchmark)
+            return sum(specs.computed_by(row) is None for row in rows if not methods or row["method"] in methods)
 
     def missing_extensions(self) -> list[str]:
         """Return the files that define the methods of finished runs and are not loaded."""
@@ -444,8 +471,7 @@ class Store:
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
         """Return every failed run that the current code would repeat, oldest first."""
-        with self.wrap_errors("cannot be read"):
-            return [run for run in self._current_outcomes("failed", benchmark) if isinstance(run, Failure)]
+        return self.read(benchmark, "failed").failures
 
     def get_probe(self, spec: RunSpec, what: str) -> Any | None:
         """Return the observations of a run, if there are any.
@@ -555,10 +581,11 @@ class Store:
         columns = OBSERVED.replace("recorded", "observed.recorded")
         return self.database.execute(f"SELECT {columns} FROM {source}").fetchall()
 
-    def _rows(self, status: str, benchmark: str | None, columns: str = "*") -> list[sqlite3.Row]:
-        query = f"SELECT {columns} FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
-        with self.wrap_errors("cannot be read"):
-            return self.database.execute(query, (status, benchmark)).fetchall()
+    def _rows(self, status: str | None, benchmark: str | None) -> sqlite3.Cursor:
+        query = """
+            SELECT * FROM runs WHERE status = coalesce(?, status) AND benchmark = coalesce(?, benchmark) ORDER BY rowid
+        """
+        return self.database.execute(query, (status, benchmark))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -571,6 +598,18 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def paused_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector, which would traverse thousands of runs again and again while they are read."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _switch_to_wal(db: sqlite3.Connection) -> None:
@@ -674,6 +713,5 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a valid number")
 
 
-def decode_text(text: bytes) -> str:
-    """Return stored text; bytes that are not UTF-8 become lone surrogates, which no valid row has."""
-    return text.decode("utf-8", "surrogateescape")
+decode_text = partial(str, encoding="utf-8", errors="surrogateescape")
+"""Decodes stored text; bytes that are not UTF-8 become lone surrogates, which no valid row has."""
