@@ -21,6 +21,9 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 MOVED: dict[str, str] = {
+    "gmed.cli.epilogs": "gmed.cli.app",
+    "gmed.cli.static": "gmed.cli",
+    "gmed.cli.tune": "gmed.cli.run",
     "gmed.data.archive": "gmed.data.download",
     "gmed.data.catalogue": "gmed.data.registry",
     "gmed.data.decoded": "gmed.data.image_cache",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -12,16 +11,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
 import typer
 
 from gmed._version import __version__
-from gmed.cli.console import make_console, render_table
+from gmed.cli.console import make_console, print_json, render_table
 from gmed.cli.exit import EXIT_OK, EXIT_USAGE
-from gmed.cli.options import StoreFile
+from gmed.cli.options import Json, StoreFile
 from gmed.data.registry import DATASETS
 from gmed.editing import edit_examples
 from gmed.engine.executors.local import default_workers
@@ -220,20 +218,15 @@ def _check_database(path: Path, database: sqlite3.Connection) -> Iterator[Findin
 COLORS = {OK: "green", NOTE: "yellow", PROBLEM: "bold red"}
 
 
-def register_doctor(app: typer.Typer) -> None:
-    """Add ``doctor`` to the program."""
-    app.command("doctor")(_doctor)
-
-
-def _doctor(
+def doctor(
     store: StoreFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only a JSON document")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check the installation, data sets and store. Nothing is changed."""
     findings = run_checks(store or default_store())
     problems = sum(finding.state == PROBLEM for finding in findings)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print_json([asdict(finding) for finding in findings])
     else:
         table = Table(texts("", "", ""))
         previous = ""

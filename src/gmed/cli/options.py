@@ -76,3 +76,5 @@ StoreFile = _option("store")
 Drop = _option("drop")
 Model = _option("model")
 Baseline = _option("baseline")
+Json = Annotated[bool, typer.Option("--json", help="Print only a JSON document")]
+ResultsJson = Annotated[bool, typer.Option("--json", help="Print only a JSON document to standard output")]
