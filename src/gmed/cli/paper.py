@@ -22,8 +22,8 @@ from gmed.paper.artifacts import ARTIFACTS, Artifact, ArtifactResult, Request, g
 from gmed.paper.plan import QUICK_WARNING, PlannedRuns
 from gmed.paper.status import ArtifactStatus, artifact_status
 from gmed.paper.tables import Reproduction
-from gmed.results.comparisons import Comparison, describe_levels
 from gmed.results.formatting import format_duration, format_gain, format_mean_std, format_number, format_p
+from gmed.results.stats import Comparison, describe_levels
 from gmed.results.tables import METHOD, MISSING, Cell, Table, numbers, texts
 
 MANY_RUNS = 20

@@ -22,11 +22,10 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, outdated_note, stored_results, unfinished_runs
 from gmed.report.grouping import by_benchmark, by_method, titles, without_tuning
 from gmed.results import Results, Store
-from gmed.results.export import check_exportable
+from gmed.results.export import Document, check_exportable
 from gmed.results.export import export as write_export
 from gmed.results.formatting import first_line, format_gain
 from gmed.results.metrics import Metrics
-from gmed.results.results_json import Document
 from gmed.results.store import paused_garbage_collection
 from gmed.results.tables import (
     METHOD,

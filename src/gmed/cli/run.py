@@ -31,7 +31,7 @@ from gmed.experiment import Experiment, default_store
 from gmed.integrations.tensorboard import TensorBoardCallback
 from gmed.io.user_code import load_entry_points
 from gmed.registry import EDITS, MEMORIES, METHODS, RETRIEVALS, defaults_for
-from gmed.results.results import nan_to_none
+from gmed.results.stats import nan_to_none
 from gmed.results.tables import METHOD, MISSING, Cell, Table, numbers, texts
 from gmed.results.tuning import EXAMPLES
 from gmed.tuning import TuningResult, TuningWarning

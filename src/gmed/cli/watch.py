@@ -21,8 +21,8 @@ from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import StoreFile
 from gmed.cli.results import require_store
 from gmed.results import Store
+from gmed.results.claims import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
 from gmed.results.formatting import first_line, format_duration
-from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
 from gmed.results.store import Timing
 from gmed.results.tables import METHOD, MISSING, Table, numbers, texts
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gmed.report.grouping import is_iid_baseline
 from gmed.results import Results, Row
-from gmed.results.comparisons import Comparison, compare
+from gmed.results.stats import Comparison, compare
 
 LEVELS = (0.05, 0.01, 0.001)
 """Corrected p-values below which a gain is marked, one star for each."""

@@ -26,7 +26,7 @@ from gmed.report.probe_cache import find_probe
 from gmed.report.provenance import environments, settings
 from gmed.report.tables import metric_table, result_table
 from gmed.results import Results, Row, Store
-from gmed.results.comparisons import Comparison
+from gmed.results.stats import Comparison
 from gmed.results.tables import Table
 from gmed.results.tuning import Scores
 

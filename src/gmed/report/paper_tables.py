@@ -10,8 +10,8 @@ from typing import Any
 from gmed.report.comparisons import LEVELS, best_methods, comparisons, describe_correction
 from gmed.report.grouping import titles
 from gmed.results import Results, Row, markdown
-from gmed.results.comparisons import Comparison
 from gmed.results.formatting import format_p
+from gmed.results.stats import Comparison
 from gmed.results.tables import (
     METHOD,
     MISSING,

@@ -10,9 +10,9 @@ from statistics import fmean, stdev
 from gmed.engine import RunResult
 from gmed.report.grouping import by_method
 from gmed.results import Row
-from gmed.results.comparisons import Comparison
 from gmed.results.formatting import format_mean_std, format_p
 from gmed.results.metrics import Metrics
+from gmed.results.stats import Comparison
 from gmed.results.tables import (
     METHOD,
     MISS_LEGEND,

@@ -304,7 +304,7 @@ class Store:
 
     def _lookup(self, spec: RunSpec) -> tuple[RunResult | Failure, str] | None:
         """Return the outcome of a run and its time, or ``None``; a damaged row is skipped with a warning."""
-        row: sqlite3.Row | None = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
+        row = self._find_row(spec.key)
         if row is None or not _names_spec(row, spec):
             return None
         outcomes = self._decode_rows([(row, spec)])
@@ -372,8 +372,8 @@ class Store:
 
     def _is_replaceable(self, row: Fields) -> bool:
         """Return whether the store has no valid finished run in place of this row."""
-        existing = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
-        return existing is None or existing["status"] != "finished" or row_problem(existing) is not None
+        existing = self._valid_row(row["key"])
+        return existing is None or existing["status"] != "finished"
 
     def _write(self, row: Fields) -> None:
         """Write a row with its checksum, in place of an existing row of the same run."""
@@ -383,13 +383,13 @@ class Store:
 
     def _update_checksum(self, key: str) -> None:
         """Set the checksum of a row from its content."""
-        row = self.database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
+        row = self._find_row(key)
         self.database.execute("UPDATE runs SET checksum = ? WHERE key = ?", (checksum(row), key))
 
     def _carry_over(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return optional measurements of an existing row with the same accuracies that the new row lacks."""
-        existing = self.database.execute("SELECT * FROM runs WHERE key = :key AND accuracy = :accuracy", row).fetchone()
-        if existing is None or row_problem(existing) is not None:
+        existing = self._valid_row(row["key"])
+        if existing is None or existing["accuracy"] != row["accuracy"]:
             return {}
         return {name: existing[name] for name in MEASURED if row[name] is None}
 
@@ -449,11 +449,9 @@ class Store:
         with self.wrap_errors("cannot be read"):
             return [timing for row in self.database.execute(query) if (timing := _timing(row)) is not None]
 
-    def count_outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
-        """Return the number of finished runs, of all methods or of these, that other versions of the code computed."""
-        with self.wrap_errors("cannot be read"):
-            specs, rows = _CurrentSpecs(), self._rows("finished", benchmark)
-            return sum(specs.computed_by(row) is None for row in rows if not methods or row["method"] in methods)
+    def count_outdated(self, benchmark: str | None = None) -> int:
+        """Return the number of finished runs that other versions of the code computed."""
+        return len(self.read(benchmark, "finished").outdated)
 
     def missing_extensions(self) -> list[str]:
         """Return the files that define the methods of finished runs and are not loaded."""
@@ -551,9 +549,7 @@ class Store:
         with self.wrap_errors("could not be changed"), self.transaction():
             columns = [column["name"] for column in self.database.execute("PRAGMA table_info(runs)")]
             for row in valid:
-                existing = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
-                if existing is not None and row_problem(existing) is not None:
-                    existing = None  # to be replaced
+                existing = self._valid_row(row["key"])
                 if existing is None or (existing["status"] == "failed" and row["status"] == "finished"):
                     self._write({name: row.get(name) for name in columns})
                     added += 1
@@ -586,6 +582,15 @@ class Store:
             SELECT * FROM runs WHERE status = coalesce(?, status) AND benchmark = coalesce(?, benchmark) ORDER BY rowid
         """
         return self.database.execute(query, (status, benchmark))
+
+    def _find_row(self, key: str) -> Any:
+        """Return the row of a run, or ``None``."""
+        return self.database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
+
+    def _valid_row(self, key: str) -> sqlite3.Row | None:
+        """Return the row of a run; ``None`` if there is none, or one that is damaged and to be replaced."""
+        row = self._find_row(key)
+        return None if row is None or row_problem(row) is not None else row
 
     def close(self) -> None:
         if self._connection is not None:

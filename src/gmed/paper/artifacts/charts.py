@@ -17,7 +17,7 @@ from gmed.io.files import atomic_write, write_csv
 if TYPE_CHECKING:
     import altair as alt
 
-    from gmed.results.comparisons import Comparison
+    from gmed.results.stats import Comparison
 
 LIBRARIES = {
     "altair": "altair",

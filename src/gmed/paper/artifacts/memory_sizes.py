@@ -16,7 +16,7 @@ from gmed.paper.catalog import get_target
 from gmed.paper.plan import QUICK_SEEDS, PlannedRuns, Selection, compute, select_runs
 from gmed.paper.tables import planned, reproduce
 from gmed.results import Published
-from gmed.results.comparisons import Comparison, compare
+from gmed.results.stats import Comparison, compare
 
 PANELS_IN_A_ROW = 3
 EXTRA_SIZE = 1000

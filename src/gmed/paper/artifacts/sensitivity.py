@@ -13,7 +13,7 @@ from gmed.paper.artifacts.charts import COLORS, GRAY, INK, Record, data, gain_co
 from gmed.paper.plan import PlannedRuns, compute
 from gmed.paper.published import published
 from gmed.results import Results
-from gmed.results.comparisons import Comparison, compare
+from gmed.results.stats import Comparison, compare
 from gmed.results.tuning import GRIDS
 
 BENCHMARKS = ("split-mnist", "split-cifar10", "split-mini-imagenet")

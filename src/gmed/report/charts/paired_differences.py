@@ -8,7 +8,7 @@ from gmed.paper.artifacts.charts import Record, data
 from gmed.report.charts.chart import ACCENT, INK, MUTED, ROW, Chart, rows, tooltip
 from gmed.report.comparisons import LEVELS
 from gmed.report.grouping import edits_with_gmed, sets_only_memory
-from gmed.results.comparisons import Comparison, describe_levels
+from gmed.results.stats import Comparison, describe_levels
 
 
 def paired_differences(compared: Sequence[Comparison], anchor: str) -> Chart | None:

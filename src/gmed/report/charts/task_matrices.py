@@ -12,7 +12,7 @@ from gmed.engine import RunResult
 from gmed.paper.artifacts.charts import Record, heat_map
 from gmed.report.charts.chart import GROUND, Chart, Choice, rows, tooltip
 from gmed.report.grouping import by_method, first_choice
-from gmed.results.comparisons import Comparison
+from gmed.results.stats import Comparison
 
 Matrix = NDArray[np.float64]
 
