@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,19 +63,14 @@ def reproduce(
     artifact = get_artifact(target)
     if not quick:
         _announce(artifact, columns, seeds, options, measure=estimate is not False, ask=not yes)
-    console, displays = make_console(stderr=True), list[LiveProgress]()
-
-    def watch() -> LiveProgress:
-        _close_all(displays)
-        displays.append(LiveProgress(console))
-        return displays[-1]
-
     kept = f"Progress is stored in {run_options['store']}; run the same command again to resume."
-    with resumable(kept if artifact.cached else "Nothing was stored."):
-        try:
-            result = artifact.run(Request(columns, seeds, quick, Path(out), watch, run_options))
-        finally:
-            _close_all(displays)
+    with resumable(kept if artifact.cached else "Nothing was stored."), ExitStack() as display:
+
+        def watch() -> LiveProgress:
+            display.close()  # that of the runs before
+            return display.enter_context(LiveProgress(make_console(stderr=True)))
+
+        result = artifact.run(Request(columns, seeds, quick, Path(out), watch, run_options))
     if as_json:
         print_json(result.to_dict())
     else:
@@ -113,12 +109,6 @@ def _status(artifact: Artifact, options: dict[str, Any], plan: list[PlannedRuns]
 
 def _status_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in ("store", "data_dir", "device") if name in options}
-
-
-def _close_all(displays: list[LiveProgress]) -> None:
-    for display in displays:
-        display.__exit__(None, None, None)
-    displays.clear()
 
 
 def _list(options: dict[str, Any], estimate: bool, as_json: bool) -> None:
