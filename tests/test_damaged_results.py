@@ -24,8 +24,7 @@ from gmed.report.html import html
 from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store, SweepClaims
 from gmed.results.claims import STALE_SECONDS, is_alive
-from gmed.results.export import export
-from gmed.results.results_json import Document
+from gmed.results.export import Document, export
 from gmed.results.store import DamagedRunWarning
 
 FILES = Path(__file__).parent / "files"

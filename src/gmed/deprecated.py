@@ -21,6 +21,9 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 MOVED: dict[str, str] = {
+    "gmed.cli.epilogs": "gmed.cli.app",
+    "gmed.cli.static": "gmed.cli",
+    "gmed.cli.tune": "gmed.cli.run",
     "gmed.data.archive": "gmed.data.download",
     "gmed.data.catalogue": "gmed.data.registry",
     "gmed.data.decoded": "gmed.data.image_cache",
@@ -114,11 +117,14 @@ MOVED: dict[str, str] = {
     "gmed.report.paper_tables": "gmed.report.tables",
     "gmed.report.probe_cache": "gmed.report.edits",
     "gmed.reproduce": "gmed.paper.tables",
-    "gmed.results.document": "gmed.results.results_json",
+    "gmed.results.comparisons": "gmed.results.stats",
+    "gmed.results.document": "gmed.results.export",
     "gmed.results.markdown": "gmed.results.tables",
+    "gmed.results.progress": "gmed.results.claims",
+    "gmed.results.results_json": "gmed.results.export",
     "gmed.results.statistics": "gmed.results.stats",
     "gmed.results.sweep": "gmed.results.claims",
-    "gmed.results.under_way": "gmed.results.progress",
+    "gmed.results.under_way": "gmed.results.claims",
     "gmed.results.wording": "gmed.results.formatting",
     "gmed.retrieval.mir": "gmed.retrieval",
     "gmed.retrieval.retrieval": "gmed.retrieval",

@@ -44,12 +44,7 @@ TABLES: dict[Format, tuple[str, Callable[[Results], str]]] = {
 }
 
 
-def register_report(app: typer.Typer) -> None:
-    """Add ``report`` to the program."""
-    app.command("report")(_report)
-
-
-def _report(
+def report(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="Output folder")] = "report",

@@ -16,8 +16,7 @@ from gmed.paper.catalog import PaperTable, get_target
 from gmed.paper.plan import DEFAULT_SEEDS, PlannedRuns, compute, select_runs
 from gmed.paper.published import PREVIOUS_BEST, table
 from gmed.results import Difference, Failure, Results, difference
-from gmed.results.comparisons import Comparison, compare
-from gmed.results.results import nan_to_none
+from gmed.results.stats import Comparison, compare, nan_to_none
 
 Pair = tuple[str, str, str]
 """A benchmark, a method and its baseline."""

@@ -18,7 +18,7 @@ from gmed.report.grouping import MethodRuns, by_benchmark, by_method, has_memory
 from gmed.report.provenance import environments, report_command, run_commands, settings, tune_commands
 from gmed.report.tables import best_methods, comparisons, metric_table, result_table
 from gmed.results import Published, Results, Row, Store
-from gmed.results.comparisons import Comparison
+from gmed.results.stats import Comparison
 from gmed.results.tables import Table
 from gmed.results.tuning import Scores
 

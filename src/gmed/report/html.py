@@ -14,8 +14,8 @@ from gmed._version import __version__
 from gmed.report.charts.chart import inline_json
 from gmed.report.data import ReportData
 from gmed.report.tables import LEVELS, describe_correction
-from gmed.results.comparisons import describe_levels
 from gmed.results.formatting import first_line
+from gmed.results.stats import describe_levels
 from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 
 TITLE = "GMED report"

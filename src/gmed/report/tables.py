@@ -10,9 +10,9 @@ from statistics import fmean, stdev
 
 from gmed.report.grouping import MethodRuns, is_iid_baseline, titles
 from gmed.results import Results, Row, markdown
-from gmed.results.comparisons import Comparison, compare
 from gmed.results.formatting import format_mean_std, format_p
 from gmed.results.metrics import Metrics
+from gmed.results.stats import Comparison, compare
 from gmed.results.tables import (
     METHOD,
     MISS_LEGEND,

@@ -30,7 +30,7 @@ from gmed.paper.plan import QUICK_SEEDS, PlannedRuns, Selection, compute
 from gmed.paper.published import published
 from gmed.paper.tables import TableRow, percent, planned
 from gmed.results import Published, Results
-from gmed.results.comparisons import Comparison, compare
+from gmed.results.stats import Comparison, compare
 from gmed.results.tuning import GRIDS
 
 PANELS_IN_A_ROW = 3

@@ -17,8 +17,7 @@ from gmed.paper.artifacts.charts import Record, apply_theme, require_folder, req
 from gmed.paper.plan import QUICK_WARNING, PlannedRuns, Selection, select_runs
 from gmed.paper.tables import Reproduction, reproduce
 from gmed.results import Difference, Failure, difference
-from gmed.results.comparisons import Comparison
-from gmed.results.results import nan_to_none
+from gmed.results.stats import Comparison, nan_to_none
 
 
 @dataclass(frozen=True)

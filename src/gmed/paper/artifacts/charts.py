@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import altair as alt
     from PIL.Image import Image
 
-    from gmed.results.comparisons import Comparison
+    from gmed.results.stats import Comparison
 
 LIBRARIES = {
     "altair": "altair",

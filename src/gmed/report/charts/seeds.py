@@ -12,8 +12,8 @@ from gmed.report.charts.chart import ACCENT, INK, MUTED, ROW, SECOND, Chart, row
 from gmed.report.grouping import MethodRuns, edits_with_gmed, sets_only_memory
 from gmed.report.tables import LEVELS
 from gmed.results import Published
-from gmed.results.comparisons import Comparison, describe_levels
 from gmed.results.metrics import backward_transfer, forgetting
+from gmed.results.stats import Comparison, describe_levels
 
 
 def final_accuracies(runs: MethodRuns, published: Callable[[str], Published | None]) -> Chart | None:

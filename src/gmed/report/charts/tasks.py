@@ -13,7 +13,7 @@ from gmed.engine import RunResult
 from gmed.paper.artifacts.charts import Record, heat_map
 from gmed.report.charts.chart import CHOSEN, GROUND, PALETTE, Chart, Choice, rows, tooltip
 from gmed.report.grouping import MethodRuns, first_choice
-from gmed.results.comparisons import Comparison
+from gmed.results.stats import Comparison
 
 Matrix = NDArray[np.float64]
 
