@@ -2,6 +2,7 @@
 
 import csv
 import json
+import lzma
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.resources import files
@@ -100,7 +101,7 @@ def test_export_in_three_formats(gmed, tmp_path):
     assert rows[0]["forward_transfer"] == "" and table[0]["forward_transfer"] is None  # not measured then
     said, code = gmed("export", "runs.xlsx")
     assert code == 2
-    assert ".csv, .json, .parquet" in said
+    assert ".csv, .json, .json.xz, .parquet" in said
     said, code = gmed("export", "nowhere/runs.csv")
     assert code == 2
     assert "cannot be written" in said
@@ -335,6 +336,29 @@ def test_a_document_that_cannot_be_read_is_named(gmed, tmp_path):
     (tmp_path / "latin.json").write_bytes(b'{"schema": "\xe9"}')
     said, code = gmed("merge", "latin.json")
     assert (code, said.startswith("gmed: latin.json: not valid JSON")) == (2, True)
+
+
+def test_a_compressed_document_holds_the_same_runs(gmed, tmp_path):
+    gmed("run", "split-mnist", "finetune", "--seeds", "2")
+    gmed("export", "runs.json")
+    said, code = gmed("export", "runs.json.xz")
+    assert (code, said.startswith("2 runs in ")) == (0, True)
+    plain = json.loads((tmp_path / "runs.json").read_text())
+    assert json.loads(lzma.decompress((tmp_path / "runs.json.xz").read_bytes())) == plain
+    assert (tmp_path / "runs.json.xz").stat().st_size < (tmp_path / "runs.json").stat().st_size
+    assert gmed("merge", "runs.json.xz", "--store", "new.db") == ("2 added, 0 already in the store\n", 0)
+
+
+def test_a_damaged_compressed_document_is_named(gmed, tmp_path, monkeypatch):
+    whole = lzma.compress(b'{"schema": "gmed-results/1", "runs": []}' * 50)
+    for content in (b"", b"{}", whole[:40], whole[:40] + b"x" * 40):
+        (tmp_path / "runs.json.xz").write_bytes(content)
+        said, code = gmed("merge", "runs.json.xz")
+        assert (code, said.startswith("gmed: runs.json.xz: not valid")) == (2, True), said
+    (tmp_path / "runs.json.xz").write_bytes(whole)
+    monkeypatch.setattr("gmed.results.export.MAX_EXPANDED", 1000)
+    said, code = gmed("merge", "runs.json.xz")
+    assert code == 2 and "expands to more than" in said
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")

@@ -22,7 +22,7 @@ from gmed.errors import UsageError
 from gmed.experiment import default_store, extensions_to_load, outdated_note, stored_results, unfinished_runs
 from gmed.report.grouping import by_benchmark, by_method, titles, without_tuning
 from gmed.results import Results, Store
-from gmed.results.export import Document, check_exportable
+from gmed.results.export import Document, check_exportable, is_document
 from gmed.results.export import export as write_export
 from gmed.results.formatting import first_line, format_gain
 from gmed.results.metrics import Metrics
@@ -221,7 +221,7 @@ def rm(
 
 
 def export(
-    file: Annotated[str, typer.Argument(help="Output file: .csv, .json or .parquet")],
+    file: Annotated[str, typer.Argument(help="Output file: .csv, .json, .json.xz or .parquet")],
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     extension: Extension = None,
     store: StoreFile = None,
@@ -234,7 +234,7 @@ def export(
 
 
 def merge(
-    other: Annotated[str, typer.Argument(help="Another store, or a results document (.json)")],
+    other: Annotated[str, typer.Argument(help="Another store, or a results document (.json, .json.xz)")],
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
@@ -244,7 +244,7 @@ def merge(
         raise UsageError(f"{other}: no such file")
     if not file.is_file():
         raise UsageError(f"{other}: cannot be read (not a file)")
-    document = Document.read(file) if file.suffix == ".json" else None
+    document = Document.read(file) if is_document(file) else None
     with document.load_results() if document else Store(other) as source, Store(store or default_store()) as target:
         outdated = len(document.runs) - len(source.keys()) if document else 0
         merged = target.merge(source)
