@@ -325,9 +325,9 @@ def test_the_numbers_of_the_readme_are_those_stored():
 
 
 @needs_benchmarks
-def test_the_picture_is_of_the_stored_results():
-    found = runpy.run_path(str(ROOT / "tools" / "picture.py"))["picture"]()
-    assert found == (ROOT / "docs" / "images" / "results.svg").read_text(encoding="utf-8"), "run: tools/picture.py"
+def test_the_pictures_are_of_the_stored_results():
+    for name, text in runpy.run_path(str(ROOT / "tools" / "picture.py"))["pictures"]().items():
+        assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == text, "run: python tools/picture.py"
 
 
 def test_the_page_of_the_command_line_is_up_to_date():

@@ -21,7 +21,7 @@ INTRODUCTION = """# The command line
 
 | to | use |
 |---|---|
-| train methods, resume, compare over seeds | `gmed run`, `gmed table`, `gmed report`, `gmed watch` ([guide](../experiments.md)) |
+| train methods, compare over seeds | `gmed run`, `gmed table`, `gmed report` ([guide](../experiments.md)) |
 | set parameters | `gmed run rotated-mnist er 'er+gmed(alpha=0.1,steps=3)' --memory 200` |
 | run an experiment file | `gmed run experiment.toml` ([format](../experiments.md#experiment-files)) |
 | use your own data | `gmed run rows.csv er er+gmed --label kind --split by-time` ([guide](../data.md)) |

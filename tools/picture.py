@@ -1,4 +1,4 @@
-"""Write docs/images/results.svg from benchmarks/results/mnist.json: accuracy over tasks, and GMED's gain seed by seed.
+"""Draw the README's two pictures, docs/images/accuracy.svg and gains.svg, from benchmarks/results/mnist.json.
 
 python tools/picture.py
 """
@@ -12,37 +12,39 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "benchmarks" / "results" / "mnist.json"
-TARGET = ROOT / "docs" / "images" / "results.svg"
+TARGETS = ROOT / "docs" / "images"
 
-WIDTH, HEIGHT, TOP, BOTTOM = 800, 350, 74, 292
+WIDTH, HEIGHT, TOP, BOTTOM = 400, 345, 74, 292
 GRAY, BLUE, ORANGE = "#8a929e", "#4a7fd6", "#e07f26"
 METHODS = {"finetune": ("fine-tuning", GRAY, 16), "er": ("ER", BLUE, 16), "er+gmed": ("ER+GMED", ORANGE, -10)}
 STREAMS = {"split-mnist": "Split MNIST", "rotated-mnist": "Rotated MNIST", "permuted-mnist": "Permuted MNIST"}
 SEEDS = range(20)
 """Seeds of the left panel: those that all three methods have."""
 
-HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" class="gm" \
+HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" class="gm" \
 font-family="system-ui, sans-serif" font-size="14" fill="currentColor">
-<title>Accuracy over the tasks of Split MNIST, and the gain of ER+GMED over ER on three MNIST streams</title>
 <style>svg.gm {{ color: #1c2430 }} @media (prefers-color-scheme: dark) {{ svg.gm {{ color: #e6e9ef }} }}</style>"""
 
 
-def picture() -> str:
-    """Return the drawing as SVG."""
+def pictures() -> dict[str, str]:
+    """Return the drawings as SVG, by their file names."""
     document = json.loads(SOURCE.read_text(encoding="utf-8"))
     runs = {(run["benchmark"], run["method"], run["seed"]): run for run in document["runs"]}
     gains = {row["benchmark"]: row["gain"] for row in document["summary"] if row["method"] == "er+gmed"}
-    return "\n".join([HEAD, *_learning_curves(runs), *_gains(runs, gains), "</svg>"]) + "\n"
+    accuracy = ["<title>Accuracy over the five tasks of Split MNIST</title>", *_learning_curves(runs)]
+    gain = ["<title>Gain of ER+GMED over ER on three MNIST streams, seed by seed</title>", *_gains(runs, gains)]
+    parts = {"accuracy.svg": accuracy, "gains.svg": gain}
+    return {name: "\n".join([HEAD, *lines, "</svg>"]) + "\n" for name, lines in parts.items()}
 
 
 def _learning_curves(runs: dict[Any, Any]) -> list[str]:
     def x(task: int) -> float:
-        return 52 + task * 56
+        return 44 + task * 51
 
     def y(percent: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * percent / 100
 
-    parts = _titles(16, "Accuracy on all tasks so far, %", f"Split MNIST, mean of {len(SEEDS)} seeds")
+    parts = _titles(12, "Accuracy on all tasks so far, %", f"Split MNIST, mean of {len(SEEDS)} seeds")
     for percent in range(0, 101, 25):
         parts += [_line(x(0), y(percent), x(4), y(percent), width=1, opacity=0.15)]
         parts += [_text(x(0) - 10, y(percent) + 4, percent, anchor="end", size=12)]
@@ -61,7 +63,7 @@ def _learning_curves(runs: dict[Any, Any]) -> list[str]:
 
 
 def _gains(runs: dict[Any, Any], gains: dict[str, Any]) -> list[str]:
-    left, right, low, high = 440, WIDTH - 24, -5, 20
+    left, right, low, high = 14, WIDTH - 18, -5, 20
 
     def x(points: float) -> float:
         return left + (right - left) * (points - low) / (high - low)
@@ -113,4 +115,5 @@ def _line(x1: float, y1: float, x2: float, y2: float, *, width: float, opacity: 
 
 
 if __name__ == "__main__":
-    TARGET.write_text(picture(), encoding="utf-8")
+    for name, text in pictures().items():
+        (TARGETS / name).write_text(text, encoding="utf-8")
