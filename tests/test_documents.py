@@ -301,6 +301,24 @@ def test_the_numbers_of_the_faq_are_those_stored():
         "+1.28 points [+0.76, +1.79]" in page
         and "er+gmed over er+adv-edit | +1.37 (Table 4) | -1.28 [-1.79, -0.76]" in evidence
     )
+    grown = (results / "expansion.md").read_text(encoding="utf-8")
+    more = dict(re.findall(r"^\| ([\w-]+ \| \S+) \| \d+ \| ([\d.]+) ±", stored + grown, flags=re.MULTILINE))
+    told = {
+        "92.5 for `er` and 94.4 for": ["split-mnist-full | er(memory=2581)", "split-mnist-full | er(memory=2581)+gmed"],
+        "against 59.9 and 57.6 (": ["split-cifar10 | er(memory=6024)", "split-cifar10 | er(memory=6024)+gmed"],
+        "93.2 on all of MNIST": ["split-mnist-full | cn-dpm"],
+        "44.4 on CIFAR-10": ["split-cifar10 | cn-dpm"],
+        "(27.2 and 18.3 on Split MNIST)": ["split-mnist | agem", "split-mnist | bgd"],
+        "reaches 72.1, 76.9 and": ["split-mnist | er(memory=100)", "split-mnist | er(memory=200)"],
+        "61.7, 69.3 and 76.3 on Rotated": [
+            f"rotated-mnist | {each}" for each in ("er(memory=100)", "er(memory=200)", "er")
+        ],
+    }
+    for text, names in told.items():
+        numbers = re.findall(r"\d\d\.\d", text)
+        assert text in page and all(
+            abs(float(n) - float(more[each])) < 0.051 for n, each in zip(numbers, names, strict=True)
+        ), text
 
 
 @needs_benchmarks

@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/*.md", "benchmarks/results/*", "examples/*")
 DRAWING = re.compile(r'<img alt="[^"]*" src="(images/[\w-]+\.svg)" ?/?>')
 DRAWINGS = re.compile(rf"<p>((?:{DRAWING.pattern}\s*)+)</p>")
+SEARCHED_LATER = ("reference/", "benchmarks/", "architecture", "CHANGELOG", "renamed")
+"""Pages that a search lists after the guides."""
+
 ROLE = re.compile(r":(?:func|class|mod|meth|attr|data):(<code>)[~.]?")
 
 
@@ -28,6 +31,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links into ``docs`` from outside it, and out of it, become links within the site; commands get their colours."""
+    if page.file.src_uri.startswith(SEARCHED_LATER):
+        page.meta.setdefault("search", {"boost": 0.2})
     markdown = re.sub(r"^```console$", "```bash", markdown, flags=re.MULTILINE)  # "console" would expect prompts
     if page.file.abs_src_path and Path(page.file.abs_src_path).is_relative_to(ROOT / "docs"):
         return re.sub(r"\]\((\.\./)(?=(?:benchmarks|examples|CHANGELOG|CONTRIBUTING|SECURITY))", "](", markdown)
