@@ -95,9 +95,9 @@ def test_search_and_drawings_work_from_a_folder(site):
         page.keyboard.type("reservoir")
         found = page.locator(".md-search-result__item", has_text="Reservoir sampling").first
         playwright.expect(found).to_contain_text("Memory and retrieval", timeout=20_000)
-        page.goto((site / "concepts.html").as_uri())
+        page.goto((site / "index.html").as_uri())
         colours = page.evaluate("[...document.querySelectorAll('.drawing svg')].map(s => getComputedStyle(s).color)")
-        assert len(colours) == 4 and len(set(colours)) == 1
+        assert len(colours) == 6 and len(set(colours)) == 1
         assert colours[0] == page.evaluate("getComputedStyle(document.body).color")  # light on dark, as the text
         browser.close()
     assert not errors and all(url.startswith(("file:", "data:", "about:")) for url in asked)

@@ -18,8 +18,25 @@ TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.
 
 INTRODUCTION = """# The command line
 
-What `gmed COMMAND --help` says, for all commands.
-Three dots behind an option stand for its value, square brackets at the end of a description for the default.
+| to | use |
+|---|---|
+| train methods, compare over seeds | `gmed run`, `gmed table`, `gmed report` ([guide](../experiments.md)) |
+| set parameters | `gmed run rotated-mnist er 'er+gmed(alpha=0.1,steps=3)' --memory 200` |
+| run an experiment file | `gmed run experiment.toml` ([format](../experiments.md#experiment-files)) |
+| use your own data | `gmed run rows.csv er er+gmed --label kind --split by-time` ([guide](../data.md)) |
+| use your own model | `gmed run split-mnist er --model 'net.py:small(width=64)'` ([guide](../own-model.md)) |
+| use your own method | `gmed run split-mnist er er+my-edit --extension my_edit.py` ([guide](../own-method.md)) |
+| tune hyper-parameters | `gmed tune`, then `er+gmed(tuned)` ([guide](../experiments.md#tune-hyper-parameters)) |
+| train one classifier on a table | `gmed fit`, `gmed predict` ([guide](../classifier.md)) |
+| reproduce the paper | `gmed reproduce` ([guide](../reproducing.md)) |
+| list benchmarks, methods and defaults | `gmed list` |
+| download data sets | `gmed data` ([guide](../experiments.md#download-data-sets)) |
+| manage stored results | `gmed runs`, `gmed export`, `gmed merge`, `gmed rm` |
+| check speed and the installation | `gmed bench`, `gmed doctor` |
+| complete commands with Tab | `gmed completion` |
+
+Below is what `gmed COMMAND --help` shows for each command.
+Three dots after an option stand for its value, square brackets at the end of a description for the default.
 """
 
 
