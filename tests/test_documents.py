@@ -254,7 +254,7 @@ def test_pages_count_the_evidence_as_it_is():
         len(verdicts),
         *(verdicts.count(v) for v in ("**replicated", "not replicated", "undecided")),
     )
-    assert f"Of {claims} claims {yes} are replicated, {no} are not, {open_} are undecided." in evidence
+    assert f"Of {claims} claims, {yes} are replicated, {no} are not, and {open_} are undecided." in evidence
     stated, of_those = re.search(r"(\d+) claims are left, of which (\d+) are replicated", evidence).groups()
     counted = f"{yes} of {claims} are replicated; of the {stated} that the paper's text makes too, {of_those}."
     assert counted in PAGES["README.md"]
