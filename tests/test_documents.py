@@ -74,7 +74,7 @@ def prepare(page):
             write_trees(Path(f"{name}.csv"), seed)
     if page == "docs/data.md":
         write_trees(Path("rows.csv"), 0, month=True)
-    if page == "docs/report.md":
+    if page == "docs/results.md":
         gmed.run("split-mnist", ["er", "er+gmed"], seeds=1, workers=1)
     if page == "README.md":
         x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
@@ -189,7 +189,7 @@ def after_index(names, said):
 AFTERWARDS = {
     "docs/estimator.md": after_estimator,
     "docs/index.md": after_index,
-    "docs/report.md": lambda names, said: Path("out/report.html").stat().st_size > 100_000 or pytest.fail("no report"),
+    "docs/results.md": lambda names, said: Path("out/report.html").stat().st_size > 100_000 or pytest.fail("no report"),
     "docs/forgetting-on-request.md": lambda names, said: "examples are left" in said or pytest.fail(said),
 }
 
