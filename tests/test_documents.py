@@ -275,7 +275,7 @@ def test_gains_told_in_words_are_those_stored():
     known = {tuple(round(float(end), 2) for end in gain) for gain in (*stored, *points)}
     known |= {(-mean, -high, -low) for mean, low, high in known}
     told = re.findall(
-        rf"{number}(?: \(|, ){number}\s+to\s+{number}", page.partition("## What was found about editing")[2]
+        rf"{number}(?: \(|, ){number}\s+to\s+{number}", page.partition("## Findings about editing")[2]
     )
     assert len(told) > 10
     for gain in told:
