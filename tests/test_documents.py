@@ -274,9 +274,7 @@ def test_gains_told_in_words_are_those_stored():
         points = [[float(row[name]) for name in ("gain", "gain_low", "gain_high")] for row in csv.DictReader(file)]
     known = {tuple(round(float(end), 2) for end in gain) for gain in (*stored, *points)}
     known |= {(-mean, -high, -low) for mean, low, high in known}
-    told = re.findall(
-        rf"{number}(?: \(|, ){number}\s+to\s+{number}", page.partition("## Findings about editing")[2]
-    )
+    told = re.findall(rf"{number}(?: \(|, ){number}\s+to\s+{number}", page.partition("## Findings about editing")[2])
     assert len(told) > 10
     for gain in told:
         assert tuple(map(float, gain)) in known, gain
