@@ -146,24 +146,25 @@ This page tests the paper's claims that one method is better or worse than anoth
 - **Not replicated**: our 95% interval excludes the published difference (both, where two tables disagree).
 - **Undecided**: neither, which includes most claims of a few hundredths of a point.
 
-The published difference gives the direction of a claim; † marks where the paper's own text says otherwise.
+The published difference gives the direction of a claim; † marks where the paper's text says otherwise.
 Claims that something does not help are tested as "is worse", which is more than the text says.
-A claim is tested if both methods share at least ten seeds: usually 20, and 10 for some on CIFAR.
-Most MNIST comparisons undecided at 20 seeds have 30 or 60; some undecided at 60 have 200 or 300.
-Runs are paired by seed, and by device type where ten such pairs exist: some seeds of Permuted and Rotated MNIST and of expanding networks ran on a GPU.
-The number in parentheses after n counts pairs that mix devices or torch versions (2.11 and 2.13).
-These round differently, so their runs drift apart; this widens intervals and shifts means by up to about 0.15.
-Table 2 does not say which MNIST stream it uses; we judge it on all examples, which fits its numbers.
+A claim needs ten shared seeds; most have 20, some on CIFAR have 10.
+Many MNIST claims undecided at 20 seeds have 30 or 60, and some undecided at 60 have 200 or 300.
+Runs are paired by seed and, where ten such pairs exist, by device type, because some MNIST seeds and expanding networks ran on a GPU.
+In "n (m)", m pairs mix devices or torch versions (2.11 and 2.13); rounding lets such runs drift apart, which widens intervals and shifts means by up to about 0.15.
+Table 2 does not name its MNIST stream; we test it on all examples, which fits its numbers.
 Differences are in points of final accuracy, at the published settings where there are any ([deviations](deviations.md)).
 
 ## Caveats
 
 The rule was written before the first verdicts, but some things changed after we had seen verdicts:
 
-- Table 2 is judged under one reading. The other had eight more claims: 3 replicated, 4 not, 1 undecided.
+- Table 2 is judged under one reading.
+  The other had eight more claims: 3 replicated, 4 not, 1 undecided.
 - Pairs on one device type take precedence.
 - Five claims about extra replay and optimal edits were added.
-- "More edit steps change little" no longer counts. Of its four claims, 2 were not replicated and 2 were undecided.
+- "More edit steps change little" no longer counts.
+  Of its four claims, 2 were not replicated and 2 were undecided.
 - Where two published values differ, both must be excluded.
   This made two claims undecided: ER on Permuted MNIST, and MIR on Split MNIST with fuzzy boundaries.
 
@@ -174,11 +175,10 @@ Comparisons with 200 or 300 seeds are tested again on [new seeds only](#new-seed
 Of the claims not replicated, {4} have the claimed sign, an uncorrected p below 0.05, and a larger difference than published.
 Without the claims that the text does not make or contradicts, {5} claims are left, of which {6} are replicated, {7} are not, and {8} are undecided.
 
-The rule treats published differences as exact, although they too come from about 20 runs.
-With two equally precise studies of one effect, the interval of one excludes the estimate of the other one time in six.
-Of the {2} claims not replicated, {9} differ from the paper by more than the noise of both, if the paper's runs are taken as unpaired.
-The paper tests pairs, which are less noisy, so this allows for too much noise.
-The other {10} may or may not be chance.
+The rule treats published differences as exact, although they come from about 20 runs.
+Of two equally precise studies of one effect, one's interval excludes the other's estimate one time in six.
+Of the {2} claims not replicated, {9} differ by more than the noise of both, taking the paper's runs as unpaired.
+The paper tests pairs, which are less noisy, so this allows for too much noise; the other {10} may or may not be chance.
 """  # noqa: E501
 NOT_MEASURED = """
 ## Not measured yet
