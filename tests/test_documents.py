@@ -74,7 +74,7 @@ def prepare(page):
             write_trees(Path(f"{name}.csv"), seed)
     if page == "docs/data.md":
         write_trees(Path("rows.csv"), 0, month=True)
-    if page == "docs/report.md":
+    if page == "docs/results.md":
         gmed.run("split-mnist", ["er", "er+gmed"], seeds=1, workers=1)
     if page == "README.md":
         x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
@@ -187,7 +187,7 @@ def after_index(names, said):
 AFTERWARDS = {
     "docs/classifier.md": after_classifier,
     "docs/index.md": after_index,
-    "docs/report.md": lambda names, said: Path("out/report.html").stat().st_size > 100_000 or pytest.fail("no report"),
+    "docs/results.md": lambda names, said: Path("out/report.html").stat().st_size > 100_000 or pytest.fail("no report"),
     "docs/editing.md": lambda names, said: "examples are left" in said or pytest.fail(said),
 }
 
@@ -248,7 +248,7 @@ def test_pages_count_the_evidence_as_it_is():
         len(verdicts),
         *(verdicts.count(v) for v in ("**replicated", "not replicated", "undecided")),
     )
-    assert f"Of {claims} claims {yes} are replicated, {no} are not, {open_} are undecided." in evidence
+    assert f"Of {claims} claims, {yes} are replicated, {no} are not, and {open_} are undecided." in evidence
     stated, of_those = re.search(r"(\d+) claims are left, of which (\d+) are replicated", evidence).groups()
     counted = f"Of the paper's {claims} claims, {yes} replicate; of the {stated} also stated in its text, {of_those} do"
     assert counted in PAGES["README.md"]
@@ -268,9 +268,7 @@ def test_gains_told_in_words_are_those_stored():
         points = [[float(row[name]) for name in ("gain", "gain_low", "gain_high")] for row in csv.DictReader(file)]
     known = {tuple(round(float(end), 2) for end in gain) for gain in (*stored, *points)}
     known |= {(-mean, -high, -low) for mean, low, high in known}
-    told = re.findall(
-        rf"{number}(?: \(|, ){number}\s+to\s+{number}", page.partition("## What was found about editing")[2]
-    )
+    told = re.findall(rf"{number}(?: \(|, ){number}\s+to\s+{number}", page.partition("## Findings about editing")[2])
     assert len(told) > 10
     for gain in told:
         assert tuple(map(float, gain)) in known, gain

@@ -12,7 +12,15 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/*.md", "benchmarks/results/*", "examples/*")
+OUTSIDE = (
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "benchmarks/*.md",
+    "benchmarks/results/*",
+    "examples/*",
+)
 DRAWING = re.compile(r'<img alt="[^"]*" src="(images/[\w-]+\.svg)" ?/?>')
 DRAWINGS = re.compile(rf"<p>((?:{DRAWING.pattern}\s*)+)</p>")
 SEARCHED_LATER = ("reference/", "benchmarks/", "architecture", "CHANGELOG", "renamed")

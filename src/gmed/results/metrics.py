@@ -1,7 +1,7 @@
 """Metrics of a run: from its matrix of accuracies, during training, and its cost.
 
 ``accuracy[i][j]`` is the accuracy on task j at the i-th point of evaluation; points of evaluation are the ends of
-tasks. Definitions and citations are in ``docs/metrics.md``. Accuracies are in 0 .. 1. A metric that needs several
+tasks. Definitions and citations are in ``docs/results.md``. Accuracies are in 0 .. 1. A metric that needs several
 points of evaluation is undefined (``nan``) where there is only one, and so is a metric that was not measured.
 """
 
@@ -21,7 +21,7 @@ Matrix = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Metrics:
-    """All metrics of one run, as docs/metrics.md defines them."""
+    """All metrics of one run, as docs/results.md defines them."""
 
     final: Measure
     pooled: Measure

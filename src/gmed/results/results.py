@@ -97,7 +97,7 @@ class ReportedRun(RunResult):
     Attributes
     ----------
     metrics
-        As docs/metrics.md defines them, accuracies in 0 .. 1; null where one is undefined or was not measured.
+        As docs/results.md defines them, accuracies in 0 .. 1; null where one is undefined or was not measured.
     """
 
     metrics: Metrics | None = None
