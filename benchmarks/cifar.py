@@ -2,7 +2,7 @@
 
     GMED_DATA=FOLDER python benchmarks/cifar.py [--parts main ...] [--seeds 20] [--workers 8] [--device cuda]
 
-Finished runs are kept in the store, so it can be stopped and started again. Writes cifar.json (every run, in the
+Finished runs are kept in the store, so it can be stopped and started again. Writes cifar.json.xz (every run, in the
 documented form of ``gmed run --json``) and cifar.md (the tables) to benchmarks/results.
 """
 

@@ -587,7 +587,10 @@ def _chance(found: Sequence[Claim], verdicts: Sequence[str]) -> list[int]:
 
 def text() -> str:
     """Return the whole page, made from the stored results."""
-    kept = [HERE / "results" / name for name in ("mnist.json", "mnist_again.json", "cifar.json", "expansion.json")]
+    kept = [
+        HERE / "results" / name
+        for name in ("mnist.json.xz", "mnist_again.json.xz", "cifar.json.xz", "expansion.json.xz")
+    ]
     results = Results(runs=[run for file in kept for run in runs_in(file)])
     analysis = json.loads((HERE / "results" / "analysis.json").read_text())
     found = [claim for claim in (*claims(results), *agreement(analysis)) if not math.isnan(claim.gain.p)]

@@ -3,7 +3,7 @@
     python benchmarks/expansion.py [--parts replay tasks-apart cn-dpm] [--seeds 10] [--workers N] [--device cpu]
     GMED_DATA=FOLDER python benchmarks/expansion.py --parts cifar10 cifar100 --device cuda
 
-Finished runs are kept in the store, so it can be stopped and started again. Writes expansion.json (every run, in the
+Finished runs are kept in the store, so it can be stopped and started again. Writes expansion.json.xz (every run, in the
 documented form of ``gmed run --json``) and expansion.md (the tables) to benchmarks/results.
 """
 

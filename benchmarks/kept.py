@@ -17,14 +17,14 @@ import gmed
 from gmed.engine import BENCHMARKS, RunResult, RunSpec
 from gmed.experiment import stored_results
 from gmed.results import Results, Store, markdown
-from gmed.results.export import Document
+from gmed.results.export import Document, export
 
 HERE = Path(__file__).parent
 SLOW = {"agem", "gss", "gss+gmed", "bgd", "hal"}  # ten seeds where others have twenty: as many as the paper's
 
 
 def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[str]]], device: str) -> None:
-    """Compute the parts of a plan (benchmark and methods of each) and write results/<name>.json and .md."""
+    """Compute the parts of a plan (benchmark and methods of each) and write results/<name>.json.xz and .md."""
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", type=int, default=20)
     options.add_argument("--workers", type=int, default=None)
@@ -36,7 +36,7 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
     chosen = options.parse_args()
 
     if not chosen.store.exists():
-        take_in(chosen.store, chosen.out / f"{name}.json")
+        take_in(chosen.store, chosen.out / f"{name}.json.xz")
     computed = Results()
     for part, benchmark in ((p, b) for p in chosen.parts for b in plan[p]):
         if chosen.benchmarks and benchmark not in chosen.benchmarks:
@@ -57,7 +57,7 @@ def main(name: str, doc: str | None, plan: Mapping[str, Mapping[str, Sequence[st
     everything, _ = stored_results(chosen.store)
     everything.store = None
     chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / f"{name}.json").write_text(json.dumps(everything.to_dict()) + "\n")
+    export(everything, chosen.out / f"{name}.json.xz")
     (chosen.out / f"{name}.md").write_text(markdown(everything))
     print(markdown(everything))
     for failure in computed.failures:

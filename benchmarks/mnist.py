@@ -2,7 +2,7 @@
 
     python benchmarks/mnist.py [--parts basics main ...] [--seeds 20] [--workers N] [--store benchmarks/mnist.db]
 
-Finished runs are kept in the store, so it can be stopped and started again. Writes mnist.json (every run, in the
+Finished runs are kept in the store, so it can be stopped and started again. Writes mnist.json.xz (every run, in the
 documented form of ``gmed run --json``) and mnist.md (the tables) to benchmarks/results.
 """
 

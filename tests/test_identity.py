@@ -1,6 +1,7 @@
 """What identifies a run is declared: no name of Python's decides a key, and parameters can be renamed."""
 
 import json
+import lzma
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ def renamed(*made):
 
 
 def test_keys_do_not_depend_on_names_in_python():
-    content = json.loads((RESULTS / "expansion.json").read_text(encoding="utf-8"))
+    content = json.loads(lzma.decompress((RESULTS / "expansion.json.xz").read_bytes()))
     wanted = dict(zip(content["keys"], content["runs"], strict=True))
     every = [
         *((run["benchmark"], run["method"], run["seed"], key) for key, run in wanted.items()),

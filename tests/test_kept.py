@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def kept(monkeypatch):
         given = [f"--out={folder}", f"--store={folder / 'kept.db'}", f"--seeds={seeds}", "--workers=1"]
         monkeypatch.setattr("sys.argv", ["script", *given])
         module.main("kept", "", plan, device="cpu")
-        return json.loads((folder / "kept.json").read_text())
+        return json.loads(lzma.decompress((folder / "kept.json.xz").read_bytes()))
 
     module.run = main
     return module
@@ -43,8 +44,8 @@ def test_runs_that_would_come_out_otherwise_are_left_out(kept, tmp_path, capsys)
     content = kept.run(tmp_path)
     content["keys"][0] = "of another version"
     content["runs"][1]["method"] = "a method of another time"
-    (tmp_path / "kept.json").write_text(json.dumps(content))
-    kept.take_in(tmp_path / "other.db", tmp_path / "kept.json")
+    (tmp_path / "kept.json.xz").write_bytes(lzma.compress(json.dumps(content).encode()))
+    kept.take_in(tmp_path / "other.db", tmp_path / "kept.json.xz")
     assert stored_results(tmp_path / "other.db")[0].runs == []
 
 

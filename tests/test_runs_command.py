@@ -362,7 +362,7 @@ def test_a_damaged_compressed_document_is_named(gmed, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")
 def test_the_results_of_this_repository_fill_a_table_of_the_paper():
-    file = RESULTS / "mnist.json"
+    file = RESULTS / "mnist.json.xz"
     with Document.read(file).load_results() as store:
         kept = store.keys()
     plan = [planned for planned in get_artifact("main").plan() if planned.benchmark == "split-mnist"]

@@ -1,4 +1,4 @@
-"""Draw the README's two pictures, docs/images/accuracy.svg and gains.svg, from benchmarks/results/mnist.json.
+"""Draw the README's two pictures, docs/images/accuracy.svg and gains.svg, from benchmarks/results/mnist.json.xz.
 
 python tools/picture.py
 """
@@ -6,12 +6,13 @@ python tools/picture.py
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "benchmarks" / "results" / "mnist.json"
+SOURCE = ROOT / "benchmarks" / "results" / "mnist.json.xz"
 TARGETS = ROOT / "docs" / "images"
 
 WIDTH, HEIGHT, TOP, BOTTOM = 400, 345, 74, 292
@@ -28,7 +29,7 @@ font-family="system-ui, sans-serif" font-size="14" fill="currentColor">
 
 def pictures() -> dict[str, str]:
     """Return the drawings as SVG, by their file names."""
-    document = json.loads(SOURCE.read_text(encoding="utf-8"))
+    document = json.loads(lzma.decompress(SOURCE.read_bytes()))
     runs = {(run["benchmark"], run["method"], run["seed"]): run for run in document["runs"]}
     gains = {row["benchmark"]: row["gain"] for row in document["summary"] if row["method"] == "er+gmed"}
     accuracy = ["<title>Accuracy over the five tasks of Split MNIST</title>", *_learning_curves(runs)]

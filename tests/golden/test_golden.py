@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 import platform
 import shutil
@@ -127,10 +128,8 @@ def test_accuracies_in_double_precision_are_as_recorded(method):
 
 def documents() -> dict[str, dict]:
     found = {}
-    for path in sorted(RESULTS.glob("*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and content.get("runs"):
-            found[path.name] = content
+    for path in sorted(RESULTS.glob("*.json.xz")):
+        found[path.name] = json.loads(lzma.decompress(path.read_bytes()))
     return found
 
 
@@ -143,7 +142,7 @@ def test_every_stored_run_keeps_its_key():
     assert checked >= 8811
 
 
-@pytest.mark.parametrize("name", ["cifar.json", "expansion.json", "mnist_again.json"])
+@pytest.mark.parametrize("name", ["cifar.json.xz", "expansion.json.xz", "mnist_again.json.xz"])
 def test_documents_are_merged_whole(name, tmp_path):
     content = documents()[name]
     done = gmed_command("merge", RESULTS / name, "--store", "store.db", cwd=tmp_path)
@@ -157,7 +156,7 @@ def test_documents_are_merged_whole(name, tmp_path):
         assert by_key[key]["accuracy"] == run["accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cifar_kernels.json", "follow_up.json", "mnist_gpu.json"])
+@pytest.mark.parametrize("name", ["cifar_kernels.json.xz", "follow_up.json.xz", "mnist_gpu.json.xz"])
 def test_documents_without_keys_are_read_and_not_merged(name, tmp_path):
     assert "keys" not in documents()[name]
     done = gmed_command("merge", RESULTS / name, "--store", "store.db", cwd=tmp_path)
