@@ -3,7 +3,8 @@
     python benchmarks/mnist_again.py [--seeds 20] [--workers N]
 
 What mnist.py has of them at the first 20 seeds is of an older torch, which rounds differently. Writes
-mnist_again.json.xz and mnist_again.md to benchmarks/results; evidence.py takes a pair of one version where there is one.
+mnist_again.json.xz and mnist_again.md to benchmarks/results; evidence.py takes a pair of one version where there is
+one.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ STREAMS = {"split-mnist": "Split MNIST", "rotated-mnist": "Rotated MNIST", "perm
 SEEDS = range(20)
 """Seeds of the left panel: those that all three methods have."""
 
-HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" class="gm" \
-font-family="system-ui, sans-serif" font-size="14" fill="currentColor">
+HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" \
+class="gm" font-family="system-ui, sans-serif" font-size="14" fill="currentColor">
 <style>svg.gm {{ color: #1c2430 }} @media (prefers-color-scheme: dark) {{ svg.gm {{ color: #e6e9ef }} }}</style>"""
 
 
