@@ -7,6 +7,7 @@ gradient nor the weights one step ahead need be computed explicitly: x (W - Ï„ Î
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -169,7 +170,7 @@ class LowRankGradient(Gradient):
             if kind == "weight":
                 p.addmm_(grad_output.t(), input, alpha=-step)
             else:
-                p.sub_(grad_output.sum(0), alpha=step)
+                p.addmv_(grad_output.t(), _ones(len(grad_output), p.dtype), alpha=-step)
 
     def outputs(self, x: Tensor, *steps: float) -> tuple[Tensor, ...]:
         """Return the output for x after a step of each of these sizes against the gradient."""
@@ -201,6 +202,11 @@ def sgd_step(parameters: Mapping[str, Tensor], grads: Gradient, step: float) -> 
         grads.sgd_step(parameters, step)
     else:
         torch._foreach_sub_(list(parameters.values()), [grads[name] for name in parameters], alpha=step)
+
+
+@cache
+def _ones(count: int, dtype: torch.dtype) -> Tensor:
+    return torch.ones(count, dtype=dtype)
 
 
 def finite_checks(grads: Gradient) -> Iterator[Tensor]:

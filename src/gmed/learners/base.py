@@ -376,6 +376,12 @@ class Learner(RandomDraws, ABC):
             replay_loss, replay_grads = ahead.loss_and_gradient(x_m, y_m)
             self.apply_gradients(add_grads(replay_grads, ahead.stream_gradient), ahead.stream_loss + replay_loss)
             return
+        if self._has_default_loss and self.optimizer is None:
+            by_hand = ahead.joint_loss_and_gradient(*((x_m, y_m) if replays else (None, None)))
+            if by_hand is not None:
+                loss, grads = by_hand
+                self.apply_gradients(grads, loss)
+                return
         stream, replay = self._forward_batches(ahead, x_m, y_m, slots) if replays else self._forward_batches(ahead)
         loss = self.loss(stream, replay)
         self.apply_gradients(gradient(loss, ahead.theta), loss)
