@@ -34,11 +34,6 @@ class OuterFactors(NamedTuple):
         """Return the factors for the sum of both losses."""
         return OuterFactors(torch.cat([self.input, other.input]), torch.cat([self.grad_output, other.grad_output]))
 
-    def norm_bound(self) -> Tensor:
-        """Return an upper bound of the entries of the gradients."""
-        input_norm, grad_norm = torch._foreach_norm(list(self))
-        return (input_norm + len(self.input)) * grad_norm
-
 
 class LinearChain:
     """A model that is a sequence of layers, of which only linear ones have parameters.
@@ -161,6 +156,14 @@ class LowRankGradient(Gradient):
         joined = {layer: factors.cat(other.factors[layer]) for layer, factors in self.factors.items()}
         return LowRankGradient(self.chain, joined)
 
+    def is_bounded(self) -> bool:
+        """Return whether norms of the factors alone show that every entry is finite."""
+        inputs, grads = zip(*self.factors.values(), strict=True)
+        norms: list[float] = torch.stack(torch._foreach_norm([*inputs, *grads])).tolist()
+        rows, maximum = inputs[0].shape[0], torch.finfo(inputs[0].dtype).max
+        pairs = zip(norms, norms[len(inputs) :], strict=False)
+        return all((input_norm + rows) * grad_norm <= maximum for input_norm, grad_norm in pairs)
+
     @torch.no_grad()
     def sgd_step(self, parameters: Mapping[str, Tensor], step: float) -> None:
         """Take a step of this size against the gradient, in place."""
@@ -170,7 +173,7 @@ class LowRankGradient(Gradient):
             if kind == "weight":
                 p.addmm_(grad_output.t(), input, alpha=-step)
             else:
-                p.addmv_(grad_output.t(), _ones(len(grad_output), p.dtype), alpha=-step)
+                p.addmv_(grad_output.t(), _ones(grad_output.shape[0], p.dtype), alpha=-step)
 
     def outputs(self, x: Tensor, *steps: float) -> tuple[Tensor, ...]:
         """Return the output for x after a step of each of these sizes against the gradient."""
@@ -210,10 +213,6 @@ def _ones(count: int, dtype: torch.dtype) -> Tensor:
 
 
 def finite_checks(grads: Gradient) -> Iterator[Tensor]:
-    """Yield tensors that are finite if and only if a gradient is, each computed on demand."""
-    if type(grads) is LowRankGradient:
-        bounds = [factors.norm_bound() for factors in grads.factors.values()]
-        if torch.isfinite(torch.stack(bounds)).all():
-            yield from bounds
-            return
-    yield from grads.values()
+    """Yield tensors that are finite if and only if a gradient is, each computed on demand; none if it has a bound."""
+    if type(grads) is not LowRankGradient or not grads.is_bounded():
+        yield from grads.values()

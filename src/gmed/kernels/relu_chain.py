@@ -73,24 +73,23 @@ class ReLUChain(LinearChain):
         if not weights or not _plain(weights[0], [*weights[1:], *(b for b in biases if b is not None)]):
             return None
         chain = cls(model, layers)
-        chain.weights, chain.biases, chain.rectified = weights, biases, rectified
+        chain.weights, chain.rectified = [weight.detach() for weight in weights], rectified
+        chain.biases = [None if bias is None else bias.detach() for bias in biases]
         return chain
 
     def accepts(self, x: Tensor, y: Tensor | None = None) -> bool:
         """Return whether inputs are rows of this chain, or become rows when flattened, and targets are labels."""
         weight, flattens = self.weights[0], type(next(iter(self.layers.values()))) is nn.Flatten
         rows = x.ndim == 2 or (x.ndim > 2 and flattens)
-        fits = rows and x.numel() == len(x) * weight.shape[1] > 0 and x.dtype is weight.dtype and x.is_cpu
+        fits = rows and x.numel() == x.shape[0] * weight.shape[1] > 0 and x.dtype is weight.dtype and x.is_cpu
         return fits and (y is None or (y.dtype is torch.int64 and y.shape == x.shape[:1]))
 
-    @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """Return the output for x."""
         h = self._forward(x)[-1]
-        record_pass(self.model, len(x), 0)
+        record_pass(self.model, x.shape[0], 0)
         return h
 
-    @torch.no_grad()
     def loss_and_gradient(self, x: Tensor, y: Tensor, sizes: Sequence[int] = ()) -> tuple[Tensor, LowRankGradient]:
         """Return the mean loss and its gradient; with ``sizes``, the sum of the mean losses of parts of these sizes."""
         *inputs, output = self._forward(x)
@@ -98,23 +97,21 @@ class ReLUChain(LinearChain):
         grads = [grad]
         for layer in range(len(self.weights) - 1, 0, -1):
             grads.append(self._rectify(layer - 1, _product(grads[-1], self.weights[layer].t()), inputs[layer]))
-        record_pass(self.model, len(x), len(x))
+        record_pass(self.model, x.shape[0], x.shape[0])
         factors = {name: OuterFactors(*pair) for name, *pair in zip(self.linear, inputs, reversed(grads), strict=True)}
         return loss, LowRankGradient(self, factors)
 
-    @torch.no_grad()
     def outputs_ahead(self, x: Tensor, gradient: LowRankGradient, step: float) -> tuple[Tensor, Tensor]:
         """Return the output for x at the parameters and after a step of this size against a gradient."""
         before, after = self._forward_ahead(x, gradient, step)[-1].tensor_split(2)
-        record_pass(self.model, 2 * len(x), 0)
+        record_pass(self.model, 2 * x.shape[0], 0)
         return before, after
 
-    @torch.no_grad()
     def input_gradient(
         self, x: Tensor, y: Tensor, gradient: LowRankGradient | None, step: float, before: float, after: float
     ) -> Tensor:
         """Return ∇_x of ``before`` ℓ(x; θ) + ``after`` ℓ(x; θ - step gradient); without a gradient, of ``before`` ℓ."""
-        n = len(x)
+        n = x.shape[0]
         if gradient is None:
             *inputs, output = self._forward(x)
             _, grad = _cross_entropy(output, y)
@@ -140,15 +137,14 @@ class ReLUChain(LinearChain):
 
     def _forward(self, x: Tensor) -> list[Tensor]:
         """Return the input of every linear layer, and the output."""
-        results = [x.detach().reshape(len(x), -1)]
+        results = [x.detach().flatten(1)]
         for weight, bias, relu in zip(self.weights, self.biases, self.rectified, strict=True):
             results.append(_product(results[-1], weight, bias, relu))
         return results
 
     def _forward_ahead(self, x: Tensor, gradient: LowRankGradient, step: float) -> list[Tensor]:
         """Return the same at the parameters and after a step: first the rows of the one, then those of the other."""
-        n, first = len(x), x.detach().reshape(len(x), -1)
-        results = [first]
+        n, results = x.shape[0], [x.detach().flatten(1)]
         for layer, (a, d) in enumerate(gradient.factors.values()):
             h = results[-1]
             z = _product(h, self.weights[layer], self.biases[layer])
@@ -223,7 +219,7 @@ def _row_weights(sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
     """Return x weightᵀ + bias, rectified if asked for."""
-    if x.dtype is torch.float32 and len(x) * weight.numel() >= MIN_PRODUCT and _has_onednn():
+    if x.dtype is torch.float32 and x.shape[0] * weight.numel() >= MIN_PRODUCT and _has_onednn():
         fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
         return fused
     result = x @ weight.t() if bias is None else torch.addmm(bias, x, weight.t())

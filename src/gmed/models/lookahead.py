@@ -189,7 +189,7 @@ class LookAhead:
     def _fused(self, x: Tensor, y: Tensor | None = None) -> ReLUChain | None:
         """Return the model as a chain that is differentiated by hand for these examples, if it can be."""
         chain = self._relu_chain
-        return chain if chain is not None and len(x) <= MAX_ROWS and chain.accepts(x, y) else None
+        return chain if chain is not None and x.shape[0] <= MAX_ROWS and chain.accepts(x, y) else None
 
     @cached_property
     def _relu_chain(self) -> ReLUChain | None:
