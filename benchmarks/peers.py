@@ -16,10 +16,9 @@ import gmed
 from eager import EagerLoop
 from gmed.engine.bench import environment_of
 from gmed.engine.config import tune_malloc
-from gmed.engine.runner import to_channels_last
 from gmed.engine.training import Counts, train
 from gmed.learners import Learner
-from gmed.models import PassCounter
+from gmed.models import PassCounter, to_channels_last
 from gmed.rng import seeded_torch
 from gmed.streams import Stream, to_float
 
@@ -27,7 +26,7 @@ BATCH, CAPACITY = 10, 500
 EDIT = {"alpha": 1.0, "beta": 0.01}
 METHODS = ("er", "er+gmed", "mir", "mir+gmed")
 LOOPS = ("eager", "run", "observe")
-"""An eager loop; the loop of ``gmed run``; and ``observe``, with the model as it was built."""
+"""An eager loop; the loop of ``gmed run``; and ``observe``."""
 
 
 class Case(NamedTuple):
@@ -106,9 +105,7 @@ def make_loop(name: str, case: Case, method: str, stream: Stream) -> Callable[[i
     editing = gmed.editing.GMED(**EDIT) if edits else None
     memory = gmed.memory.Reservoir(CAPACITY)
     make = gmed.learners.MIR if mir else gmed.learners.ER
-    learner: Learner = make(
-        to_channels_last(model) if name == "run" else model, lr=0.01, memory=memory, editing=editing
-    )
+    learner: Learner = make(model, lr=0.01, memory=memory, editing=editing)
     if name == "run":
         training = train(learner, stream, BATCH, counts=Counts(PassCounter()))
 

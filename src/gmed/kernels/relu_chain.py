@@ -66,7 +66,7 @@ class ReLUChain(LinearChain):
                     return None
             elif kind is nn.ReLU and rectified and not layer.inplace:
                 rectified[-1] = True
-            elif kind is not nn.Flatten or rectified or (layer.start_dim, layer.end_dim) != (1, -1):
+            elif kind is not nn.Flatten or rectified or layer.start_dim != 1 or layer.end_dim != -1:
                 return None
             if not is_unmodified(layer) or layer._buffers:
                 return None
@@ -76,6 +76,12 @@ class ReLUChain(LinearChain):
         chain.weights, chain.rectified = [weight.detach() for weight in weights], rectified
         chain.biases = [None if bias is None else bias.detach() for bias in biases]
         return chain
+
+    @property
+    def arithmetic(self) -> str:
+        """What computes the products: oneDNN those large enough, or the BLAS of torch all of them."""
+        onednn = self.weights[0].dtype is torch.float32 and _has_onednn()
+        return "fused (oneDNN)" if onednn else "fused"
 
     def accepts(self, x: Tensor, y: Tensor | None = None) -> bool:
         """Return whether inputs are rows of this chain, or become rows when flattened, and targets are labels."""
@@ -94,7 +100,7 @@ class ReLUChain(LinearChain):
         """Return the mean loss and its gradient; with ``sizes``, the sum of the mean losses of parts of these sizes."""
         *inputs, output = self._forward(x)
         loss, grad = _cross_entropy(output, y, sizes)
-        grads = [grad]
+        grads = [self._rectify(-1, grad, output)]
         for layer in range(len(self.weights) - 1, 0, -1):
             grads.append(self._rectify(layer - 1, _product(grads[-1], self.weights[layer].t()), inputs[layer]))
         record_pass(self.model, x.shape[0], x.shape[0])
@@ -118,10 +124,11 @@ class ReLUChain(LinearChain):
             grad.mul_(before)
         else:
             *inputs, output = self._forward_ahead(x, gradient, step)
-            _, grad = _cross_entropy(output, torch.cat([y, y]), (n, n))
-            grad[:n].mul_(before)
-            grad[n:].mul_(after)
-        record_pass(self.model, len(output), len(output))
+            _, grad = _cross_entropy(output, torch.cat([y, y]))  # a mean over twice as many
+            grad[:n].mul_(2 * before)
+            grad[n:].mul_(2 * after)
+        grad = self._rectify(-1, grad, output)
+        record_pass(self.model, output.shape[0], output.shape[0])
         factors = [] if gradient is None else list(gradient.factors.values())
         for layer in range(len(self.weights) - 1, -1, -1):
             rows = grad
@@ -166,16 +173,16 @@ class ReLUChain(LinearChain):
 def _layers(model: nn.Module) -> dict[str, nn.Module] | None:
     """Return the layers of a sequential model by name, those of nested ones too; each may occur once."""
     layers: dict[str, nn.Module] = {}
-    stack = [("", model)]
+    stack: list[tuple[str, nn.Module | None]] = [("", model)]
     while stack:
         name, module = stack.pop()
+        if module is None or (module._modules and type(module).forward is not nn.Sequential.forward):
+            return None
         if type(module).forward is nn.Sequential.forward:
             if not is_unmodified(module) or module._parameters or module._buffers:
                 return None
             prefix = f"{name}." if name else ""
             stack.extend((prefix + key, child) for key, child in reversed(module._modules.items()))
-        elif module is None or module._modules:
-            return None
         else:
             layers[name] = module
     return layers if len(set(map(id, layers.values()))) == len(layers) else None
@@ -186,10 +193,13 @@ def _plain(first: Tensor, others: Sequence[Tensor]) -> bool:
     dtype = first.dtype
     if dtype is not torch.float32 and dtype is not torch.float64:
         return False
-    return all(
-        type(p) is nn.Parameter and p.is_cpu and p.dtype is dtype and p.requires_grad and not p._backward_hooks
-        for p in (first, *others)
-    ) and len({id(p) for p in others} | {id(first)}) == len(others) + 1
+    return (
+        all(
+            type(p) is nn.Parameter and p.is_cpu and p.dtype is dtype and p.requires_grad and not p._backward_hooks
+            for p in (first, *others)
+        )
+        and len({id(p) for p in others} | {id(first)}) == len(others) + 1
+    )
 
 
 def _cross_entropy(output: Tensor, y: Tensor, sizes: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
@@ -229,7 +239,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool =
 @cache
 def _has_onednn() -> bool:
     """Return whether this build of torch has oneDNN's linear layer."""
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
         x = torch.ones(2, 3)

@@ -20,6 +20,7 @@ from gmed.deprecated import old_attributes, old_parameters
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, check_float, check_int
 from gmed.io.state import read_state, write_state
 from gmed.kernels.low_rank import add_grads, finite_checks, sgd_step
+from gmed.kernels.relu_chain import ReLUChain
 from gmed.learners import _state
 from gmed.learners._extras import Extras
 from gmed.learners._locking import Lock, consistent_read, exclusive
@@ -42,6 +43,7 @@ from gmed.models import (
     inspect_model,
     is_batch_independent,
     preserves_inputs,
+    to_channels_last,
     trainable,
     unchanged_inputs,
     unwritten,
@@ -138,7 +140,7 @@ class Learner(RandomDraws, ABC):
             if not isinstance(memory, Memory):
                 raise UsageError(f"memory must be a gmed.memory.Memory such as Reservoir(500), not {memory!r}")
             memory.bind()
-        self.model = model
+        self.model = to_channels_last(model)
         self.lr = check_float("lr", lr, greater_than=0)
         like = next(model.parameters())
         if not like.is_floating_point():
@@ -423,6 +425,12 @@ class Learner(RandomDraws, ABC):
     def model_info(self) -> ModelInfo:
         """Information about the model: collected once per step, and on each access outside of steps."""
         return self._model_info or inspect_model(self.model)
+
+    @property
+    def arithmetic(self) -> str:
+        """How the updates of small batches are computed: by autograd, or by a chain that is differentiated by hand."""
+        chain = ReLUChain.of(self.model) if self.criterion is cross_entropy and self._has_default_loss else None
+        return "autograd" if chain is None else chain.arithmetic
 
     @property
     def _has_default_loss(self) -> bool:
