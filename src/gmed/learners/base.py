@@ -20,7 +20,7 @@ from gmed.deprecated import old_attributes, old_parameters
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, check_float, check_int
 from gmed.io.state import read_state, write_state
 from gmed.kernels.low_rank import add_grads, finite_checks, sgd_step
-from gmed.kernels.relu_chain import ReLUChain
+from gmed.kernels.relu_chain_compiled import fused_chain
 from gmed.learners import _state
 from gmed.learners._extras import Extras
 from gmed.learners._locking import Lock, consistent_read, exclusive
@@ -429,7 +429,7 @@ class Learner(RandomDraws, ABC):
     @property
     def arithmetic(self) -> str:
         """How the updates of small batches are computed: by autograd, or by a chain that is differentiated by hand."""
-        chain = ReLUChain.of(self.model) if self.criterion is cross_entropy and self._has_default_loss else None
+        chain = fused_chain(self.model) if self.criterion is cross_entropy and self._has_default_loss else None
         return "autograd" if chain is None else chain.arithmetic
 
     @property

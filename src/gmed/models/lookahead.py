@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from gmed.deprecated import old_attributes
 from gmed.kernels.low_rank import Gradient, LinearChain, LowRankGradient
 from gmed.kernels.relu_chain import MAX_ROWS, ReLUChain
+from gmed.kernels.relu_chain_compiled import fused_chain
 from gmed.models.functional import Parameters, forward, gradient, preserve_rng
 from gmed.models.introspection import ModelInfo, inspect_model
 
@@ -193,7 +194,7 @@ class LookAhead:
 
     @cached_property
     def _relu_chain(self) -> ReLUChain | None:
-        return ReLUChain.of(self.model) if self.loss is cross_entropy and self._stream_loss is None else None
+        return fused_chain(self.model) if self.loss is cross_entropy and self._stream_loss is None else None
 
     @cached_property
     def _chain(self) -> LinearChain | None:
