@@ -1,4 +1,6 @@
-"""The chain that is differentiated by hand, against autograd."""
+"""The chain that is differentiated by hand, by torch's products and compiled from C, against autograd."""
+
+import shutil
 
 import pytest
 import torch
@@ -8,7 +10,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 import gmed
 from gmed.engine import get_benchmark, resolve
 from gmed.errors import DivergedError
+from gmed.kernels import relu_chain_compiled
 from gmed.kernels.relu_chain import MAX_ROWS, ReLUChain
+from gmed.kernels.relu_chain_compiled import CompiledChain, fused_chain
 from gmed.models import PassCounter
 
 MODELS = {
@@ -26,6 +30,17 @@ METHODS = (
     *("finetune", "er", "er+gmed", "mir", "mir+gmed", "er+random-edit", "er+adv-edit", "er(updates_per_batch=3)"),
     "er+gmed(gamma=0.5,steps=2)",
 )
+
+
+@pytest.fixture(autouse=True, params=["torch", "compiled"])
+def arithmetic(request, monkeypatch):
+    """Both kinds of chains."""
+    if request.param == "compiled" and shutil.which("cc") is None:
+        pytest.skip("there is no compiler")
+    monkeypatch.setattr(relu_chain_compiled, "compiler", lambda: ("cc",) if request.param == "compiled" else ())
+    relu_chain_compiled._library.cache_clear()
+    yield request.param
+    relu_chain_compiled._library.cache_clear()
 
 
 def batch(count, seed, shape=(12,)):
@@ -240,6 +255,39 @@ def test_a_resumed_learner_is_the_one_that_never_stopped(method):
     assert all(torch.equal(tensor, whole.state_dict()[name]) for name, tensor in resumed.state_dict().items())
 
 
-def test_a_run_records_its_arithmetic():
+def test_a_run_records_its_arithmetic(arithmetic):
     (run,) = gmed.run("split-mnist", ["er"], seeds=[0], device="cpu", store=None, workers=0).runs
+    assert (run.environment["arithmetic"] == "compiled") == (arithmetic == "compiled")
     assert run.environment["arithmetic"] != "autograd"
+
+
+def test_a_compiler_that_fails_is_told_and_not_needed(monkeypatch):
+    monkeypatch.setattr(relu_chain_compiled, "compiler", lambda: ("false",))
+    relu_chain_compiled._library.cache_clear()
+    with pytest.warns(UserWarning, match="cannot compile"):
+        chain = fused_chain(gmed.models.MLP(12, 9, 4))
+    assert type(chain) is ReLUChain
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("widths", [(784, 400, 10), (17, 3), (16, 8, 4), (33, 21, 7), (5, 1)])
+@pytest.mark.parametrize("rows", [1, 5, 7, 20, 64])
+def test_products_of_any_size(dtype, widths, rows, arithmetic):
+    torch.manual_seed(rows)
+    layers = [nn.Linear(one, other) for one, other in zip(widths, widths[1:], strict=False)]
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU()))).to(dtype)
+    chain, x, y = fused_chain(model), torch.randn(rows, widths[0], dtype=dtype), torch.randint(widths[-1], (rows,))
+    assert (type(chain) is CompiledChain) == (arithmetic == "compiled")
+    loss, grads = chain.loss_and_gradient(x, y)
+    expected = cross_entropy(model(x), y)
+    torch.testing.assert_close(loss, expected.detach())
+    for (name, _), grad in zip(
+        model.named_parameters(), torch.autograd.grad(expected, list(model.parameters())), strict=True
+    ):
+        torch.testing.assert_close(grads[name], grad)
+
+
+def test_weights_that_are_not_contiguous_are_not_compiled():
+    layer = nn.Linear(6, 6)
+    layer.weight = nn.Parameter(torch.rand(6, 6).t())
+    assert type(fused_chain(layer)) is ReLUChain
