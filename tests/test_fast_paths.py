@@ -1,6 +1,7 @@
 """The chain that is differentiated by hand, by torch's products and compiled from C, against autograd."""
 
 import shutil
+from itertools import pairwise
 
 import pytest
 import torch
@@ -274,7 +275,7 @@ def test_a_compiler_that_fails_is_told_and_not_needed(monkeypatch):
 @pytest.mark.parametrize("rows", [1, 5, 7, 20, 64])
 def test_products_of_any_size(dtype, widths, rows, arithmetic):
     torch.manual_seed(rows)
-    layers = [nn.Linear(one, other) for one, other in zip(widths, widths[1:], strict=False)]
+    layers = [nn.Linear(one, other) for one, other in pairwise(widths)]
     model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU()))).to(dtype)
     chain, x, y = fused_chain(model), torch.randn(rows, widths[0], dtype=dtype), torch.randint(widths[-1], (rows,))
     assert (type(chain) is CompiledChain) == (arithmetic == "compiled")
