@@ -29,9 +29,6 @@ from gmed.kernels.low_rank import LowRankGradient, OuterFactors
 from gmed.kernels.pass_counter import record_pass
 from gmed.kernels.relu_chain import ReLUChain
 
-VARIABLE = "GMED_CC"
-"""The environment variable for the command of a C compiler; empty for none, whatever is installed."""
-
 SOURCE = Path(__file__).with_name("relu_chain.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 
@@ -162,8 +159,8 @@ def _split(factors: Mapping[str, OuterFactors]) -> tuple[Any, Any, int]:
 
 @cache
 def compiler() -> tuple[str, ...]:
-    """Return the command of the C compiler to use; empty if none is asked for."""
-    if (command := os.environ.get(VARIABLE)) is not None:
+    """Return the command of the C compiler to use: ``GMED_CC``, empty for none, else that of the extra, if installed."""
+    if (command := os.environ.get("GMED_CC")) is not None:
         return tuple(shlex.split(command))
     return (sys.executable, "-m", "ziglang", "cc") if find_spec("ziglang") is not None else ()
 
