@@ -159,7 +159,7 @@ def _split(factors: Mapping[str, OuterFactors]) -> tuple[Any, Any, int]:
 
 @cache
 def compiler() -> tuple[str, ...]:
-    """Return the command of the C compiler to use: ``GMED_CC``, empty for none, else that of the extra, if installed."""
+    """Return the command of the C compiler to use: ``GMED_CC`` (empty for none), else that of the extra, if any."""
     if (command := os.environ.get("GMED_CC")) is not None:
         return tuple(shlex.split(command))
     return (sys.executable, "-m", "ziglang", "cc") if find_spec("ziglang") is not None else ()
