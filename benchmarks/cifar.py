@@ -8,7 +8,7 @@ documented form of ``gmed run --json``) and cifar.md (the tables) to benchmarks/
 
 from __future__ import annotations
 
-from gmed.paper.artifacts.sensitivity import grid
+from gmed.paper.artifacts.accuracy_figures import grid
 from kept import main
 
 COLUMNS = ("split-cifar10", "split-cifar100")

@@ -17,7 +17,7 @@ import gmed
 from gmed.engine import BENCHMARKS, RunResult, RunSpec
 from gmed.experiment import stored_results
 from gmed.results import Results, Store, markdown
-from gmed.results.results_json import Document
+from gmed.results.export import Document
 
 HERE = Path(__file__).parent
 SLOW = {"agem", "gss", "gss+gmed", "bgd", "hal"}  # ten seeds where others have twenty: as many as the paper's

@@ -8,7 +8,7 @@ documented form of ``gmed run --json``) and mnist.md (the tables) to benchmarks/
 
 from __future__ import annotations
 
-from gmed.paper.artifacts.sensitivity import grid
+from gmed.paper.artifacts.accuracy_figures import grid
 from kept import main
 
 BASICS = ["finetune", "er", "er+gmed", "iid-online", "iid-offline"]

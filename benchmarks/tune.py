@@ -19,7 +19,7 @@ from pathlib import Path
 
 import gmed
 from gmed.engine import get_benchmark, resolve
-from gmed.engine.benchmark_id import tuning_name
+from gmed.engine.benchmarks import tuning_name
 from gmed.results.tuning import GRIDS
 
 ALPHAS, BETAS = GRIDS["gmed"]["alpha"], GRIDS["gmed"]["beta"]

@@ -47,7 +47,7 @@ def walk(monkeypatch, *words):
     def update(learner, *batch):
         if learner.steps == STEP - 1:
             way = list(callers(sys._getframe(1)))[::-1]
-            way = way[way.index(("cli/app.py", "run")) :]
+            way = way[way.index(("cli/run.py", "run")) :]
             for called, caller in zip(way, [("", ""), *way], strict=False):
                 enter(called, caller)
         done = original(learner, *batch)

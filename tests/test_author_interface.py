@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from gmed.editing import GMED
-from gmed.engine.memory_footprint import MemoryFootprint
+from gmed.engine.result import MemoryFootprint
 from gmed.errors import DivergedError, UsageError
 from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, CompCL, ERAdam, ERAug, FineTune, ProgNN, Replay
 from gmed.memory import GSSGreedy, Reservoir, TaskRing

@@ -16,8 +16,8 @@ import pytest
 import typer
 
 import gmed as package
+from gmed.cli import answer
 from gmed.cli.app import app, main
-from gmed.cli.static import answer
 from gmed.experiment import Experiment
 
 SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())

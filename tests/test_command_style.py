@@ -21,8 +21,7 @@ from gmed.engine.methods import UnderstoodWarning, understand
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, parse_seeds
 from gmed.online.table_fit import FitProgress
-from gmed.report.comparisons import comparisons
-from gmed.report.tables import result_table
+from gmed.report.tables import comparisons, result_table
 from gmed.results import Store
 
 PROGRAM = typer.main.get_command(app)

@@ -21,11 +21,10 @@ from gmed.experiment import stored_results
 from gmed.report.charts.chart import inline_json
 from gmed.report.data import collect
 from gmed.report.html import html
-from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store, SweepClaims
 from gmed.results.claims import STALE_SECONDS, is_alive
-from gmed.results.export import export
-from gmed.results.results_json import Document
+from gmed.results.export import Document, export
 from gmed.results.store import DamagedRunWarning
 
 FILES = Path(__file__).parent / "files"

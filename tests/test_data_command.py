@@ -8,8 +8,8 @@ from PIL import Image
 
 from gmed.cli.app import main
 from gmed.data.cifar import CIFAR10, RecordFile
-from gmed.data.mini_imagenet import decoded_dir, verify_images
-from gmed.data.registry import DATASETS, _cifar_entry
+from gmed.data.mini_imagenet import MiniImageNet, decoded_dir
+from gmed.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +45,7 @@ def tiny_cifar(tmp_path, monkeypatch):
     files = tuple(RecordFile(file.name, 2, hashlib.sha1(rows).hexdigest()) for file in CIFAR10.files)
     md5 = hashlib.md5((tmp_path / "cifar.tar.gz").read_bytes()).hexdigest()
     url = (tmp_path / "cifar.tar.gz").as_uri()
-    monkeypatch.setitem(
-        DATASETS, "cifar10", _cifar_entry(replace(CIFAR10, train=files[:5], test=files[5:], url=url, md5=md5))
-    )
+    monkeypatch.setitem(DATASETS, "cifar10", replace(CIFAR10, train=files[:5], test=files[5:], url=url, md5=md5))
     return folder
 
 
@@ -104,8 +102,7 @@ def test_verify_what_is_not_there(gmed, tmp_path):
 
 
 def test_mini_imagenet(gmed, tmp_path, monkeypatch):
-    small = replace(DATASETS["mini-imagenet"], verify=_verify_small)
-    monkeypatch.setitem(DATASETS, "mini-imagenet", small)
+    monkeypatch.setitem(DATASETS, "mini-imagenet", MiniImageNet(size=8, classes=1))
     code, _, said = gmed("data", "fetch", "mini-imagenet")
     assert code == 2 and "cannot be downloaded" in said and "--data-dir" in said and "<class>" in said
     own = tmp_path / "own" / "n01"
@@ -116,10 +113,6 @@ def test_mini_imagenet(gmed, tmp_path, monkeypatch):
     assert code == 0 and f"mini-imagenet: valid, 5 + 1 images, 1 classes, in {tmp_path / 'own'}" in shown
     assert gmed("data", "remove", "mini-imagenet") == (0, f"removed {decoded_dir()}\n", "")
     assert len(list(own.iterdir())) == 6
-
-
-def _verify_small(directory, progress):
-    return verify_images(directory, 8, 1, progress)
 
 
 def test_mnist_is_always_there(gmed):

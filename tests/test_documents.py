@@ -24,8 +24,7 @@ import typer
 from typer.testing import CliRunner
 
 import gmed
-from gmed.cli.app import app
-from gmed.cli.epilogs import EXAMPLES
+from gmed.cli.app import EXAMPLES, app
 from gmed.engine import extensions
 
 ROOT = Path(__file__).parents[1]

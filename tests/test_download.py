@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmed.data.cifar import CIFAR10, RecordFile
-from gmed.data.download import FETCHED_MARKER, archive_of, download, fetch, unpack
+from gmed.data.cifar import CIFAR10, FETCHED_MARKER, RecordFile
+from gmed.data.download import download, unpack
 from gmed.data.paths import atomic_dir
-from gmed.data.registry import remove_fetched
 from gmed.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(500_000)
@@ -299,61 +298,61 @@ def cached(tmp_path):
 def test_fetch_then_load_then_remove(tiny_cifar, tmp_path, server):
     with pytest.raises(DataError, match="gmed data fetch cifar10"):
         tiny_cifar.load()
-    folder = fetch(tiny_cifar)
+    folder = tiny_cifar.fetch()
     assert folder == tmp_path / "cache" / "cifar-10-batches-bin"
     assert cached(tmp_path) == sorted(
         f"{folder.name}/{name}" for name in [FETCHED_MARKER, *(f.name for f in CIFAR10.files)]
     )
     assert len(tiny_cifar.load().y_train) == 10
-    fetch(tiny_cifar)
+    tiny_cifar.fetch()
     assert len(server.asked) == 1  # a sound copy is not fetched again
-    assert remove_fetched(tiny_cifar) == [folder]
-    assert cached(tmp_path) == [] and remove_fetched(tiny_cifar) == []
+    assert tiny_cifar.remove() == [folder]
+    assert cached(tmp_path) == [] and tiny_cifar.remove() == []
 
 
 def test_fetching_again_mends_a_damaged_copy(tiny_cifar):
-    folder = fetch(tiny_cifar)
+    folder = tiny_cifar.fetch()
     (folder / "test_batch.bin").write_bytes(b"damaged")
     with pytest.raises(DataError, match="truncated"):
         tiny_cifar.load()
-    fetch(tiny_cifar)
+    tiny_cifar.fetch()
     assert len(tiny_cifar.load().y_test) == 2
 
 
 def test_a_failed_fetch_shows_nothing(tiny_cifar, tmp_path, server):
     wrong = replace(tiny_cifar, test=(RecordFile("test_batch.bin", 2, "0" * 40),))
     with pytest.raises(DataError, match="altered"):
-        fetch(wrong)
+        wrong.fetch()
     assert cached(tmp_path) == ["downloads/data.tar.gz"]
-    archive_of(wrong).unlink()
+    wrong.archive.unlink()
     server.cut_after = 100
     with pytest.raises(DataError, match="the download was interrupted"):
-        fetch(tiny_cifar)
+        tiny_cifar.fetch()
     assert cached(tmp_path) == ["downloads/data.tar.gz.part"]
-    assert remove_fetched(tiny_cifar) == [tmp_path / "cache" / "downloads" / "data.tar.gz.part"]
+    assert tiny_cifar.remove() == [tmp_path / "cache" / "downloads" / "data.tar.gz.part"]
 
 
 def test_a_folder_of_the_users_in_the_cache_is_neither_replaced_nor_removed(tiny_cifar, tmp_path):
     own = tmp_path / "cache" / tiny_cifar.folder
     own.mkdir(parents=True)
     (own / "test_batch.bin").write_bytes(b"mine")
-    for act in (fetch, remove_fetched):
+    for act in (tiny_cifar.fetch, tiny_cifar.remove):
         with pytest.raises(DataError, match="not created by `gmed data fetch`"):
-            act(tiny_cifar)
+            act()
     assert (own / "test_batch.bin").read_bytes() == b"mine"
     own.rename(tmp_path / "mine")
     own.symlink_to(tmp_path / "mine")
     (tmp_path / "mine" / FETCHED_MARKER).write_text("")
     with pytest.raises(DataError, match="is not removed"):
-        remove_fetched(tiny_cifar)
+        tiny_cifar.remove()
     assert (tmp_path / "mine" / "test_batch.bin").exists()
 
 
 def test_what_a_killed_process_left_is_removed(tiny_cifar, tmp_path):
-    fetch(tiny_cifar)
+    tiny_cifar.fetch()
     left = tmp_path / "cache" / f".{tiny_cifar.folder}-0123"
     left.mkdir()
-    assert left in remove_fetched(tiny_cifar)
+    assert left in tiny_cifar.remove()
 
 
 def test_two_processes_fetch_at_once(tiny_cifar, tmp_path, server):
@@ -361,10 +360,9 @@ def test_two_processes_fetch_at_once(tiny_cifar, tmp_path, server):
         import sys
         from dataclasses import replace
         from gmed.data.cifar import CIFAR10
-        from gmed.data.download import fetch
         two = lambda files: tuple(replace(file, records=2, sha1=None) for file in files)
         url, md5 = sys.argv[1:]
-        fetch(replace(CIFAR10, train=two(CIFAR10.train), test=two(CIFAR10.test), url=url, md5=md5))
+        replace(CIFAR10, train=two(CIFAR10.train), test=two(CIFAR10.test), url=url, md5=md5).fetch()
     """
     command = [sys.executable, "-c", code, tiny_cifar.url, tiny_cifar.md5]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]

@@ -8,7 +8,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, one_hot
 
 from gmed.engine import ExecutionConfig, RunResult, RunSpec, get_benchmark, run_one
-from gmed.engine.memory_footprint import MemoryFootprint
+from gmed.engine.result import MemoryFootprint
 from gmed.engine.runner import evaluate_tasks
 from gmed.errors import GmedError, InputError, UsageError
 from gmed.learners import CNDPM, CompCL, ERAdam, ProgNN

@@ -24,15 +24,14 @@ from gmed.data import custom
 from gmed.data.cifar import RecordFile, read_records
 from gmed.data.custom import load_custom
 from gmed.data.download import download
-from gmed.data.image import read_image
-from gmed.data.mini_imagenet import decoded_dir, load_images
+from gmed.data.images import read_image
+from gmed.data.mini_imagenet import MiniImageNet, decoded_dir
 from gmed.data.mnist import read_idx
 from gmed.data.paths import atomic_dir, exclusive
 from gmed.data.safe_pickle import read_pickle
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, GmedError
 from gmed.experiment import Experiment
-from gmed.io import memory_limit
 
 MANY = int(os.environ.get("GMED_FUZZ", "100"))
 
@@ -119,7 +118,8 @@ def test_results_of_gray_of_16_bits_from_before_are_not_taken(tmp_path):
             before.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
         data = load_custom(tmp_path / str(bits))
         assert (data.digest == before.hexdigest()[:12]) == (bits == 8)
-        assert custom.folder_classes(tmp_path / str(bits)) == (("a", "b"), data.digest)
+        reference = custom.CustomDataRef.from_path(tmp_path / str(bits), None, "by-class")
+        assert reference.digest == data.digest and reference.class_names(tmp_path) == ("a", "b")
 
 
 def test_cmyk_is_seen_as_it_is_printed(tmp_path):
@@ -153,7 +153,7 @@ def test_many_images_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / name).mkdir()
         Image.new("RGB", (64, 64)).save(tmp_path / name / "1.png")
-    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 20_000)
+    monkeypatch.setattr("gmed.io.files.memory_limit", lambda: 20_000)
     with pytest.raises(DataError, match=r"2 images of 64 x 64 pixels takes 2\.46e-05 GB of memory, more than there is"):
         load_custom(tmp_path)
 
@@ -204,7 +204,7 @@ def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     write_npz(path, {"x.npy": header_bytes((10**6, 2)) + bytes(16 * 10**6), "y.npy": Y})
     assert path.stat().st_size < 100_000
-    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 10**7)
+    monkeypatch.setattr("gmed.io.files.memory_limit", lambda: 10**7)
     with pytest.raises(DataError, match=r"its content takes 0\.016 GB of memory, more than there is"):
         load_custom(path)
 
@@ -395,7 +395,7 @@ def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch):
     path.write_bytes(raw_gzip(content))
     with pytest.raises(DataError, match="too long: more bytes"):
         read_idx(path, 3)
-    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 10**6)
+    monkeypatch.setattr("gmed.io.files.memory_limit", lambda: 10**6)
     with pytest.raises(DataError, match="more than there is"):
         read_idx(path, 3)
 
@@ -461,7 +461,7 @@ def test_what_killed_decoders_left_goes_when_other_images_are_decoded(tmp_path, 
     left = decoded_dir() / ".0123456789abcdef-0123abcd"
     left.mkdir(parents=True)
     (left / "x_train.npy").write_bytes(bytes(1000))
-    load_images(tmp_path / "images", 4, 2)
+    MiniImageNet(4, 2).load(tmp_path / "images")
     (only,) = decoded_dir().iterdir()
     assert only != left
 

@@ -14,9 +14,8 @@ from PIL import Image
 
 from gmed.data import load_mini_imagenet
 from gmed.data.image_cache import open_decoded
-from gmed.data.image_folders import ImageFolders, read_image
-from gmed.data.mini_imagenet import decoded_dir, load_images, read_classes, verify_images
-from gmed.data.registry import remove_decoded
+from gmed.data.images import ImageFolders, read_image
+from gmed.data.mini_imagenet import MINI_IMAGENET, MiniImageNet, decoded_dir, read_classes
 from gmed.data.safe_pickle import ALLOWED_CLASSES, array_of, read_pickle
 from gmed.errors import DataError
 
@@ -48,7 +47,7 @@ def write(folder, names, count, start=0, size=SIZE, suffix="png"):
 
 
 def load(folder, classes=3):
-    return load_images(folder, SIZE, classes)
+    return MiniImageNet(SIZE, classes).load(folder)
 
 
 def refused(folder, *words, classes=3):
@@ -125,7 +124,7 @@ def test_hidden_csv_and_txt_files_are_ignored_and_others_named(folder):
         (folder / name).write_text("")
     (folder / ".hidden").mkdir()
     assert_split(load(folder), range(5), range(5, 6))
-    remove_decoded()
+    MINI_IMAGENET.remove()
     (folder / "n02" / "archive.zip").write_text("")
     refused(folder, str(folder / "n02" / "archive.zip"), "not a .jpg, .jpeg or .png file", "Move it")
     (folder / "n02" / "archive.zip").unlink()
@@ -218,16 +217,16 @@ def test_verifying_decodes_again_and_compares(folder):
     write(folder, CLASSES, 6)
     seen = []
     for _ in range(2):
-        assert_split(verify_images(folder, SIZE, 3, lambda done, _: seen.append(done)), range(5), range(5, 6))
+        assert_split(MiniImageNet(SIZE, 3).verify(folder, lambda done, _: seen.append(done)), range(5), range(5, 6))
     assert seen.count(18) == 2
     (array,) = decoded_dir().glob("*/x_test.npy")
     raw = bytearray(array.read_bytes())
     raw[-1] ^= 1
     array.write_bytes(raw)
     with pytest.raises(DataError, match=r"damaged.*gmed data remove mini-imagenet"):
-        verify_images(folder, SIZE, 3)
-    assert remove_decoded() == [decoded_dir()]
-    verify_images(folder, SIZE, 3)
+        MiniImageNet(SIZE, 3).verify(folder)
+    assert MINI_IMAGENET.remove() == [decoded_dir()]
+    MiniImageNet(SIZE, 3).verify(folder)
 
 
 @pytest.mark.parametrize("name", ["x_train", "y_test"])
@@ -250,9 +249,9 @@ def test_a_damaged_copy_says_so(folder, name, content):
 
 def test_removing_leaves_the_images(folder):
     write(folder, CLASSES, 6)
-    assert remove_decoded() == []
+    assert MINI_IMAGENET.remove() == []
     load(folder)
-    assert remove_decoded() == [decoded_dir()]
+    assert MINI_IMAGENET.remove() == [decoded_dir()]
     assert len(list(folder.rglob("*.png"))) == 18
     assert_split(load(folder), range(5), range(5, 6))
 
@@ -379,7 +378,7 @@ def test_pickles_of_another_size_or_that_share_a_class(folder):
     with pytest.raises(
         DataError, match=r"mini-imagenet-cache-train\.pkl: images of shape \(8, 8, 3\), not \(9, 9, 3\)"
     ):
-        load_images(folder, 9, 3)
+        MiniImageNet(9, 3).load(folder)
     dump(folder, "test", cache_of(["n03"]))
     refused(folder, "mini-imagenet-cache-test.pkl", "class n03 is also in another")
     path.write_bytes(path.read_bytes()[:-40])

@@ -39,10 +39,10 @@ from gmed.io.state import write_state
 from gmed.io.user_code import digest
 from gmed.paper.probes import edit_history
 from gmed.report import collect, watch_edits
-from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results, Store
+from gmed.results.export import Document
 from gmed.results.formatting import to_cli_args
-from gmed.results.results_json import Document
 from gmed.results.store import current_spec
 
 MORE = os.environ.get("GMED_FUZZ")

@@ -18,7 +18,7 @@ from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError, UsageError
 from gmed.experiment import Experiment, stored_results
-from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store
 from gmed.results.export import export
 
@@ -164,7 +164,7 @@ import resource, signal, sys
 from gmed.engine import RunSpec
 from gmed.errors import StoreError, UsageError
 from gmed.experiment import Experiment, stored_results
-from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store
 from gmed.results.export import export
 sys.path.insert(0, sys.argv[2])

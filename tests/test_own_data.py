@@ -23,7 +23,7 @@ from gmed.errors import DataError, GmedError, UsageError
 from gmed.experiment import stored_results
 from gmed.models import MLP, ResNet18
 from gmed.report import collect
-from gmed.report.paper_tables import latex_table
+from gmed.report.tables import latex_table
 from gmed.results import Store
 from gmed.results.formatting import to_cli_args
 from gmed.results.tuning import GRIDS

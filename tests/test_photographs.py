@@ -1,7 +1,5 @@
 """Every method and edit on the benchmarks of photographs, on small generated images."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from gmed.data import Dataset
 from gmed.data.registry import DATASETS
 from gmed.editing import GMED
 from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, run_one
-from gmed.engine.stream_cache import clear_stream_cache
+from gmed.engine.benchmarks import clear_stream_cache
 from gmed.learners import ER
 from gmed.memory import Reservoir
 
@@ -41,8 +39,7 @@ def small(monkeypatch):
         images = lambda n: rng.integers(0, 256, (n, 3, size, size), dtype=np.uint8)  # noqa: E731
         train, test = np.repeat(np.arange(tasks * each), per_class), np.arange(tasks) * each
         data = Dataset(sharp, images(len(train)), train, images(tasks), test, tasks * each)
-        entry = DATASETS[BENCHMARKS[name].data]
-        monkeypatch.setitem(DATASETS, entry.name, replace(entry, load=lambda directory, progress: data))
+        monkeypatch.setattr(DATASETS[BENCHMARKS[name].data], "load", lambda directory, progress: data)
         clear_stream_cache()
 
     yield made

@@ -33,11 +33,10 @@ from gmed.models import MLP, LookAhead
 from gmed.paper import probes
 from gmed.paper.probes import editing_learner
 from gmed.report import collect
-from gmed.report.charts.edits import WHAT, gallery, histogram, run_to_probe, stored_longest, watch
-from gmed.report.commands import run_commands
-from gmed.report.comparisons import comparisons
+from gmed.report.edits import WHAT, gallery, histogram, run_to_probe, stored_longest, watch
 from gmed.report.html import glance
-from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.provenance import run_commands
+from gmed.report.tables import comparisons, csv_table, latex_table, markdown_tables
 from gmed.results import Results, Store
 from gmed.results.tuning import candidates
 from gmed.retrieval import interference
@@ -462,7 +461,7 @@ def test_numbers_that_are_none_leave_no_hole(tmp_path):
 def test_the_gallery_is_computed_once_and_kept(tmp_path, monkeypatch):
     path, calls = fill(tmp_path / "a.db"), []
     history = synthetic_history()
-    monkeypatch.setattr("gmed.report.charts.edits.edit_history", lambda *how: calls.append(how) or history)
+    monkeypatch.setattr("gmed.report.edits.edit_history", lambda *how: calls.append(how) or history)
     report("--store", path, "-o", tmp_path, "--gallery")
     report("--store", path, "-o", tmp_path, "--gallery")
     assert len(calls) == 1
@@ -482,7 +481,7 @@ def test_a_run_that_cannot_be_watched_is_said_and_the_report_is_made(tmp_path):
 
 def test_examples_that_are_no_pictures_have_no_gallery(monkeypatch):
     history = synthetic_history()._replace(originals=torch.zeros(4, 7))
-    monkeypatch.setattr("gmed.report.charts.edits.edit_history", lambda *how: history)
+    monkeypatch.setattr("gmed.report.edits.edit_history", lambda *how: history)
     found = watch(RunSpec.make("split-mnist", "er+gmed", 0))
     assert found["gallery"] is None
     assert found["histogram"]["mean_after"] == pytest.approx(0.25)

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gmed.cli.app import app
-from gmed.cli.console import show_reproduction
+from gmed.cli.paper import show_reproduction
 from gmed.engine import BENCHMARKS, RunResult
 from gmed.errors import UsageError
 from gmed.paper import table

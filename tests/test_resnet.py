@@ -11,7 +11,7 @@ from gmed.editing import GMED, AdversarialEdit, EditContext, History, OptimalEdi
 from gmed.engine import RunSpec
 from gmed.engine.runner import make_learner
 from gmed.errors import UsageError
-from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune
+from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, ERAug, ERTricks, FineTune, ProgNN
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.models import LookAhead, ResNet18, forward, trainable
 from gmed.models.batch_norm import BatchNorm
@@ -197,3 +197,37 @@ def test_weights_lie_as_they_are_computed_with_fastest(device, benchmark):
     model = make_learner(RunSpec.make(benchmark, "er", 0), torch.device(device)).model
     kernels = [p for p in model.parameters() if p.ndim == 4 and p.shape[2] > 1]
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
+
+
+def with_old_names(state):
+    """The names that the tensors of a ResNet-18 had before the release that renamed its layers."""
+    pairs = (("shortcut.", "around."), (".bn1.", ".norm1."), (".bn2.", ".norm2."))
+    renamed = {}
+    for name, tensor in state.items():
+        if ".0." not in name and ".1." not in name and "blocks" not in name:
+            name = name.replace("conv1.", "first.").replace("bn1.", "norm.")
+        for new, old in pairs:
+            name = name.replace(new, old)
+        renamed[name] = tensor
+    return renamed
+
+
+def test_states_saved_before_layers_were_renamed_still_load():
+    model = ResNet18()
+    old = with_old_names(model.state_dict())
+    assert {"first.weight", "norm.bias", "blocks.2.around.1.weight", "blocks.0.norm2.bias"} <= old.keys()
+    loaded = ResNet18()
+    loaded.load_state_dict(old)
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())
+    with pytest.warns(DeprecationWarning, match="conv1"):
+        assert loaded.first is loaded.conv1
+
+
+@pytest.mark.parametrize("make", [lambda m: FineTune(m, lr=0.1), ProgNN])
+def test_learners_saved_before_layers_were_renamed_still_load(make):
+    torch.manual_seed(0)
+    first, second = make(ResNet18()), make(ResNet18())
+    state = with_old_names(first.state_dict())
+    assert any("around" in name for name in state)
+    second.load_state_dict(state)
+    assert all(torch.equal(tensor, second.state_dict()[name]) for name, tensor in first.state_dict().items())

@@ -13,10 +13,10 @@ from gmed.data import Dataset
 from gmed.data.registry import DATASETS
 from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, batched, checkpoint, get_benchmark
 from gmed.engine import runner as engine_run
+from gmed.engine.benchmarks import clear_stream_cache
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.grammar import Component
 from gmed.engine.runner import Interrupted, _deterministic_cudnn, _GroupRunner, run_group
-from gmed.engine.stream_cache import clear_stream_cache
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(n_compare=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {
@@ -38,9 +38,9 @@ EVERY = [*(CHEAP.get(name, name) for name in METHODS), *EDITED]
 @pytest.fixture(scope="module", autouse=True)
 def small_benchmark():
     """Split MNIST with 43 examples a task, so that tasks end in odd batches."""
-    entry, benchmark = DATASETS["mnist"], BENCHMARKS["split-mnist"]
+    source, benchmark = DATASETS["mnist"], BENCHMARKS["split-mnist"]
     data = tiny_images()
-    DATASETS["mnist"] = replace(entry, load=lambda directory, progress: data)
+    source.load = lambda directory, progress: data
     BENCHMARKS["split-mnist"] = replace(
         benchmark, stream=Component("split", {"per_task": 43}), model=Component("MLP", {"inputs": 16, "hidden": 8})
     )
@@ -48,7 +48,8 @@ def small_benchmark():
     batched.STEPS_PER_BLOCK = 3  # a run can be stopped between two blocks, which is almost anywhere
     forget_caches()
     yield
-    DATASETS["mnist"], BENCHMARKS["split-mnist"], batched.STEPS_PER_BLOCK = entry, benchmark, rows
+    BENCHMARKS["split-mnist"], batched.STEPS_PER_BLOCK = benchmark, rows
+    del source.load
     forget_caches()
 
 

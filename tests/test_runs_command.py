@@ -19,7 +19,7 @@ from gmed.paper.artifacts import get_artifact
 from gmed.paper.published import published
 from gmed.report.tables import result_table
 from gmed.results import Results, Store, markdown
-from gmed.results.results_json import Document
+from gmed.results.export import Document
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 

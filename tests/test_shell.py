@@ -11,9 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gmed.cli.app import app
+from gmed.cli.app import EXAMPLES, app
 from gmed.cli.console import make_console
-from gmed.cli.epilogs import EXAMPLES
 
 PROGRAM = typer.main.get_command(app)
 COMMANDS = [*PROGRAM.commands, *(f"data {name}" for name in PROGRAM.commands["data"].commands)]

@@ -254,7 +254,7 @@ def test_parameters_that_are_numbers_of_numpys(tmp_path):
 def test_a_tampered_shell_is_refused(tmp_path, names):
     model = GMEDClassifier().fit(X4, Y4)
     model._classifier.save(tmp_path / "file", feature_names=names)
-    with pytest.raises(UsageError, match="file: the saved estimator parameters are damaged"):
+    with pytest.raises(UsageError, match="file: its feature names are damaged"):
         GMEDClassifier.load(tmp_path / "file")
 
 

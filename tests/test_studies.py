@@ -18,7 +18,7 @@ from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.engine.runner import make_learner
 from gmed.errors import StoreError, UsageError
-from gmed.paper.artifacts import ARTIFACTS, Request, charts, edit_measures, get_artifact, sensitivity, tsne
+from gmed.paper.artifacts import ARTIFACTS, Request, accuracy_figures, charts, edit_measures, get_artifact
 from gmed.paper.artifacts import edited_examples as edited_module
 from gmed.paper.artifacts.edited_examples import edited_examples
 from gmed.paper.artifacts.probe_runs import run_probe
@@ -103,13 +103,13 @@ def pairs(memory):
 def test_what_goes_into_tsne_is_what_memory_holds(memory):
     some = edited_examples(memory, (0, 1, 2, 3))
     wanted = [place for place in range(40) if memory.label[place] <= 3 and memory.edit_count[place] > 0]
-    vectors = tsne.edit_vectors(some)
+    vectors = edited_module.edit_vectors(some)
     assert len(vectors) == len(wanted) > 5
     for vector, place in zip(vectors, wanted, strict=True):
         assert np.array_equal(vector, (memory.after[place] - memory.before[place]).numpy().ravel())
-    places = tsne.embedded(vectors)
-    assert places.shape == (len(wanted), 2) and np.array_equal(places, tsne.embedded(vectors))
-    records = tsne.records_of(some, places)
+    places = edited_module.embedded(vectors)
+    assert places.shape == (len(wanted), 2) and np.array_equal(places, edited_module.embedded(vectors))
+    records = edited_module.tsne_records(some, places)
     assert [record["origin"] for record in records] == memory.stream_index[wanted].tolist()
     assert [record["x"] for record in records] == pytest.approx(places[:, 0].tolist())
 
@@ -121,14 +121,14 @@ def test_nearest_neighbours_one_by_one():
     for i in range(30):
         nearest = min((j for j in range(30) if j != i), key=lambda j: float(((vectors[i] - vectors[j]) ** 2).sum()))
         same += labels[i] == labels[nearest]
-    assert tsne.neighbor_agreement(vectors, labels) == pytest.approx(same / 30)
+    assert edited_module.neighbor_agreement(vectors, labels) == pytest.approx(same / 30)
     pairs = [labels[i] == labels[j] for i in range(30) for j in range(30) if i != j]
-    assert tsne.chance_agreement(labels) == pytest.approx(np.mean(pairs))
+    assert edited_module.chance_agreement(labels) == pytest.approx(np.mean(pairs))
 
 
 def test_rows_of_the_gallery_are_what_memory_holds(memory):
     chosen = edited_module.drawn(edited_examples(memory, (0, 1, 2, 3)))
-    records = edited_module.records_of(chosen)
+    records = edited_module.pixel_records(chosen)
     assert len(records) == 28 * 28 * len(chosen.label)
     assert (
         chosen.label.tolist() == sorted(chosen.label.tolist())
@@ -246,7 +246,7 @@ def test_the_sensitivity_figure(tmp_path):
         assert float(row["gain_p"]) <= float(row["gain_p_corrected"]) and float(row["gain_p_permutation"]) >= 0.125
         assert (row["published"] == "82.67") == (row["tuned"] == "True")
     assert sum(row["tuned"] == "True" for row in rows) == 2
-    records = sensitivity.records_of(get_results(store), "split-mnist", [])
+    records = accuracy_figures.sensitivity_records(get_results(store), "split-mnist", [])
     drawn = drawn_values(get_artifact("sensitivity").draw(records))
     assert {(one["parameter"], one["value"], one["mean"]) for one in drawn} == {
         (record["parameter"], record["value"], record["mean"]) for record in records

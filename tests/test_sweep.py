@@ -17,8 +17,7 @@ from gmed import experiment
 from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store, SweepClaims
-from gmed.results.claims import STALE_SECONDS, is_alive, process_start_time, this_host, this_process
-from gmed.results.progress import active_sweeps
+from gmed.results.claims import STALE_SECONDS, active_sweeps, is_alive, process_start_time, this_host, this_process
 from gmed.results.store import SCHEMA_VERSION
 
 SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]

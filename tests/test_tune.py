@@ -11,8 +11,8 @@ import gmed
 from gmed.cli.app import app
 from gmed.data import Dataset
 from gmed.engine import benchmarks, get_benchmark
+from gmed.engine.benchmarks import clear_stream_cache
 from gmed.engine.grammar import Component
-from gmed.engine.stream_cache import clear_stream_cache
 from gmed.errors import UsageError
 from gmed.experiment import stored_results
 from gmed.report import collect

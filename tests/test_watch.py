@@ -13,7 +13,7 @@ from gmed.cli.app import app
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import UsageError
 from gmed.results import Store, SweepClaims
-from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
+from gmed.results.claims import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
 
 SPECS = [RunSpec.make("split-mnist", method, seed) for method in ("er", "finetune") for seed in range(2)]
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from gmed.cli.app import app
-from gmed.cli.epilogs import EXAMPLES
+from gmed.cli.app import EXAMPLES, app
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from typer.main import get_command
 
+from gmed.cli import WIDTH
 from gmed.cli.app import app
 from gmed.cli.completion import SCRIPTS, _visit
-from gmed.cli.static import WIDTH
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "gmed" / "cli" / "static.json"
 

@@ -20,8 +20,8 @@ from weakref import finalize
 from torch.utils.data import Dataset
 
 from gmed.callbacks import Callback
+from gmed.data.arrays import InMemory, save_arrays
 from gmed.data.custom import DEFAULT_SPLIT, CustomDataRef, is_data_path
-from gmed.data.in_memory import InMemory, save_arrays
 from gmed.engine import (
     BENCHMARKS,
     EDITS,
@@ -86,8 +86,50 @@ class Option(NamedTuple):
     parsed: Any = str
 
 
-def _option(help: str, types: tuple[type, ...], expected: str, **fields: Any) -> dict[str, Option]:
-    return {"option": Option(help, types, expected, **fields)}
+WHOLE, SWITCH = ((int,), "an integer"), ((bool,), "true or false")
+
+OPTIONS = {
+    "seeds": Option("5 means seeds 0-4; 3,7,11 or 1-5 means those [5]", (object,), "seeds"),
+    "memory": Option("Memory size [the benchmark's]", *WHOLE, parsed=int),
+    "device": Option("auto, cpu or cuda [auto]", (str,), "auto, cpu or cuda"),
+    "workers": Option("Worker processes [one per core; GPU: at most 8]", *WHOLE, parsed=int),
+    "cluster": Option("Address of a Dask scheduler whose workers compute", (str,), "the address of a Dask scheduler"),
+    "data_dir": Option(
+        "Folder of the data set [$GMED_DATA, else the cache; MNIST: the packaged one]", (str, Path), "a folder"
+    ),
+    "store": Option("SQLite file of results [$GMED_STORE, else gmed.db here]", (str, Path), "a file"),
+    "checkpoint_every": Option("Seconds between checkpoints of a run [60]", (object,), "a number", parsed=float),
+    "fuzzy": Option("Let tasks fade into each other", *SWITCH),
+    "deterministic": Option("Bit-identical results on a GPU, more slowly", *SWITCH),
+    "name": Option("Name of your own data in tables and reports", (str,), "a name"),
+    "label": Option("Label column (tables only)", (str,), "the name of a column"),
+    "split": Option(
+        "Tasks of your own data: by-class, by-time, by-column=NAME, none [by-class]",
+        (str,),
+        "a way to divide data into tasks, such as by-class",
+    ),
+    "drop": Option(
+        "Column to leave out (tables only); may be repeated",
+        (list, tuple),
+        "a list of columns",
+        each="names of columns",
+        parsed=list[str],
+    ),
+    "baseline": Option(
+        "Baseline for gains [the same method without its last component]", (str,), "the name of a method"
+    ),
+    "prequential": Option("Also predict each batch before training on it", *SWITCH),
+    "model": Option("Your own model: net.py:small or package.module:factory", (object,), "a model"),
+    "extensions": Option(
+        "Python file that registers your own components; may be repeated",
+        (list, tuple),
+        "a list of Python files",
+        flag="--extension",
+        each="Python files such as 'my_edit.py'",
+        parsed=list[str],
+    ),
+}
+"""The options of a run by their names in Python, in the order in which they are listed."""
 
 
 @dataclass(frozen=True)
@@ -144,88 +186,24 @@ class Experiment:
 
     benchmark: str | Path | InMemory
     methods: Sequence[str] | str
-    seeds: int | str | Sequence[int] = field(
-        default=5, metadata=_option("5 means seeds 0-4; 3,7,11 or 1-5 means those [5]", (object,), "seeds")
-    )
-    memory: int | None = field(
-        default=None, metadata=_option("Memory size [the benchmark's]", (int,), "an integer", parsed=int)
-    )
-    device: str = field(default="auto", metadata=_option("auto, cpu or cuda [auto]", (str,), "auto, cpu or cuda"))
-    workers: int | None = field(
-        default=None,
-        metadata=_option("Worker processes [one per core; GPU: at most 8]", (int,), "an integer", parsed=int),
-    )
-    cluster: str | None = field(
-        default=None,
-        metadata=_option(
-            "Address of a Dask scheduler whose workers compute", (str,), "the address of a Dask scheduler"
-        ),
-    )
-    data_dir: str | Path | None = field(
-        default=None,
-        metadata=_option(
-            "Folder of the data set [$GMED_DATA, else the cache; MNIST: the packaged one]", (str, Path), "a folder"
-        ),
-    )
-    store: str | Path | None = field(
-        default_factory=lambda: default_store(),
-        metadata=_option("SQLite file of results [$GMED_STORE, else gmed.db here]", (str, Path), "a file"),
-    )
-    checkpoint_every: float = field(
-        default=60.0, metadata=_option("Seconds between checkpoints of a run [60]", (object,), "a number", parsed=float)
-    )
-    fuzzy: bool = field(default=False, metadata=_option("Let tasks fade into each other", (bool,), "true or false"))
-    deterministic: bool = field(
-        default=False, metadata=_option("Bit-identical results on a GPU, more slowly", (bool,), "true or false")
-    )
-    name: str | None = field(
-        default=None, metadata=_option("Name of your own data in tables and reports", (str,), "a name")
-    )
-    label: str | None = field(
-        default=None, metadata=_option("Label column (tables only)", (str,), "the name of a column")
-    )
-    split: str | None = field(
-        default=None,
-        metadata=_option(
-            "Tasks of your own data: by-class, by-time, by-column=NAME, none [by-class]",
-            (str,),
-            "a way to divide data into tasks, such as by-class",
-        ),
-    )
-    drop: Sequence[str] = field(
-        default=(),
-        metadata=_option(
-            "Column to leave out (tables only); may be repeated",
-            (list, tuple),
-            "a list of columns",
-            each="names of columns",
-            parsed=list[str],
-        ),
-    )
-    baseline: str | None = field(
-        default=None,
-        metadata=_option(
-            "Baseline for gains [the same method without its last component]", (str,), "the name of a method"
-        ),
-    )
-    prequential: bool = field(
-        default=False, metadata=_option("Also predict each batch before training on it", (bool,), "true or false")
-    )
-    model: ModelLike | None = field(
-        default=None,
-        metadata=_option("Your own model: net.py:small or package.module:factory", (object,), "a model"),
-    )
-    extensions: Sequence[str | Path] = field(
-        default=(),
-        metadata=_option(
-            "Python file that registers your own components; may be repeated",
-            (list, tuple),
-            "a list of Python files",
-            flag="--extension",
-            each="Python files such as 'my_edit.py'",
-            parsed=list[str],
-        ),
-    )
+    seeds: int | str | Sequence[int] = 5
+    memory: int | None = None
+    device: str = "auto"
+    workers: int | None = None
+    cluster: str | None = None
+    data_dir: str | Path | None = None
+    store: str | Path | None = field(default_factory=lambda: default_store())
+    checkpoint_every: float = 60.0
+    fuzzy: bool = False
+    deterministic: bool = False
+    name: str | None = None
+    label: str | None = None
+    split: str | None = None
+    drop: Sequence[str] = ()
+    baseline: str | None = None
+    prequential: bool = False
+    model: ModelLike | None = None
+    extensions: Sequence[str | Path] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.methods, str):
@@ -239,7 +217,7 @@ class Experiment:
         for method in self.methods:
             if not isinstance(method, str):
                 raise UsageError(f"methods must be names such as 'er+gmed', not {short(method)}")
-        for name, option in run_options().items():
+        for name, option in OPTIONS.items():
             self._check(name, getattr(self, name), option)
         for path in self.extensions:
             load_extension(path)
@@ -516,11 +494,6 @@ class _StoreHandle:
         return self.opened
 
 
-def run_options() -> dict[str, Option]:
-    """Return the options of a run by their names in Python, in the order in which they are listed."""
-    return {f.name: f.metadata["option"] for f in fields(Experiment) if "option" in f.metadata}
-
-
 _OPTIONAL = frozenset(f.name for f in fields(Experiment) if "None" in str(f.type))
 
 
@@ -562,10 +535,9 @@ def run(
     >>> er > 70 > 25 > finetune
     True
     """
-    known = run_options()
     for name in options:
-        if name not in known:
-            raise unknown("option", name, [*known, "rerun", "executor"])
+        if name not in OPTIONS:
+            raise unknown("option", name, [*OPTIONS, "rerun", "executor"])
     return Experiment(benchmark, methods, **options).run(rerun=rerun, executor=executor)
 
 
@@ -589,17 +561,16 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
         if benchmark is not None and not is_data_path(benchmark):
             get_benchmark(benchmark)  # report a wrong name before a missing store
         raise UsageError(f"{store}: no results yet; compute some with gmed run")
+    runs, failures, outdated = list[RunResult](), list[Failure](), 0
     with Store(store) as opened:
-        names = [None] if benchmark is None else opened.matching_benchmarks(benchmark)
-        runs = [run for name in names for run in opened.runs(name)]
-        failures = [failure for name in names for failure in opened.failures(name)]
-        requested = {name: [resolve(get_benchmark(name), method).name for method in methods] for name in names if name}
-        outdated = sum(opened.count_outdated(name, requested.get(name or "", [])) for name in names)
-    if methods:
-        named = {(name, method) for name, resolved in requested.items() for method in resolved}
-        runs = [r for r in runs if (r.benchmark, r.method) in named]
-        failures = [f for f in failures if (f.benchmark, f.method) in named]
-    runs.sort(key=_sort_key)
+        for name in [None] if benchmark is None else opened.matching_benchmarks(benchmark):
+            shown = [resolve(get_benchmark(name), method).name for method in methods] if name else []
+            found = opened.read(name)
+            runs += [run for run in found.runs if not shown or run.method in shown]
+            failures += [failure for failure in found.failures if not shown or failure.method in shown]
+            outdated += sum(not shown or method in shown for method in found.outdated)
+    rank = {names: _rank(*names) for names in {(run.benchmark, run.method) for run in runs}}
+    runs.sort(key=lambda run: (rank[run.benchmark, run.method], run.seed))
     return Results(runs=runs, failures=failures, store=str(store), published=published), outdated
 
 
@@ -631,13 +602,13 @@ def checkpoint_dir(store: str | Path) -> Path:
     return Path(f"{store}.unfinished").resolve()
 
 
-def _sort_key(run: RunResult) -> tuple[int, str, int, int, str, int]:
-    """Return the sort key of a run: benchmark, base and edit in the order of the registries, then name and seed."""
-    method = RunSpec.parse(run.benchmark, run.method, run.seed).method
+def _rank(benchmark: str, name: str) -> tuple[int, str, int, int, str]:
+    """Return the sort key of a method on a benchmark: benchmark, base and edit as in the registries, then the name."""
+    method = RunSpec.parse(benchmark, name, 0).method
     edit = list(EDITS).index(method.edit.name) + 1 if method.edit else 0
     base = list(METHODS).index(method.base.name)
-    position = list(BENCHMARKS).index(run.benchmark) if run.benchmark in BENCHMARKS else len(BENCHMARKS)
-    return position, run.benchmark, base, edit, run.method, run.seed
+    position = list(BENCHMARKS).index(benchmark) if benchmark in BENCHMARKS else len(BENCHMARKS)
+    return position, benchmark, base, edit, name
 
 
 def parse_seeds(seeds: int | str | Sequence[int]) -> list[int]:

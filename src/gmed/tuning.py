@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gmed.callbacks import Callback
 from gmed.deprecated import old_names
 from gmed.engine import EDITS
-from gmed.engine.benchmark_id import BenchmarkId, tuning_name
+from gmed.engine.benchmarks import BenchmarkId, tuning_name
 from gmed.engine.methods import parse, understand
 from gmed.errors import GmedWarning, UsageError
 from gmed.experiment import Experiment, default_store

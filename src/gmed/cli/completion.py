@@ -59,12 +59,7 @@ class Words:
     further: tuple[str, ...]
 
 
-def register_completion(app: typer.Typer) -> None:
-    """Add ``completion`` to the program."""
-    app.command("completion")(_completion)
-
-
-def _completion(context: typer.Context, shell: Annotated[Shell, typer.Argument(help="The shell")]) -> None:
+def completion(context: typer.Context, shell: Annotated[Shell, typer.Argument(help="The shell")]) -> None:
     """Print a shell-completion script. It completes commands, options, benchmarks and methods."""
     print(SCRIPTS[shell](dict(_visit(context.find_root().command))), end="")
 

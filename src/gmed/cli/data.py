@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
 
-from gmed.cli.console import make_console, progress_bar, render_table
-from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from gmed.cli.console import make_console, progress_bar, render_table, resumable
+from gmed.cli.exit import EXIT_OK, EXIT_USAGE
 from gmed.cli.options import DataDir
 from gmed.data.registry import DATASETS, get_dataset_info
 from gmed.errors import DataError
@@ -42,12 +42,8 @@ def data(context: typer.Context) -> None:
 @data_app.command("fetch")
 def data_fetch(name: Name) -> None:
     """Download a data set into the cache. An interrupted download resumes."""
-    try:
-        with progress_bar(name, DownloadColumn()) as progress:
-            folder = get_dataset_info(name).fetch(progress)
-    except KeyboardInterrupt:
-        make_console(stderr=True).print("Stopped. Run the same command again to resume.")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    with resumable("Run the same command again to resume."), progress_bar(name, DownloadColumn()) as progress:
+        folder = get_dataset_info(name).fetch(progress)
     make_console().print(f"{name} is in {folder}", soft_wrap=True)
 
 

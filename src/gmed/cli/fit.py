@@ -31,12 +31,6 @@ from gmed.online.table_fit import FitProgress, TableFit, fit_table, predict_tabl
 DEFAULTS = ClassifierConfig()
 
 
-def register_fit(app: typer.Typer) -> None:
-    """Add ``fit`` and ``predict`` to the program."""
-    app.command()(fit)
-    app.command()(predict)
-
-
 def fit(
     table: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Options shared by several commands; those of a run are declared by :class:`gmed.Experiment`."""
+"""Options shared by several commands; those of a run are declared in :data:`gmed.experiment.OPTIONS`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from gmed.engine import load_extension
-from gmed.experiment import run_options
+from gmed.experiment import OPTIONS
 
 
 def _load_extensions(paths: list[str] | None) -> list[str] | None:
@@ -20,7 +20,7 @@ def _load_extensions(paths: list[str] | None) -> list[str] | None:
 
 
 def _option(name: str) -> Any:
-    option = run_options()[name]
+    option = OPTIONS[name]
     flag = option.flag or f"--{name.replace('_', '-')}"
     if bool in option.types:
         return Annotated[bool, typer.Option(flag, help=option.help)]
@@ -35,7 +35,7 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        added_names = names or tuple(run_options())
+        added_names = names or tuple(OPTIONS)
 
         @wraps(command)
         def wrapper(**arguments: Any) -> None:
@@ -52,7 +52,7 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             Parameter(
                 name,
                 Parameter.KEYWORD_ONLY,
-                default=False if bool in run_options()[name].types else None,
+                default=False if bool in OPTIONS[name].types else None,
                 annotation=_option(name),
             )
             for name in added_names
@@ -76,3 +76,5 @@ StoreFile = _option("store")
 Drop = _option("drop")
 Model = _option("model")
 Baseline = _option("baseline")
+Json = Annotated[bool, typer.Option("--json", help="Print only a JSON document")]
+ResultsJson = Annotated[bool, typer.Option("--json", help="Print only a JSON document to standard output")]

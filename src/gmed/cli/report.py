@@ -24,7 +24,7 @@ from gmed.io.files import check_output_path, write_bytes
 from gmed.paper.artifacts.charts import require_folder, require_libraries
 from gmed.report import collect, html, watch_edits
 from gmed.report.grouping import without_tuning
-from gmed.report.paper_tables import csv_table, latex_table, markdown_tables
+from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Results
 
 
@@ -44,12 +44,7 @@ TABLES: dict[Format, tuple[str, Callable[[Results], str]]] = {
 }
 
 
-def register_report(app: typer.Typer) -> None:
-    """Add ``report`` to the program."""
-    app.command("report")(_report)
-
-
-def _report(
+def report(
     benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="Output folder")] = "report",

@@ -1,7 +1,8 @@
-"""Commands for stored runs: gmed runs, rm, export, merge."""
+"""Commands that show and manage stored results: gmed table, runs, rm, export, merge."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -10,27 +11,147 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from gmed.cli.console import make_console, render_table
+from gmed.cli.console import count_runs, make_console, print_json, render_table, show_failure
 from gmed.cli.exit import EXIT_OK, EXIT_RUN_FAILED
-from gmed.cli.options import Extension, StoreFile
-from gmed.engine import BenchmarkId, get_benchmark, resolve
+from gmed.cli.options import Baseline, Extension, ResultsJson, StoreFile
+from gmed.engine import BENCHMARKS, BenchmarkId, get_benchmark, resolve
 from gmed.engine.methods import parse
 from gmed.errors import UsageError
-from gmed.experiment import default_store, extensions_to_load, stored_results, unfinished_runs
-from gmed.report.grouping import by_benchmark, by_method, titles
+from gmed.experiment import default_store, extensions_to_load, outdated_note, stored_results, unfinished_runs
+from gmed.report.grouping import by_benchmark, by_method, titles, without_tuning
 from gmed.results import Results, Store
-from gmed.results.export import check_exportable
+from gmed.results.export import Document, check_exportable
 from gmed.results.export import export as write_export
-from gmed.results.formatting import first_line
-from gmed.results.results_json import Document
-from gmed.results.tables import METHOD, MISSING, Table, numbers, texts
+from gmed.results.formatting import first_line, format_gain
+from gmed.results.metrics import Metrics
+from gmed.results.store import paused_garbage_collection
+from gmed.results.tables import (
+    METHOD,
+    MISS_LEGEND,
+    MISSING,
+    Table,
+    accuracy_cell,
+    difference_cell,
+    numbers,
+    published_cell,
+    texts,
+)
 
 
-def register_results(app: typer.Typer) -> None:
-    """Add ``runs``, ``rm``, ``export`` and ``merge`` to the program."""
-    for command in (runs, rm, export, merge):
-        app.command()(command)
+def table(
+    benchmark: Annotated[str | None, typer.Argument(help="Only this benchmark")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Show forgetting, transfer and other metrics")] = False,
+    baseline: Baseline = None,
+    extension: Extension = None,
+    store: StoreFile = None,
+    as_json: ResultsJson = False,
+) -> None:
+    """Show stored results next to the published ones."""
+    with paused_garbage_collection():
+        _show_table(benchmark, methods or [], store or default_store(), baseline, metrics=metrics, as_json=as_json)
+
+
+def _show_table(
+    benchmark: str | None, methods: list[str], path: str, baseline: str | None, *, metrics: bool, as_json: bool
+) -> None:
+    results, outdated = stored_results(path, benchmark, methods)
+    notes = [outdated_note(path, outdated)]
+    require_results(results, benchmark, methods, notes[0])
+    if benchmark is None or not BenchmarkId.parse(benchmark).tuning:
+        notes.append(_tuning_note(results))
+        results = without_tuning(results)
+    for note in filter(None, notes):
+        make_console(stderr=True).print(note, soft_wrap=True)
+    if metrics and not as_json:  # the JSON document has the metrics of every run
+        _show_metrics(make_console(), results)
+    else:
+        print_results(with_baseline(results, baseline), as_json)
+
+
+def _tuning_note(results: Results) -> str:
+    """Return a note on the tuning runs that are not shown, or an empty text if there are none."""
+    names = [*(run.benchmark for run in results.runs), *(failure.benchmark for failure in results.failures)]
+    tuning_runs = [name for name in names if BenchmarkId.parse(name).tuning]
+    quoted = " or ".join(map(shlex.quote, dict.fromkeys(tuning_runs)))
+    return f"tuning runs are not shown ({len(tuning_runs)}); to see them: gmed table {quoted}" if tuning_runs else ""
+
+
+def print_results(results: Results, as_json: bool) -> None:
+    """Print results as a JSON document, or as tables with the place where they are stored."""
+    if as_json:
+        print_json(results.to_dict())
+        return
+    console = make_console()
+    _show_results(console, results)
+    if results.store is not None:
+        console.print(f"Results are stored in {Path(results.store).resolve()}", soft_wrap=True)
+
+
+def _show_results(console: Console, results: Results) -> None:
+    """Print a table per benchmark: measured and published accuracy, their difference, and the gains of editing."""
+    all_rows = results.rows()
+    short = titles([row.benchmark for row in all_rows])
+    for benchmark in dict.fromkeys(row.benchmark for row in all_rows):
+        rows = [row for row in all_rows if row.benchmark == benchmark]
+        compared = any(row.published for row in rows) or benchmark in BENCHMARKS
+        difference = " (difference ± s.e.)" if compared else ""
+        title = f"{short[benchmark]}: final accuracy %, mean ± standard deviation{difference}"
+        paper_headings = ("paper", "ours - paper") if compared else ()
+        table = Table([METHOD, *numbers("n", "ours", *paper_headings)], title)
+        for row in rows:
+            paper_cells = (published_cell(row), difference_cell(row)) if compared else ()
+            table.add(row.method, row.n, accuracy_cell(row), *paper_cells)
+        console.print(render_table(table, boxed=True))
+        if any(row.is_outside_2se for row in rows):
+            console.print(MISS_LEGEND)
+        gains = [(row, row.gain) for row in rows if row.gain is not None]
+        for row, gain in gains:
+            console.print(f"{row.method} over {row.gain_over}: {format_gain(gain)}")
+        if gains:
+            console.print("(paired by seed; p: one-tailed t-test; d: mean / standard deviation)")
+    for failure in results.failures:
+        show_failure(console, failure)
+
+
+MATRIX_METRICS = "final", "pooled", "forgetting", "backward_transfer", "forward_transfer", "anytime", "worst_case"
+ONLINE_METRICS = "prequential", "forward_passes", "backward_passes", "seconds", "overhead", "overhead_mb"
+"""Metrics in display order: those of the accuracy matrix, and those of training."""
+
+IN_PERCENT = {*MATRIX_METRICS, "prequential"}
+
+
+def _show_metrics(console: Console, results: Results) -> None:
+    """Print the mean of each metric over seeds, and how to measure those that are missing."""
+    short = titles([run.benchmark for run in results.runs])
+    for benchmark in short:
+        by_method: dict[str, list[Metrics]] = {}
+        for run in results.runs:
+            if run.benchmark == benchmark:
+                by_method.setdefault(run.method, []).append(Metrics.of(run))
+        headlines = (
+            "means in %",
+            "prequential accuracy in %, passes per example of the stream, seconds of training, memory",
+        )
+        for title, names in zip(headlines, (MATRIX_METRICS, ONLINE_METRICS), strict=True):
+            headings = (name.replace("_", "\n") for name in ("n", *names))
+            table = Table([METHOD, *numbers(*headings)], f"{short[benchmark]}: {title}")
+            for method, runs in by_method.items():
+                table.add(method, len(runs), *(_mean(runs, name) for name in names))
+            console.print(render_table(table, gap=1))
+    older = sum(run.untrained is None or run.passes is None for run in results.runs)
+    if older:
+        note = "older runs do not record forward transfer and passes"
+        console.print(f"{note} ({count_runs(older)});\n  recompute them with gmed run --rerun")
+    if any(run.prequential is None for run in results.runs):
+        console.print("measure prequential accuracy with gmed run --prequential")
+
+
+def _mean(runs: Sequence[Metrics], name: str) -> str:
+    mean = sum(getattr(run, name) for run in runs) / len(runs)
+    return "-" if math.isnan(mean) else f"{100 * mean if name in IN_PERCENT else mean:.2f}"
 
 
 def runs(
@@ -90,7 +211,7 @@ def rm(
     store: StoreFile = None,
 ) -> None:
     """Remove runs from the store. Requesting them again recomputes them."""
-    with Store(_require_store(store)) as run_store:
+    with Store(require_store(store)) as run_store:
         benchmark, *others = run_store.matching_benchmarks(benchmark)
         if others:
             raise UsageError(f"several benchmarks match; choose one of {', '.join(map(repr, (benchmark, *others)))}")
@@ -164,7 +285,8 @@ def with_baseline(results: Results, baseline: str | None) -> Results:
     return results
 
 
-def _require_store(store: str | None) -> str:
+def require_store(store: str | None) -> str:
+    """Return the path of a store, or raise an error if there is none."""
     path = store or default_store()
     if not Path(path).exists():
         raise UsageError(f"{path}: no results yet; create some with gmed run")

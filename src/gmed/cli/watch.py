@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
@@ -20,11 +19,10 @@ from rich.text import Text
 from gmed.cli.console import make_console, render_table
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK
 from gmed.cli.options import StoreFile
-from gmed.errors import UsageError
-from gmed.experiment import default_store
+from gmed.cli.results import require_store
 from gmed.results import Store
+from gmed.results.claims import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
 from gmed.results.formatting import first_line, format_duration
-from gmed.results.progress import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
 from gmed.results.store import Timing
 from gmed.results.tables import METHOD, MISSING, Table, numbers, texts
 
@@ -35,19 +33,12 @@ MAX_LINES = 12
 """The maximum number of running or failed runs shown, one line each."""
 
 
-def register_watch(app: typer.Typer) -> None:
-    """Add ``watch`` to the program."""
-    app.command("watch")(_watch)
-
-
-def _watch(
+def watch(
     once: Annotated[bool, typer.Option("--once", help="Print the current status once and exit")] = False,
     store: StoreFile = None,
 ) -> None:
     """Show the progress of running sweeps. Live, until they end."""
-    path, console = store or default_store(), make_console()
-    if not Path(path).exists():
-        raise UsageError(f"{path}: no results yet; create some with gmed run")
+    path, console = require_store(store), make_console()
     with Store(path) as run_store:
         sweeps, timings = active_sweeps(run_store), run_store.timings()
         if not sweeps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +12,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gmed.data.dataset import Dataset
-from gmed.data.paths import FileSignatures, file_signatures, find_folder
+from gmed.data.dataset import Dataset, DataSource, Progress, no_progress
+from gmed.data.download import download, unpack
+from gmed.data.paths import (
+    FileSignature,
+    atomic_dir,
+    cache_dir,
+    exclusive,
+    file_signature,
+    find_folder,
+    remove_cached,
+    writing,
+)
 from gmed.errors import DataError
-from gmed.io.files import open_regular
+from gmed.io.files import open_regular, reading
 
 IMAGE = (3, 32, 32)
 
@@ -54,13 +65,12 @@ def read_records(folder: Path, file: RecordFile, classes: Sequence[int]) -> tupl
         return DataError(f"{path}: {problem}. Replace the file with the original; `gmed data fetch` gets it.")
 
     expected = file.records * record_bytes(classes)
-    try:
-        with open_regular(path) as stream:
-            raw = stream.read(expected + 1)
-    except FileNotFoundError:
-        raise invalid("no such file") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    with reading(path):
+        try:
+            with open_regular(path) as stream:
+                raw = stream.read(expected + 1)
+        except FileNotFoundError:
+            raise invalid("no such file") from None
     if len(raw) < expected:
         raise invalid(f"truncated: {len(raw):,} bytes where {file.records:,} records take {expected:,}")
     if len(raw) > expected:
@@ -77,8 +87,12 @@ def read_records(folder: Path, file: RecordFile, classes: Sequence[int]) -> tupl
     return records[:, len(classes) :].reshape(-1, *IMAGE), records[:, len(classes) - 1].astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Cifar:
+FETCHED_MARKER = ".fetched"
+"""A file that marks a folder in the cache as fetched: it may be removed."""
+
+
+@dataclass(eq=False)
+class Cifar(DataSource):
     """One of the two data sets: its folder, its files, and the archive that contains them."""
 
     name: str
@@ -88,6 +102,18 @@ class Cifar:
     test: tuple[RecordFile, ...]
     url: str
     md5: str
+    images: str
+    disk: str = "184 MB"
+
+    @property
+    def files(self) -> tuple[RecordFile, ...]:
+        """All files, those for training first."""
+        return self.train + self.test
+
+    @property
+    def archive(self) -> Path:
+        """The path of the archive while it is being fetched."""
+        return cache_dir() / "downloads" / self.url.rpartition("/")[2]
 
     def find(self, directory: Path | None = None) -> Path:
         """Return the folder with the files: ``directory`` or a subfolder, else one in ``$GMED_DATA`` or the cache."""
@@ -99,19 +125,60 @@ class Cifar:
             how_to_get=f"Get it with: gmed data fetch {self.name}; or give its folder with --data-dir or $GMED_DATA",
         )
 
-    @property
-    def files(self) -> tuple[RecordFile, ...]:
-        """All files, those for training first."""
-        return self.train + self.test
-
-    def load(self, directory: Path | None = None) -> Dataset:
+    def load(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
         """Load the data set and verify every file; cached in memory until another is loaded or a file changes."""
         folder = self.find(directory)
-        return _load(self, folder, file_signatures(folder / file.name for file in self.files))
+        paths = [folder / file.name for file in self.files]
+        return _load(self, folder, tuple(file_signature(path) for path in paths if path.exists()))
+
+    def fetch(self, progress: Progress = no_progress) -> Path:
+        """Download the data set into the cache, unless an intact copy is there already; return its folder.
+
+        The folder appears when every file in it is verified. If several processes fetch at once, one downloads and the
+        others wait.
+        """
+        folder = cache_dir() / self.folder
+        with exclusive(folder):
+            if self._is_intact(folder):
+                return folder
+            if folder.exists() and not (folder / FETCHED_MARKER).exists():
+                raise DataError(
+                    f"{folder}: damaged, and not created by `gmed data fetch`. Move it away, then fetch again."
+                )
+            download(self.url, self.archive, self.md5, progress)
+            sizes = {f"{self.folder}/{file.name}": file.records * record_bytes(self.classes) for file in self.files}
+            with atomic_dir(folder) as building:
+                unpack(self.archive, sizes, building)
+                self._check(building)
+                with writing(folder):
+                    message = f"Fetched from {self.url}; `gmed data remove {self.name}` removes it.\n"
+                    (building / FETCHED_MARKER).write_text(message, encoding="utf-8")
+            with suppress(OSError):
+                self.archive.unlink()
+        return folder
+
+    def remove(self) -> list[Path]:
+        """Remove a fetched data set from the cache; return the removed paths."""
+        folder = cache_dir() / self.folder
+        if folder.is_symlink() or (folder.exists() and not (folder / FETCHED_MARKER).exists()):
+            raise DataError(
+                f"{folder}: not created by `gmed data fetch`, so it is not removed. Delete it by hand if necessary."
+            )
+        return remove_cached(folder, self.archive, self.archive.with_name(f"{self.archive.name}.part"))
+
+    def _is_intact(self, folder: Path) -> bool:
+        with suppress(DataError):
+            self._check(folder)
+            return True
+        return False
+
+    def _check(self, folder: Path) -> None:
+        for file in self.files:
+            read_records(folder, file, self.classes)
 
 
 @lru_cache(maxsize=1)
-def _load(cifar: Cifar, folder: Path, _signatures: FileSignatures) -> Dataset:
+def _load(cifar: Cifar, folder: Path, _signatures: tuple[FileSignature, ...]) -> Dataset:
     x_train, y_train = _read(folder, cifar.train, cifar.classes)
     x_test, y_test = _read(folder, cifar.test, cifar.classes)
     return Dataset(cifar.name, x_train, y_train, x_test, y_test, num_classes=cifar.classes[-1])
@@ -140,6 +207,7 @@ CIFAR10 = Cifar(
     test=(RecordFile("test_batch.bin", 10_000, "67eb016db431130d61cd03c7ad570b013799c88c"),),
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     md5="c32a1d4ab5d03f1284b67883e8d87530",
+    images="60,000 of 32 x 32, 10 classes",
 )
 
 CIFAR100 = Cifar(
@@ -150,6 +218,7 @@ CIFAR100 = Cifar(
     test=(RecordFile("test.bin", 10_000, "8fb6623e830365ff53cf14adec797474f5478006"),),
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     md5="03b5dce01913d631647c71ecec9e9cb8",
+    images="60,000 of 32 x 32, 100 classes",
 )
 
 

@@ -6,36 +6,29 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from zipfile import ZipFile
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from gmed.data.arrays import load_arrays
 from gmed.data.dataset import Dataset
-from gmed.data.image import decode_image, image_width, is_16_bit_gray
-from gmed.data.image_folders import class_folders
+from gmed.data.images import class_folders, decode_image, image_width, is_16_bit_gray
 from gmed.data.mnist import find_idx_files, is_idx_file, read_idx
-from gmed.data.tabular import is_table, read_table
+from gmed.data.tabular import is_table, read_table, to_number
 from gmed.deprecated import old_names
 from gmed.errors import DataError, GmedError, UsageError
-from gmed.io.files import open_regular
-from gmed.io.memory_limit import check_room
+from gmed.io.files import check_room, open_regular, reading
 from gmed.rng import make_rng
 
 if not TYPE_CHECKING:
     __getattr__ = old_names(__name__)
 
-
-ARRAYS = {"x": ("x", "x_train"), "y": ("y", "y_train"), "x_test": ("x_test",), "y_test": ("y_test",)}
-"""The arrays that are read from an .npz file, and the names that each may have there."""
 
 GRAY_16_BIT = b"gray of 16 bits\n"
 """Added to the digest of such images: early results, which read them as black and white, must not match."""
@@ -47,23 +40,20 @@ class RawData:
 
     Attributes
     ----------
-    x, y, x_test, y_test
-        Inputs (uint8 images, or floats) and class indices; the test set may be empty.
-    classes
-        The names of the classes.
+    x, x_test
+        Inputs: uint8 images, or floats; the test set may be missing or empty.
+    labels
+        The label of each example, those of the test set last.
     digest
         The digest of the bytes that were read.
     columns, groups
         The names of a table's features, and the values of the column that defines the tasks.
     """
 
-    name: str
     x: NDArray[Any]
-    y: NDArray[np.int64]
-    x_test: NDArray[Any]
-    y_test: NDArray[np.int64]
-    classes: Sequence[str]
+    labels: Sequence[Any]
     digest: str
+    x_test: NDArray[Any] | None = None
     columns: tuple[str, ...] = ()
     groups: tuple[str, ...] | None = None
 
@@ -71,21 +61,16 @@ class RawData:
 def read_rows(path: Path, label: str | None, column: str | None, drop: Sequence[str] = ()) -> RawData:
     """Read a table without the columns ``drop``; ``column``, if given, defines the tasks."""
     table = read_table(path, label, column, drop)
-    classes, y = _encode_labels(table.labels)
-    x = table.features
-    return RawData(path.name, x, y, x[:0], y[:0], classes, _digest([path]), table.names, table.groups)
+    return RawData(table.features, table.labels, _digest([path]), columns=table.names, groups=table.groups)
 
 
 def read_arrays(path: Path) -> RawData:
     """Read the arrays x and y of an .npz file, and x_test and y_test if present; other arrays are ignored."""
-    try:
-        with open_regular(path) as file:
-            arrays = _load_arrays(path, file)
-            file.seek(0)
-            digest = _Digest(with_names=False)
-            digest.update(path, file)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    with reading(path), open_regular(path) as file:
+        arrays = load_arrays(path, file)
+        file.seek(0)
+        digest = _Digest([path])
+        digest.update(path, file)
     return _from_arrays(path, digest.text, *arrays)
 
 
@@ -105,10 +90,8 @@ def _from_arrays(
 ) -> RawData:
     """Return arrays as data, or the error that says what they hold instead."""
     x = _validated_inputs(path, "x", x)
-    if x_test is None or y_test is None:
-        x_test, y_test = x[:0], y[:0]
-    else:
-        x_test = _validated_inputs(path, "x_test", x_test)
+    x_test = x[:0] if x_test is None else _validated_inputs(path, "x_test", x_test)
+    y_test = y[:0] if y_test is None else y_test
     for name, inputs, labels in (("y", x, y), ("y_test", x_test, y_test)):
         if labels.ndim != 1 or len(labels) != len(inputs) or labels.dtype.kind not in "iuU":
             raise DataError(f"{path}: {name} must hold one integer or string for each example.")
@@ -116,52 +99,7 @@ def _from_arrays(
         raise DataError(f"{path}: x_test holds {x_test.dtype} {x_test.shape[1:]}, but x holds {x.dtype} {x.shape[1:]}.")
     if unseen := set(y_test.tolist()) - set(y.tolist()):
         raise DataError(f"{path}: y_test holds {min(unseen, key=str)!r}, which is not in y.")
-    classes, indices = _encode_labels([*y.tolist(), *y_test.tolist()])
-    return RawData(path.name, x, indices[: len(y)], x_test, indices[len(y) :], classes, digest)
-
-
-def _load_arrays(path: Path, file: BinaryIO) -> list[NDArray[Any]]:
-    """Load x, y and the test set if present, once their declared sizes are known to be true and to fit into memory."""
-    try:
-        with ZipFile(file) as archive:
-            present = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-            found = {array: next((name for name in names if name in present), None) for array, names in ARRAYS.items()}
-            members = {array: f"{name}.npy" for array, name in found.items() if name is not None}
-            if not {"x", "y"} <= members.keys():
-                raise DataError(
-                    f"{path}: the file must hold the arrays x and y, or x_train and y_train; "
-                    f"it holds {', '.join(sorted(present)[:10]) or 'none'}."
-                )
-            if ("x_test" in members) != ("y_test" in members):
-                raise DataError(f"{path}: the file must hold both x_test and y_test, or neither.")
-            for name, member in members.items():
-                _check_declared(path, name, archive, member)
-            check_room(path, "its content", sum(archive.getinfo(member).file_size for member in members.values()))
-            arrays = []
-            for member in members.values():
-                with archive.open(member) as stream:
-                    arrays.append(npy.read_array(stream, allow_pickle=False))
-            return arrays
-    except DataError:
-        raise
-    except Exception as error:  # NumPy raises different errors for different damage
-        raise DataError(f"{path}: not a valid .npz file of plain arrays ({error}).") from None
-
-
-def _check_declared(path: Path, name: str, archive: ZipFile, member: str) -> None:
-    """Refuse an array whose header disagrees with its size in the archive: NumPy allocates what the header declares."""
-    with archive.open(member) as stream:
-        major, _ = npy.read_magic(stream)
-        read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-        shape, _, dtype = read_header(stream)
-        data_start = stream.tell()
-    if dtype.hasobject or dtype.itemsize == 0 or major > 2 or any(length < 0 for length in shape):
-        raise DataError(f"{path}: {name} holds {dtype}; arrays of numbers or strings are needed.")
-    size = data_start + math.prod(shape) * dtype.itemsize
-    if size != archive.getinfo(member).file_size:
-        raise DataError(
-            f"{path}: {name} does not have the size in its header, {dtype} of shape {shape}. Write the file again."
-        )
+    return RawData(x, [*y.tolist(), *y_test.tolist()], digest, x_test)
 
 
 def _validated_inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -188,29 +126,17 @@ def read_folder(path: Path) -> RawData:
     """Read a folder that has one folder of images per class, all images of the same size."""
     if not path.is_dir():
         raise DataError(f"{path}: not a .csv, .parquet, .npz or idx file, nor a folder of class folders.")
-    files = _files(path)
-    with _open_or_raise(files[0][0]) as first:
+    files, names = zip(*_files(path), strict=True)
+    with reading(files[0]), open_regular(files[0]) as first:
         size = image_width(first)
     check_room(path, f"{len(files)} images of {size} x {size} pixels", len(files) * 3 * size * size)
-    x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(with_names=len(files) > 1)
-    for index, (file, _) in enumerate(files):
-        with _open_or_raise(file) as stream:
+    x, digest = np.empty((len(files), 3, size, size), np.uint8), _Digest(files)
+    for index, file in enumerate(files):
+        with reading(file), open_regular(file) as stream:
             digest.update(file, stream)
             stream.seek(0)
             x[index] = decode_image(stream, file, size)
-    classes, y = _encode_labels([name for _, name in files])
-    return RawData(path.name, x, y, x[:0], y[:0], classes, digest.text)
-
-
-def folder_classes(path: Path) -> tuple[tuple[str, ...], str]:
-    """Return the class names of a folder of images and the digest of its files, without decoding them."""
-    files = _files(path)
-    return tuple(_encode_labels([name for _, name in files])[0]), _digest([file for file, _ in files])
-
-
-def file_digest(path: Path) -> str:
-    """Return the digest of a table, of arrays or of idx files, without parsing them."""
-    return _digest(find_idx_files(path) or [path])
+    return RawData(x, names, digest.text)
 
 
 def _files(path: Path) -> list[tuple[Path, str]]:
@@ -218,30 +144,20 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     return [(file, name) for name, images in sorted(class_folders(path).items()) for file in images]
 
 
-@contextmanager
-def _open_or_raise(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to be read; an :class:`OSError` becomes a :class:`~gmed.errors.DataError`."""
-    try:
-        file = open_regular(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    with file:
-        yield file
-
-
 def _digest(files: Sequence[Path]) -> str:
-    digest = _Digest(with_names=len(files) > 1 and not is_idx_file(files[0]))  # which are in a known order
+    digest = _Digest(files)
     for path in files:
-        with _open_or_raise(path) as file:
+        with reading(path), open_regular(path) as file:
             digest.update(path, file)
     return digest.text
 
 
 class _Digest:
-    """A digest of the bytes of files and, if there are several, of their names."""
+    """A digest of the bytes of files and, if there are several in no known order, of their names."""
 
-    def __init__(self, *, with_names: bool) -> None:
-        self._with_names, self._hash = with_names, hashlib.sha256()
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._with_names = len(files) > 1 and not is_idx_file(files[0])
+        self._hash = hashlib.sha256()
 
     def update(self, path: Path, file: BinaryIO) -> None:
         self._hash.update(os.fsencode(f"{path.parent.name}/{path.name}\n") if self._with_names else b"")
@@ -259,18 +175,11 @@ class _Digest:
 def _encode_labels(labels: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the class names (sorted as numbers if all are numbers, else as text) and the class index of each label."""
     distinct = set(labels)
-    values = {label: _as_float(label) for label in distinct}
+    values = {label: to_number(label) for label in distinct}
     as_text = any(math.isnan(value) for value in values.values())
     classes = sorted(distinct, key=lambda label: (0.0 if as_text else values[label], str(label)))
     index_of = {label: index for index, label in enumerate(classes)}
     return [str(label) for label in classes], np.array([index_of[label] for label in labels], dtype=np.int64)
-
-
-def _as_float(label: Any) -> float:
-    try:
-        return float(label)
-    except ValueError:
-        return math.nan
 
 
 DEFAULT_SPLIT = "by-class"
@@ -412,10 +321,11 @@ class CustomDataRef:
         """
         path = (folder or Path()) / self.file
         try:
-            if path.is_dir() and not find_idx_files(path):
-                names, digest = folder_classes(path)
-                return names if digest == self.digest else ()
-            return self.load(folder).classes if path.exists() and file_digest(path) == self.digest else ()
+            images = _files(path) if path.is_dir() and not find_idx_files(path) else []
+            files = [file for file, _ in images] or find_idx_files(path) or [path]
+            if not path.exists() or _digest(files) != self.digest:
+                return ()
+            return tuple(_encode_labels([name for _, name in images])[0]) if images else self.load(folder).classes
         except (GmedError, OSError):
             return ()
 
@@ -466,20 +376,20 @@ def load_custom(
         raw = read_idx_files(path, idx_files)
     else:
         raw = read_arrays(path) if suffix == ".npz" else read_folder(path)
-    if len(raw.classes) < 2:
-        raise DataError(f"{path}: all examples are of one class ({raw.classes[0]}); at least two are needed.")
     return _assign_tasks(path, raw, kind, option)
 
 
 def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDataset:
-    count = len(raw.y)
-    task, task_test = np.zeros(count, dtype=np.int64), np.zeros(len(raw.y_test), dtype=np.int64)
+    classes, y = _encode_labels(raw.labels)
+    if len(classes) < 2:
+        raise DataError(f"{path}: all examples are of one class ({classes[0]}); at least two are needed.")
+    count, task = len(raw.x), np.zeros(len(y), dtype=np.int64)
+    has_test_set = len(y) > count
     if kind == "by-class":
-        classes_per_task = _parse_count("classes per task", option or "2", len(raw.classes))
-        task, task_test = raw.y // classes_per_task, raw.y_test // classes_per_task
+        task = y // _parse_count("classes per task", option or "2", len(classes))
     elif kind == "by-time":
         num_tasks = _parse_count("tasks", option or "10", count)
-        if len(raw.y_test):
+        if has_test_set:
             raise DataError(
                 f"{path}: by-time cannot divide a separate test set. Divide by-class, or leave the test set out."
             )
@@ -488,30 +398,29 @@ def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDatas
         task_of = {group: index for index, group in enumerate(dict.fromkeys(raw.groups))}
         task = np.array([task_of[group] for group in raw.groups], dtype=np.int64)
     tasks = int(task.max()) + 1
-    if len(raw.y_test):
+    if raw.x_test is not None and has_test_set:
+        held_out = np.arange(len(y)) >= count
         x_train, x_test = raw.x, raw.x_test
-        y_train, y_test, task_train = raw.y, raw.y_test, task
     else:
-        test_mask = _sample_test_mask(path, task, tasks)
-        x_train, x_test, y_train, y_test = raw.x[~test_mask], raw.x[test_mask], raw.y[~test_mask], raw.y[test_mask]
-        task_train, task_test = task[~test_mask], task[test_mask]
-    if missing := set(range(tasks)) - set(task_test.tolist()):
+        held_out = _sample_test_mask(path, task, tasks)
+        x_train, x_test = raw.x[~held_out], raw.x[held_out]
+    if missing := set(range(tasks)) - set(task[held_out].tolist()):
         raise DataError(f"{path}: the test set has no example of task {min(missing) + 1} of {tasks}.")
     if raw.x.dtype != np.uint8 and raw.x.ndim == 2:
         x_train, x_test = _standardize(path, raw.columns, x_train, x_test)
     return TaskDataset(
-        name=raw.name,
+        name=path.name,
         x_train=x_train,
-        y_train=y_train,
+        y_train=y[~held_out],
         x_test=x_test,
-        y_test=y_test,
-        num_classes=len(raw.classes),
-        task_train=task_train,
-        task_test=task_test,
+        y_test=y[held_out],
+        num_classes=len(classes),
+        task_train=task[~held_out],
+        task_test=task[held_out],
         tasks=tasks,
         in_order=kind in ("by-time", "by-column"),
         digest=raw.digest,
-        classes=tuple(raw.classes),
+        classes=tuple(classes),
     )
 
 

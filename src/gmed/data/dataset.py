@@ -1,9 +1,11 @@
-"""The data set in memory, and the type of progress callbacks."""
+"""The data set in memory, where one comes from, and the type of progress callbacks."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,3 +38,37 @@ Progress = Callable[[int, int | None], None]
 
 def no_progress(done: int, total: int | None) -> None:
     """Ignore the progress."""
+
+
+class DataSource(ABC):
+    """A data set that has a name: how to find, load, verify, fetch and remove it.
+
+    Attributes
+    ----------
+    images, disk
+        The number and size of its images, and the space that it takes, as text.
+    """
+
+    name: str
+    images: str
+    disk: str
+
+    @abstractmethod
+    def find(self, directory: Path | None = None) -> Path:
+        """Return its folder without reading it; if there is none, the error explains how to get the data set."""
+
+    @abstractmethod
+    def load(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
+        """Load it, with quick checks only if all of them take long."""
+
+    def verify(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
+        """Load it after reading and checking every file."""
+        return self.load(directory, progress)
+
+    @abstractmethod
+    def fetch(self, progress: Progress = no_progress) -> Path:
+        """Download it into the cache; return its folder."""
+
+    def remove(self) -> list[Path]:
+        """Remove its files from the cache; return the removed paths."""
+        return []

@@ -1,4 +1,4 @@
-"""Download, check and unpack the official archives."""
+"""Download and unpack archives that have a known checksum and known members."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import tarfile
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from gmed.data.cifar import Cifar, read_records, record_bytes
 from gmed.data.dataset import Progress, no_progress
-from gmed.data.paths import atomic_dir, cache_dir, exclusive, open_to_append, writing
+from gmed.data.paths import open_to_append, writing
 from gmed.errors import DataError
 
 CHUNK = 1 << 16
@@ -143,47 +141,3 @@ def unpack(archive: Path, members: Mapping[str, int], folder: Path) -> None:
         raise invalid(f"not a valid archive ({error})") from None
     if missing:
         raise invalid(f"does not contain {', '.join(missing)}")
-
-
-FETCHED_MARKER = ".fetched"
-"""A file that marks a folder in the cache as fetched: it may be removed."""
-
-
-def fetch(cifar: Cifar, progress: Progress = no_progress) -> Path:
-    """Download a data set into the cache, unless an intact copy is there already; return its folder.
-
-    The folder appears when every file in it is verified. If several processes fetch at once, one downloads and the
-    others wait.
-    """
-    folder, archive = cache_dir() / cifar.folder, archive_of(cifar)
-    with exclusive(folder):
-        if _is_intact(cifar, folder):
-            return folder
-        if folder.exists() and not (folder / FETCHED_MARKER).exists():
-            raise DataError(f"{folder}: damaged, and not created by `gmed data fetch`. Move it away, then fetch again.")
-        download(cifar.url, archive, cifar.md5, progress)
-        sizes = {f"{cifar.folder}/{file.name}": file.records * record_bytes(cifar.classes) for file in cifar.files}
-        with atomic_dir(folder) as building:
-            unpack(archive, sizes, building)
-            for file in cifar.files:
-                read_records(building, file, cifar.classes)
-            with writing(folder):
-                message = f"Fetched from {cifar.url}; `gmed data remove {cifar.name}` removes it.\n"
-                (building / FETCHED_MARKER).write_text(message, encoding="utf-8")
-        with suppress(OSError):
-            archive.unlink()
-    return folder
-
-
-def archive_of(cifar: Cifar) -> Path:
-    """Return the path of a data set's archive while it is being fetched."""
-    return cache_dir() / "downloads" / cifar.url.rpartition("/")[2]
-
-
-def _is_intact(cifar: Cifar, folder: Path) -> bool:
-    try:
-        for file in cifar.files:
-            read_records(folder, file, cifar.classes)
-    except DataError:
-        return False
-    return True

@@ -11,8 +11,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from gmed.data.dataset import Dataset, Progress
-from gmed.data.image_folders import ImageSource, Part
-from gmed.data.paths import atomic_dir, file_signatures, writing
+from gmed.data.images import ImageSource, Part
+from gmed.data.paths import atomic_dir, file_signature, writing
 from gmed.errors import DataError
 
 VERSION = 2
@@ -23,39 +23,31 @@ PARTS: tuple[Part, Part] = ("train", "test")
 
 def fingerprint(source: ImageSource, size: int) -> str:
     """Return a name for the decoded images: a hash of the paths, sizes and modification times of the files."""
-    content = repr((VERSION, size, file_signatures(source.files)))
+    content = repr((VERSION, size, tuple(map(file_signature, source.files))))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def decode(source: ImageSource, size: int, target: Path, progress: Progress) -> None:
     """Decode all images into ``target``, class by class; the folder appears when it is complete."""
     counts = np.array(list(source.counts.values()))
-    done, total = 0, int(counts.sum())
-    progress(done, total)
     with atomic_dir(target) as folder:
         data_start = {}
         with writing(target):
             for part, class_counts in zip(PARTS, counts.T, strict=True):
                 np.save(folder / f"y_{part}.npy", np.repeat(np.arange(len(counts)), class_counts))
                 data_start[part] = _write_header(folder / f"x_{part}.npy", (int(class_counts.sum()), 3, size, size))
-        for part, index, x in _indexed_blocks(source, size):
+        for part, index, x in _indexed_blocks(source, size, progress):
             with writing(target), (folder / f"x_{part}.npy").open("rb+") as file:
                 file.seek(data_start[part] + index * x[0].nbytes)
                 file.write(x.tobytes())
-            done += len(x)
-            progress(done, total)
 
 
 def compare(source: ImageSource, size: int, data: Dataset, progress: Progress) -> None:
     """Decode all images again and compare them with the copy in the cache."""
-    done, total = 0, len(data.y_train) + len(data.y_test)
-    progress(done, total)
-    for part, index, x in _indexed_blocks(source, size):
+    for part, index, x in _indexed_blocks(source, size, progress):
         cached = data.x_train if part == "train" else data.x_test
         if not np.array_equal(cached[index : index + len(x)], x):
             raise _damaged(data.name, f"the decoded copy of {data.name}")
-        done += len(x)
-        progress(done, total)
 
 
 def open_decoded(name: str, folder: Path, size: int) -> Dataset:
@@ -81,16 +73,22 @@ def _write_header(path: Path, shape: tuple[int, ...]) -> int:
         return file.tell()
 
 
-def _indexed_blocks(source: ImageSource, size: int) -> Iterator[tuple[Part, int, NDArray[np.uint8]]]:
-    """Yield blocks of images, each with the index of its first image in the full array."""
+def _indexed_blocks(
+    source: ImageSource, size: int, progress: Progress
+) -> Iterator[tuple[Part, int, NDArray[np.uint8]]]:
+    """Yield blocks of images, each with the index of its first image in the full array; report those that are done."""
     starts: dict[tuple[str, Part], int] = {}
     ends = dict.fromkeys(PARTS, 0)
     for name, counts in source.counts.items():
         for part, count in zip(PARTS, counts, strict=True):
             starts[name, part] = ends[part]
             ends[part] += count
+    done, total = 0, sum(ends.values())
+    progress(done, total)
     for name, part, x in source.blocks(size):
         yield part, starts[name, part], x
+        done += len(x)
+        progress(done, total)
 
 
 def _damaged(name: str, what: str) -> DataError:

@@ -10,21 +10,91 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gmed.data.dataset import Dataset, Progress, no_progress
+from gmed.data.dataset import Dataset, DataSource, Progress, no_progress
 from gmed.data.image_cache import compare, decode, fingerprint, open_decoded
-from gmed.data.image_folders import ImageFolders, ImageSource, Item, Part, hold_out_last_sixth, holds_images
-from gmed.data.paths import cache_dir, exclusive, find_folder, remove_stale_dirs
+from gmed.data.images import ImageFolders, ImageSource, Item, Part, hold_out_last_sixth, holds_images
+from gmed.data.paths import cache_dir, exclusive, find_folder, remove_cached, remove_stale_dirs
 from gmed.data.safe_pickle import array_of, read_pickle
 from gmed.errors import DataError
-
-NAME = "mini-imagenet"
-SIZE, CLASSES = 84, 100
 
 HOW_TO_GET = (
     "It cannot be downloaded automatically (request it from https://image-net.org). Put its 84 x 84 pixel images in "
     "DIR/train/<class>/ and DIR/val/<class>/, or its mini-imagenet-cache-*.pkl in DIR; then pass --data-dir DIR "
     "or set GMED_DATA=DIR"
 )
+
+
+class MiniImageNet(DataSource):
+    """A data set in a layout of mini-ImageNet, with ``classes`` classes of ``size`` x ``size`` pixel images."""
+
+    name = "mini-imagenet"
+    images = "60,000 of 84 x 84, 100 classes"
+    disk = "1.3 GB decoded"
+
+    def __init__(self, size: int = 84, classes: int = 100) -> None:
+        self.size, self.classes = size, classes
+
+    def find(self, directory: Path | None = None) -> Path:
+        """Return the folder with the images or their pickled caches."""
+
+        def contains(folder: Path) -> bool:
+            return holds_images(folder) or bool(PickledImages(folder).files)
+
+        return find_folder(self.name, self.name, directory, contains, HOW_TO_GET)
+
+    def load(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
+        """Open the decoded images, after decoding them if necessary."""
+        source, target = self._locate(directory)
+        self._decode_once(source, target, progress)
+        return open_decoded(self.name, target, self.size)
+
+    def verify(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
+        """Load it after decoding every image and comparing it with the cache."""
+        source, target = self._locate(directory)
+        decoded_now = self._decode_once(source, target, progress)
+        data = open_decoded(self.name, target, self.size)
+        if not decoded_now:
+            compare(source, self.size, data, progress)
+        return data
+
+    def fetch(self, progress: Progress = no_progress) -> Path:
+        """Explain that it cannot be downloaded."""
+        raise DataError(f"{self.name}: {HOW_TO_GET[0].lower()}{HOW_TO_GET[1:]}.")
+
+    def remove(self) -> list[Path]:
+        """Remove the decoded copies from the cache, not the original images; return the removed paths."""
+        return remove_cached(decoded_dir())
+
+    def _locate(self, directory: Path | None) -> tuple[ImageSource, Path]:
+        """Return the source of the images and the folder of their decoded copy, which may not exist yet."""
+        folder = self.find(directory)
+        pickled = PickledImages(folder)
+        source = pickled if pickled.files else ImageFolders(folder)
+        return source, decoded_dir() / fingerprint(source, self.size)
+
+    def _decode_once(self, source: ImageSource, target: Path, progress: Progress) -> bool:
+        """Decode into ``target`` unless it exists; return whether the images were decoded now."""
+        if target.exists():
+            return False
+        with exclusive(decoded_dir()):
+            if target.exists():
+                return False
+            remove_stale_dirs(decoded_dir())
+            if len(source.counts) != self.classes:
+                raise DataError(
+                    f"{source.folder}: {len(source.counts)} classes, not {self.classes}. "
+                    "Is a part of the data set missing?"
+                )
+            decode(source, self.size, target, progress)
+        return True
+
+
+MINI_IMAGENET = MiniImageNet()
+
+
+def decoded_dir() -> Path:
+    """Return the folder of decoded images in the cache."""
+    return cache_dir() / f"{MiniImageNet.name}-decoded"
 
 
 def load_mini_imagenet(directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
@@ -45,63 +115,7 @@ def load_mini_imagenet(directory: Path | None = None, progress: Progress = no_pr
     ----------
     Vinyals, Blundell, Lillicrap, Kavukcuoglu, Wierstra, "Matching networks for one shot learning", NeurIPS 2016.
     """
-    return load_images(directory, SIZE, CLASSES, progress)
-
-
-def verify_mini_imagenet(directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
-    """Load mini-ImageNet after decoding every image and comparing it with the cache."""
-    return verify_images(directory, SIZE, CLASSES, progress)
-
-
-def find_mini_imagenet(directory: Path | None = None) -> Path:
-    """Return the folder with the images or their pickled caches."""
-    return find_folder(NAME, NAME, directory, lambda f: holds_images(f) or bool(PickledImages(f).files), HOW_TO_GET)
-
-
-def decoded_dir() -> Path:
-    """Return the folder of decoded images in the cache."""
-    return cache_dir() / f"{NAME}-decoded"
-
-
-def load_images(directory: Path | None, size: int, classes: int, progress: Progress = no_progress) -> Dataset:
-    """Load a data set in a layout of mini-ImageNet, with ``classes`` classes of ``size`` x ``size`` pixel images."""
-    source, target = _locate(directory, size)
-    _decode_once(source, target, size, classes, progress)
-    return open_decoded(NAME, target, size)
-
-
-def verify_images(directory: Path | None, size: int, classes: int, progress: Progress = no_progress) -> Dataset:
-    """Load like :func:`load_images`, after decoding every image and comparing it with the cache."""
-    source, target = _locate(directory, size)
-    decoded_now = _decode_once(source, target, size, classes, progress)
-    data = open_decoded(NAME, target, size)
-    if not decoded_now:
-        compare(source, size, data, progress)
-    return data
-
-
-def _locate(directory: Path | None, size: int) -> tuple[ImageSource, Path]:
-    """Return the source of the images and the folder of their decoded copy, which may not exist yet."""
-    folder = find_mini_imagenet(directory)
-    pickled = PickledImages(folder)
-    source = pickled if pickled.files else ImageFolders(folder)
-    return source, decoded_dir() / fingerprint(source, size)
-
-
-def _decode_once(source: ImageSource, target: Path, size: int, classes: int, progress: Progress) -> bool:
-    """Decode into ``target`` unless it exists; return whether the images were decoded now."""
-    if target.exists():
-        return False
-    with exclusive(decoded_dir()):
-        if target.exists():
-            return False
-        remove_stale_dirs(decoded_dir())
-        if len(source.counts) != classes:
-            raise DataError(
-                f"{source.folder}: {len(source.counts)} classes, not {classes}. Is a part of the data set missing?"
-            )
-        decode(source, size, target, progress)
-    return True
+    return MINI_IMAGENET.load(directory, progress)
 
 
 NAMES = tuple(f"mini-imagenet-cache-{part}.pkl" for part in ("train", "val", "test"))

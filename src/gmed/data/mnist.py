@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gmed.data.dataset import Dataset
+from gmed.data.dataset import Dataset, DataSource, Progress, no_progress
 from gmed.errors import DataError
-from gmed.io.files import read_bytes
-from gmed.io.memory_limit import check_room
+from gmed.io.files import check_room, read_bytes, reading
 
 PACKAGED = Path(__file__).parent / "mnist_files"
 
@@ -67,6 +66,31 @@ def load_mnist(directory: Path | None = None) -> Dataset:
         num_classes=10,
     )
 
+
+class Mnist(DataSource):
+    """The copy inside the package, or one in another folder."""
+
+    name = "mnist"
+    images = "70,000 of 28 x 28, 10 classes"
+    disk = "12 MB"
+
+    def find(self, directory: Path | None = None) -> Path:
+        """Return the folder of the package, or another that has one of the files."""
+        if directory is None:
+            return PACKAGED
+        if any((directory / name).is_file() for name in SHA256):
+            return directory
+        raise DataError(f"mnist is not in {directory}. Omit --data-dir to use the copy in the package.")
+
+    def load(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
+        return load_mnist(directory)
+
+    def fetch(self, progress: Progress = no_progress) -> Path:
+        """Return the folder of the package."""
+        return PACKAGED
+
+
+MNIST = Mnist()
 
 _TRAIN_IMAGES = re.compile(r"(.*)train-images([-.])idx3-ubyte(\.gz)?")
 
@@ -126,12 +150,11 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[
     def invalid(problem: str) -> DataError:
         return DataError(f"{path}: {problem}. Replace the file with the original.")
 
-    try:
-        raw = read_bytes(path)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Put the original file there, or omit --data-dir.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    with reading(path):
+        try:
+            raw = read_bytes(path)
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file. Put the original file there, or omit --data-dir.") from None
     header = 4 + 4 * dimensions
     magic = bytes([0, 0, 0x08, dimensions])
     try:

@@ -6,12 +6,13 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from gmed.errors import DataError
+from gmed.io.files import reading
 
 
 def cache_dir() -> Path:
@@ -116,6 +117,20 @@ def stale_dirs(target: Path) -> list[Path]:
     return sorted(target.parent.glob(f"{_temporary_prefix(target)}*"))
 
 
+def remove_cached(target: Path, *others: Path) -> list[Path]:
+    """Remove a file or folder from the cache, the leftovers of killed processes, and others; return what there was."""
+    if not cache_dir().is_dir():
+        return []
+    with exclusive(target), writing(target):
+        removed = [path for path in (target, *others, *stale_dirs(target)) if path.exists()]
+        for path in removed:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return removed
+
+
 def remove_stale_dirs(folder: Path) -> None:
     """Remove the leftovers of killed processes in a folder that is :func:`exclusive` now."""
     if sys.platform != "win32":
@@ -140,19 +155,11 @@ def _temporary_prefix(target: Path) -> str:
     return f".{target.name}-"
 
 
-FileSignatures = tuple[tuple[str, int, int], ...]
+FileSignature = tuple[str, int, int]
 
 
-def file_signatures(files: Iterable[Path]) -> FileSignatures:
-    """Return the path, size and modification time of files: enough to detect changes without reading them."""
-    signatures = []
-    for file in files:
-        try:
-            status = file.stat()
-        except FileNotFoundError:
-            signatures.append((str(file), -1, 0))
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
-        else:
-            signatures.append((str(file), status.st_size, status.st_mtime_ns))
-    return tuple(signatures)
+def file_signature(path: Path) -> FileSignature:
+    """Return the path, size and modification time of a file: enough to detect changes without reading it."""
+    with reading(path):
+        status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns

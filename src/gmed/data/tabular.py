@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmed.errors import DataError, GmedError, unknown
-from gmed.io.files import check_regular
-from gmed.io.memory_limit import check_room
+from gmed.io.files import check_regular, check_room, reading
 
 Row = tuple[str, Sequence[Any]]
 """The location of a row, as text for messages, and its cells. The first row of a file is its header."""
@@ -111,12 +110,9 @@ class TableFile:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
+        with reading(path):
             check_regular(path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-        self.path = path
-        self.position, self.size = 0, path.stat().st_size if path.is_file() else 0
+            self.path, self.position, self.size = path, 0, path.stat().st_size
         self._rows = self._parquet_rows if path.suffix.lower() == ".parquet" else self._csv_rows
         self.header = _header(path, next(self._rows(0), ("", []))[1])
 
@@ -225,6 +221,14 @@ class TableFile:
             raise DataError(f"{self.path}: not a valid Parquet file ({error}).") from None
 
 
+def to_number(cell: Any) -> float:
+    """Return the number that a cell holds, or ``nan`` if it holds none."""
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def _header(path: Path, cells: Sequence[Any]) -> list[str]:
     names = [str(cell).strip() for cell in cells]
     if not names or not all(names) or len(set(names)) < len(names):
@@ -235,11 +239,7 @@ def _header(path: Path, cells: Sequence[Any]) -> list[str]:
 
 
 def _parse_number(path: Path, location: str, column: str, cell: Any) -> float:
-    try:
-        number = float(cell)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if math.isfinite(number):
+    if math.isfinite(number := to_number(cell)):
         return number
     if cell is None or str(cell).strip().lower() in ("", "nan", "na", "null", "none", "?"):
         problem = "a value is missing. Impute it or leave the row out"

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gmed.deprecated import old_names
-from gmed.engine.benchmark_id import BenchmarkId
-from gmed.engine.benchmarks import BENCHMARKS, Benchmark, get_benchmark
+from gmed.engine.benchmarks import BENCHMARKS, Benchmark, BenchmarkId, get_benchmark
 from gmed.engine.config import ExecutionConfig
 from gmed.engine.executors.local import Evaluated, Event, Failed, Finished, Progress, execute
 from gmed.engine.extensions import load_extension

@@ -10,19 +10,103 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from gmed.data import Dataset
-from gmed.data.custom import CustomDataRef
+from gmed.data.custom import MAX_NAME_LENGTH, CustomDataRef
 from gmed.data.dataset import Progress, no_progress
 from gmed.data.registry import get_dataset_info
-from gmed.engine.benchmark_id import BenchmarkId
 from gmed.engine.custom_model import ModelRef
 from gmed.engine.grammar import Component
-from gmed.errors import DataError, unknown
+from gmed.errors import DataError, UsageError, unknown
 from gmed.models import MLP, ResNet18
 from gmed.registry import parameter_ids
 from gmed.streams import Stream, by_task, fuzzy, permuted, rotated, split, validation_stream
+
+FUZZY = "-fuzzy"
+TUNING = "-tuning"
+
+
+@dataclass(frozen=True)
+class BenchmarkId:
+    """The identity of a benchmark and its variant.
+
+    Parsing one from text reads no files and runs no code. Whether there is such a benchmark, and whether its data and
+    model are available, is checked when it is used.
+
+    Attributes
+    ----------
+    base
+        The name of a benchmark, or a reference to custom data.
+    fuzzy
+        Whether task boundaries are fuzzy, so that each task fades into the next.
+    tuning
+        Whether it is the variant for tuning hyper-parameters.
+    model
+        A custom model in place of the benchmark's.
+
+    Examples
+    --------
+    >>> BenchmarkId.parse("split-mnist-fuzzy[model=net.py:small,0123456789ab]")
+    BenchmarkId(base='split-mnist', fuzzy=True, tuning=False, \
+model=ModelRef(reference='net.py:small', digest='0123456789ab'))
+    >>> str(BenchmarkId("split-mnist").variant(tuning=True))
+    'split-mnist-tuning'
+    """
+
+    base: str | CustomDataRef
+    fuzzy: bool = False
+    tuning: bool = False
+    model: ModelRef | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> BenchmarkId:
+        """Parse what ``str`` returns."""
+        return _parse(text)
+
+    def __str__(self) -> str:
+        base = self.base.name if isinstance(self.base, CustomDataRef) else self.base
+        name = base + FUZZY * self.fuzzy + TUNING * self.tuning
+        return name if self.model is None else self.model.qualify(name)
+
+    @property
+    def identity(self) -> str:
+        """What identifies it in run keys: its text without the name that people gave to custom data."""
+        return str(replace(self, base=self.base.untitled)) if isinstance(self.base, CustomDataRef) else str(self)
+
+    @property
+    def custom_data(self) -> CustomDataRef | None:
+        """The custom data, if any."""
+        return self.base if isinstance(self.base, CustomDataRef) else None
+
+    def variant(self, *, fuzzy: bool = False, tuning: bool = False) -> BenchmarkId:
+        """Return another variant of the same benchmark: with sharp or fuzzy task boundaries, or for tuning."""
+        return replace(self, fuzzy=fuzzy, tuning=tuning)
+
+
+def tuning_name(benchmark: str) -> str:
+    """Return the name of the variant on which the hyper-parameters of a benchmark are tuned.
+
+    >>> tuning_name("split-mnist"), tuning_name("split-mnist-fuzzy")
+    ('split-mnist-tuning', 'split-mnist-tuning')
+    """
+    return str(BenchmarkId.parse(benchmark).variant(tuning=True))
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> BenchmarkId:
+    if len(text) > MAX_NAME_LENGTH or not text.isprintable():
+        raise UsageError(
+            f"{text[:50]!r}...: not a benchmark name: a name has at most {MAX_NAME_LENGTH:,} printable characters"
+        )
+    name, model = ModelRef.parse(text) or (text, None)
+    if ModelRef.parse(name):
+        raise UsageError(f"{text[:200]!r}: this names two models; a benchmark takes one")
+    suffix = next((suffix for suffix in (FUZZY, TUNING) if name.endswith(suffix)), "")
+    base = name.removesuffix(suffix)
+    return BenchmarkId(CustomDataRef.parse(base) or base, suffix == FUZZY, suffix == TUNING, model)
+
 
 MIN_RESNET_IMAGE = 25
 """The smallest side of an image, in pixels, that the ResNet accepts."""
@@ -244,3 +328,36 @@ def _from_custom_data(data: CustomDataRef) -> Benchmark:
         settings={"lr": 0.05, "memory": 500, "tasks": data.tasks},
         family="own",
     )
+
+
+CACHE_BYTES = {"cpu": 0, "cuda": 4 * 2**30}
+"""Bytes of streams that are cached besides the latest. On a CPU all methods run at one seed before the next seed; on a
+GPU one method runs at many seeds, and the next method uses the same streams."""
+
+_streams: dict[tuple[str, int, Path | None], Stream] = {}
+
+
+def get_stream(benchmark: str, seed: int, data_dir: Path | None, device: torch.device) -> Stream:
+    """Return the stream of a benchmark at a seed, the same for every method.
+
+    >>> cpu = torch.device("cpu")
+    >>> get_stream("split-mnist", 0, None, cpu) is get_stream("split-mnist", 0, None, cpu)
+    True
+    """
+    key = benchmark, seed, data_dir
+    stream = _streams.pop(key, None)
+    if stream is None:
+        while _streams and sum(map(_size, _streams.values())) > CACHE_BYTES[device.type]:
+            del _streams[next(iter(_streams))]  # the least recently used
+        stream = get_benchmark(benchmark).make_stream(data_dir, seed)
+    _streams[key] = stream
+    return stream
+
+
+def clear_stream_cache() -> None:
+    """Empty the cache, because data have changed or memory is needed."""
+    _streams.clear()
+
+
+def _size(stream: Stream) -> int:
+    return stream.x.nbytes + sum(test.x.nbytes for test in stream.tests)

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from gmed._version import __version__
 from gmed.engine.batched import BatchedTrainer, free_bytes, max_group_size
+from gmed.engine.benchmarks import get_stream
 from gmed.engine.checkpoint import Checkpoint, PassCounts
 from gmed.engine.config import DEFAULT_CONFIG, ExecutionConfig, resolve_device, tune_malloc
-from gmed.engine.memory_footprint import MemoryFootprint
-from gmed.engine.result import RunResult
+from gmed.engine.result import MemoryFootprint, RunResult
 from gmed.engine.spec import RunSpec
-from gmed.engine.stream_cache import get_stream
 from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner

@@ -166,15 +166,12 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         with self._lock:
             if self.__sklearn_is_fitted__():
-                features, labels = self._validated(X, y, reset=False)
+                fitted, (features, labels) = self, self._validated(X, y, reset=False)
                 self._check_unchanged()
-                self._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
             else:
-                fitted = self._unfitted_copy()
-                features, labels = fitted._validated(X, y, reset=True)
-                fitted._classifier = fitted._make_classifier(features.shape[1])
-                fitted._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
-                self.__dict__ = fitted.__dict__  # atomic
+                fitted, features, labels = self._start_over(X, y)
+            fitted._classifier.learn(features, labels, None if classes is None else np.asarray(classes))
+            self.__dict__ = fitted.__dict__  # atomic
         return self
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -191,12 +188,19 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The estimator itself. A call that fails changes nothing.
         """
         with self._lock:
-            fitted = self._unfitted_copy()
-            features, labels = fitted._validated(X, y, reset=True)
-            fitted._classifier = fitted._make_classifier(features.shape[1])
+            fitted, features, labels = self._start_over(X, y)
             fitted._classifier.fit(features, labels, check_int("n_epochs", self.n_epochs), bool(self.shuffle))
             self.__dict__ = fitted.__dict__  # atomic
         return self
+
+    def _start_over(self, X: ArrayLike, y: ArrayLike) -> tuple[Self, NDArray[np.float64], NDArray[Any]]:
+        """Return a copy that has learned nothing, with the same parameters and lock, and what it is to learn from."""
+        new = object.__new__(type(self))
+        learned = ("_classifier", "n_features_in_", "feature_names_in_")
+        new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in learned}
+        features, labels = new._validated(X, y, reset=True)
+        new._classifier = new._make_classifier(features.shape[1])
+        return new, features, labels
 
     def remove_examples(
         self,
@@ -251,13 +255,6 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             current = getattr(self, name)
             if current is not original and current != original:
                 raise UsageError(f"{name} was changed after the first partial_fit; restore it, or start over with fit")
-
-    def _unfitted_copy(self) -> Self:
-        """Return an unfitted estimator with the same parameters, which shares the lock."""
-        copy = object.__new__(type(self))
-        learned = ("_classifier", "n_features_in_", "feature_names_in_")
-        copy.__dict__ = {name: value for name, value in self.__dict__.items() if name not in learned}
-        return copy
 
     def _snapshot(self) -> Self:
         """Return a view of the current state that other threads do not replace."""
@@ -318,13 +315,10 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         snapshot = self._snapshot()
-        names = getattr(snapshot, "feature_names_in_", None)
         seed = snapshot._integer_seed()
         parameters = {"passes": snapshot.n_epochs, "shuffle": snapshot.shuffle, "random_state": seed}
-        texts = {"parameters": json.dumps(parameters, default=lambda number: number.item())}
-        if names is not None:
-            texts["feature_names"] = json.dumps(names.tolist())
-        snapshot._classifier.save(path, **texts)
+        text = json.dumps(parameters, default=lambda number: number.item())
+        snapshot._classifier.save(path, parameters=text)
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> Self:
@@ -338,23 +332,15 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The estimator's ``model``, if it was a custom one.
         """
         classifier, texts = OnlineClassifier.load(path, model)
-        settings = {field.name: getattr(classifier.settings, field.name) for field in fields(ClassifierConfig)}
         try:
             parameters = json.loads(texts.get("parameters", '{"random_state": 0}'))
-            estimator = cls(**settings, **{SAVED_NAMES.get(name, name): value for name, value in parameters.items()})
-            names = json.loads(texts.get("feature_names", "null"))
-            if names is not None and (
-                not isinstance(names, list)
-                or len(names) != classifier.inputs
-                or not all(isinstance(n, str) for n in names)
-            ):
-                raise ValueError("invalid feature names")
-        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            current = {SAVED_NAMES.get(name, name): value for name, value in parameters.items()}
+            estimator = cls(**vars(classifier.settings), **current)
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: the saved estimator parameters are damaged ({error})") from None
         estimator.n_features_in_ = classifier.inputs
-        if names is not None:
-            estimator.feature_names_in_ = np.array(names, dtype=object)
-            classifier.feature_names = names
+        if classifier.feature_names is not None:
+            estimator.feature_names_in_ = np.array(classifier.feature_names, dtype=object)
         estimator._classifier = classifier
         return estimator
 

@@ -1,4 +1,7 @@
-"""Write files atomically: a reader sees the old file or the new one, and leftovers of killed writers are removed."""
+"""Files: written whole or not at all, and opened only if they are regular files and fit into memory.
+
+A reader sees the old file or the new one, and leftovers of killed writers are removed.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gmed.errors import UsageError
+from gmed.errors import DataError, UsageError
 
 if sys.platform != "win32":
     import fcntl
+    import resource
 
 STALE_SECONDS = 3600.0
 """Age at which a temporary file is removed where locks cannot tell whether its writer is alive."""
@@ -116,6 +120,44 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an :class:`OSError` of the block into a :class:`~gmed.errors.DataError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+
+
+def memory_limit() -> int | None:
+    """Return the most bytes that this process can use, by the limits of machine, container and process, if known."""
+    limits = []
+    with suppress(AttributeError, OSError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError):
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    if sys.platform != "win32":
+        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+        limits += [soft] if soft != resource.RLIM_INFINITY else []
+    return min(limits, default=None)
+
+
+def check_room(path: Path, what: str, size: int) -> None:
+    """Raise an error if something would take more memory than there is.
+
+    >>> check_room(Path("x.npz"), "x", 10**6)
+    >>> check_room(Path("x.npz"), "x", 10**21)
+    Traceback (most recent call last):
+    ...
+    gmed.errors.DataError: x.npz: x takes 1e+12 GB of memory, more than there is. Use less of the data.
+    """
+    limit = memory_limit()
+    if limit is not None and size > limit:
+        raise DataError(
+            f"{path}: {what} takes {size / 1e9:.3g} GB of memory, more than there is. Use less of the data."
+        )
 
 
 def write_csv(file: BinaryIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -191,14 +191,13 @@ def _check_string(value: Any) -> str:
 
 
 def _check_text(value: Any) -> str:
-    if type(value) is not str:
-        raise _wrong(value, "text")
-    if not value.isascii():
+    text = _check_string(value)
+    if not text.isascii():
         try:
-            value.encode()
+            text.encode()
         except UnicodeEncodeError:
             raise RecordError(f"is {short(value)}, which is not Unicode") from None
-    return value
+    return text
 
 
 def _are_texts(values: list[Any]) -> bool:

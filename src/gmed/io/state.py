@@ -56,8 +56,11 @@ def checksum(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata of a file without reading its tensors or checking anything."""
-    with _open(path) as file:
-        return file.metadata() or {}
+    with _wrap_errors(path):
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "this is not a file")
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
 
 
 def read_state(path: Path, expected: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -96,16 +99,6 @@ def _header(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little")
     header: dict[str, Any] = json.loads(content[8 : 8 + length])
     return header
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """Open a file of tensors for reading."""
-    with _wrap_errors(path):
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "this is not a file")
-        with safe_open(path, framework="pt") as file:
-            yield file
 
 
 @contextmanager

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gmed.deprecated import old_attributes, old_parameters
+from gmed.deprecated import old_attributes
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, check_float, check_int
-from gmed.io.state import read_state, write_state
 from gmed.kernels.low_rank import add_grads, finite_checks, sgd_step
 from gmed.kernels.relu_chain_compiled import fused_chain
-from gmed.learners import _state
-from gmed.learners._extras import Extras
 from gmed.learners._locking import Lock, consistent_read, exclusive
 from gmed.learners._rollback import Rollback
 from gmed.learners._validation import check_inputs, check_labels, check_trainable, checked_logits, count_classes
 from gmed.learners.batch import Batch
 from gmed.learners.draws import RandomDraws, all_finite
 from gmed.learners.optimizer import MakeOptimizer, OptimizerStep
-from gmed.learners.removal import StoredExamples, select_examples
+from gmed.learners.removal import ExampleRemoval
+from gmed.learners.stateful import Extras, Stateful
 from gmed.memory import Memory
 from gmed.models import (
     LookAhead,
@@ -48,7 +43,6 @@ from gmed.models import (
     unchanged_inputs,
     unwritten,
 )
-from gmed.registry import part_id
 from gmed.rng import seeded_torch
 
 
@@ -71,7 +65,7 @@ from gmed.rng import seeded_torch
     foreseeable="capturable",
     told="task_at_test",
 )
-class Learner(RandomDraws, ABC):
+class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
     """A model that learns from a stream, one batch at a time, and can predict at any moment.
 
     A learner is defined by its :meth:`step`; everything else here is shared by all learners.
@@ -187,14 +181,6 @@ class Learner(RandomDraws, ABC):
         total = self.criterion(stream.output, stream.y)
         return total if replay is None else total + self.criterion(replay.output, replay.y)
 
-    def register_extra(self, name: str, value: Tensor | nn.Module) -> None:
-        """Make a tensor or a module an attribute, and part of the learner's state.
-
-        It is saved, loaded, restored when a step fails and moved with the model; a copy of the model, such as an
-        averaged one, is given more outputs when the model is.
-        """
-        self._extras.register(name, value)
-
     @property
     def prediction_model(self) -> nn.Module:
         """The network that makes predictions: the model, unless a method overrides this."""
@@ -270,52 +256,6 @@ class Learner(RandomDraws, ABC):
         model, x = self.prediction_model, self._checked_inputs(x)
         with eval_mode(model), unchanged_inputs(x) as (copy,):
             return features(model, copy)
-
-    @exclusive
-    @old_parameters(origin="stream_index")
-    def remove_examples(
-        self,
-        *,
-        stream_index: int | Sequence[int] | None = None,
-        label: int | Sequence[int] | None = None,
-        where: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> int:
-        """Remove stored examples from memory, and return how many were removed.
-
-        Their values are overwritten in memory's tensors, so no state or checkpoint written from now on contains them;
-        older files still do, and so may memory that the process has freed. What the model has learned from them
-        remains: neither the model's parameters nor what a method derives from many examples (the anchors and mean
-        embeddings of HAL) change. The stream continues as before; how freed slots are filled depends on the memory.
-
-        Give exactly one of the three arguments. Selecting examples that are not stored is not an error: they are
-        ignored.
-
-        Parameters
-        ----------
-        stream_index
-            Positions of the examples in the stream: 0 is the first one ever observed. This finds edited examples too.
-        label
-            Classes of the examples.
-        where
-            A function of all stored examples ``(x, y)`` as they are now, edited or not, that returns a mask of those to
-            remove.
-
-        Examples
-        --------
-        >>> import torch, gmed
-        >>> learner = gmed.learners.ER(gmed.models.MLP(), lr=0.05, memory=gmed.memory.Reservoir(500))
-        >>> learner.observe(torch.rand(10, 1, 28, 28), torch.arange(10))
-        >>> learner.remove_examples(stream_index=[0, 7]), learner.remove_examples(label=3)
-        (2, 1)
-        >>> learner.remove_examples(where=lambda x, y: y > 7)
-        2
-        >>> learner.memory.y[learner.memory.occupied()].tolist()
-        [1, 2, 4, 5, 6]
-        """
-        mask = select_examples(self.stored_examples(), stream_index=stream_index, label=label, where=where)
-        if mask.any():
-            self.drop_examples(mask)
-        return int(mask.sum())
 
     @exclusive
     def add_classes(self, classes: int) -> None:
@@ -507,58 +447,7 @@ class Learner(RandomDraws, ABC):
     def _count_passes(self) -> AbstractContextManager[None]:
         return nullcontext() if self.passes is None else self.passes.counting(self.model)
 
-    # ------------------------------------------------------------------ state
-
-    @consistent_read
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the whole state as named tensors; a learner built the same way that loads it continues exactly."""
-        return _state.state_dict(self)
-
-    @exclusive
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Load a state, including its seed. A state that does not fit changes nothing."""
-        _state.load_state_dict(self, state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the state to a safetensors file, atomically."""
-        write_state(Path(path), self.state_dict(), {"learner": part_id(type(self))})
-
-    def load(self, path: str | Path) -> None:
-        """Load the state saved in a file by a learner that was built the same way. Reading it runs no code."""
-        state, _ = read_state(Path(path), {"learner": part_id(type(self))})
-        try:
-            self.load_state_dict(state)
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from error
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """Return the tensors registered with :meth:`register_extra`, and the state of the optimizer."""
-        state = {f"extra.{name}": t for name, t in self._extras.state_dict().items()}
-        if self.optimizer is not None:
-            state |= {f"optimizer.{name}": t for name, t in self.optimizer.state_dict().items()}
-        return state
-
-    def get_extra_state(self) -> dict[str, Tensor]:
-        """Return the state of a method besides its model, memory and counters."""
-        return {}
-
-    def set_extra_state(self, state: dict[str, Tensor]) -> None:
-        """Restore the state returned by :meth:`get_extra_state`."""
-
     # ------------------------------------------------------------------ what some methods override
-
-    def stored_examples(self) -> StoredExamples:
-        """Return the stored examples, from which :meth:`remove_examples` selects."""
-        memory = self.memory
-        if memory is None or not memory.is_allocated:
-            return StoredExamples.none()
-        slots = torch.from_numpy(memory.occupied()).to(memory.y.device)
-        return StoredExamples(memory.x[slots], memory.y[slots], memory.stream_index[slots])
-
-    def drop_examples(self, mask: NDArray[np.bool_]) -> None:
-        """Remove the examples of :meth:`stored_examples` that the mask selects."""
-        memory = self._require_memory()
-        memory.remove(memory.occupied()[mask])
 
     def memory_size(self) -> int:
         """Return the number of examples that the learner can store."""

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from gmed.deprecated import old_hyperparameters
 from gmed.errors import check_float, check_int
 from gmed.learners.adam import ADAM_LR, Adam
-from gmed.learners.task_modular import TaskModularLearner
+from gmed.learners.expandable import TaskModularLearner
 from gmed.models import CompositionalNet, Loss, gradient, trainable
 from gmed.models.functional import Parameters, frozen_bn_stats
 from gmed.registry import register
@@ -30,7 +30,7 @@ class CompCL(TaskModularLearner):
     Parameters
     ----------
     model, adam_lr, task_at_test, criterion, seed
-        As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
+        As in :class:`~gmed.learners.expandable.TaskModularLearner`.
     structure_steps
         Number of batches of a new task on which its structure is learned.
     structure_lr

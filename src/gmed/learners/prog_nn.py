@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from gmed.deprecated import old_hyperparameters
 from gmed.learners.adam import ADAM_LR
-from gmed.learners.task_modular import TaskModularLearner
+from gmed.learners.expandable import TaskModularLearner
 from gmed.models import Loss, ProgressiveNet, gradient, trainable
 from gmed.models.functional import Parameters
 from gmed.registry import register
@@ -24,7 +24,7 @@ class ProgNN(TaskModularLearner):
     Parameters
     ----------
     model, adam_lr, task_at_test, criterion, seed
-        As in :class:`~gmed.learners.task_modular.TaskModularLearner`.
+        As in :class:`~gmed.learners.expandable.TaskModularLearner`.
 
     Examples
     --------

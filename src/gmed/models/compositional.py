@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gmed.models.components import components, mean_log_probs, reinitialized
+from gmed.models.growth import components, mean_log_probs, reinitialized
 from gmed.models.introspection import deterministic
 
 

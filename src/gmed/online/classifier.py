@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -69,7 +70,7 @@ class OnlineClassifier:
     rows
         Number of rows it has learned from.
     feature_names
-        Names of the features in warnings; by default their indices.
+        Names of the features, for warnings and in saved files; by default there are none.
 
     Examples
     --------
@@ -354,16 +355,30 @@ class OnlineClassifier:
     def save(self, path: str | Path, **texts: str) -> None:
         """Write the classifier to a file atomically, together with further texts."""
         tensors, state_texts = self.state()
-        write_state(Path(path), tensors, {"classifier": FORMAT, **state_texts, **texts})
+        names = {} if self.feature_names is None else {"feature_names": json.dumps(list(self.feature_names))}
+        write_state(Path(path), tensors, {"classifier": FORMAT, **state_texts, **names, **texts})
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> tuple[Self, dict[str, str]]:
         """Read a classifier from a file, with the texts that were saved with it; this runs no code from the file."""
         tensors, texts = read_state(Path(path), {"classifier": FORMAT})
         try:
-            return cls.from_state(tensors, texts, model), texts
+            new = cls.from_state(tensors, texts, model)
+            new.feature_names = _parse_names(texts.get("feature_names", "null"), new.inputs)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+        return new, texts
+
+
+def _parse_names(text: str, inputs: int) -> list[str] | None:
+    """Parse the saved names of the features, or null if there are none."""
+    with suppress(ValueError, RecursionError):
+        names = json.loads(text)
+        if names is None:
+            return None
+        if isinstance(names, list) and len(names) == inputs and all(isinstance(name, str) for name in names):
+            return names
+    raise UsageError("its feature names are damaged")
 
 
 def _abbreviated(names: Sequence[str]) -> str:

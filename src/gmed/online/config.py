@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from gmed.deprecated import old_attributes, old_parameters
+from gmed.deprecated import old_hyperparameters
 from gmed.editing import GMED
 from gmed.errors import UsageError, check_float, check_int
-from gmed.io.memory_limit import memory_limit
+from gmed.io.files import memory_limit
 from gmed.learners import ER, FineTune, Learner
 from gmed.memory import Reservoir
 from gmed.models import MLP, eval_mode, expand_outputs
@@ -29,7 +29,7 @@ SAVED_NAMES = {"standardize": "standardise"}
 """Names in saved files of settings that have another name now."""
 
 
-@old_attributes(standardise="standardize")
+@old_hyperparameters(standardise="standardize")
 @dataclass(frozen=True)
 class ClassifierConfig:
     """The hyper-parameters of a classifier.
@@ -149,6 +149,3 @@ class ClassifierConfig:
                 else "it was saved with a custom model: give it again, as the parameter model"
             )
         return settings
-
-
-ClassifierConfig.__init__ = old_parameters(standardise="standardize")(ClassifierConfig.__init__)  # type: ignore[method-assign]

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from gmed.data.dataset import Progress, no_progress
+from gmed.data.paths import file_signature
 from gmed.data.tabular import TableFile
 from gmed.errors import DataError, UsageError, check_float, check_int
-from gmed.io.files import check_output_path, open_regular, remove_stale_files
+from gmed.io.files import check_output_path, open_regular, reading, remove_stale_files
 from gmed.io.state import read_metadata
 from gmed.online.classifier import OnlineClassifier
 from gmed.online.config import ClassifierConfig
@@ -113,7 +114,7 @@ def fit_table(
     file = TableFile(fit.table)
     file.check([fit.label, *fit.drop])
     features = file.others([fit.label, *fit.drop])
-    signature, table = _file_signature(fit.table), _digest(fit.table)
+    signature, table = file_signature(fit.table), _digest(fit.table)
     if (done := _finished_fit(fit, table)) is not None:
         fit.discard_checkpoint()
         return done
@@ -125,11 +126,10 @@ def fit_table(
     next_checkpoint = time.monotonic() + checkpoint_every
 
     def save(path: Path, **more: str) -> None:
-        if _file_signature(fit.table) != signature:
+        if file_signature(fit.table) != signature:
             raise DataError(f"{fit.table}: the file changed while it was being read. Run again when it is complete.")
         counts = {"rows": learned.rows, "right": learned.num_correct}
-        texts = {"fit": identity, "progress": json.dumps(counts), "feature_names": json.dumps(features)}
-        classifier.save(path, **texts, **more)
+        classifier.save(path, fit=identity, progress=json.dumps(counts), **more)
 
     for block in file.batches(features, fit.label, size=size * max(1, BLOCK // size), skip=learned.rows):
         labels = np.array(block.labels)
@@ -164,7 +164,8 @@ def _finished_fit(fit: TableFit, table: str) -> FitProgress | None:
     start = None if fit.start is None else texts.get("start")
     if "start" not in texts or texts.get("fit") != fit.identity(table, start):
         return None
-    if fit.start is not None and not _same_file(fit.start, fit.model) and _digest(fit.start) != start:
+    replaced = fit.start is not None and fit.start.exists() and fit.start.samefile(fit.model)
+    if fit.start is not None and not replaced and _digest(fit.start) != start:
         return None
     classifier, texts = OnlineClassifier.load(fit.model)
     rows, num_correct = _parse_counts(fit.model, texts)
@@ -184,21 +185,17 @@ def _resume_or_start(fit: TableFit, features: Sequence[str], identity: str) -> F
         return FitProgress(classifier, rows, num_correct, resumed=rows)
     if fit.start is None:
         return FitProgress(OnlineClassifier(fit.settings, len(features), fit.seed))
-    classifier, texts = OnlineClassifier.load(fit.start)
-    if feature_names(fit.start, texts) != list(features):
+    classifier, _ = OnlineClassifier.load(fit.start)
+    if _column_names(fit.start, classifier) != list(features):
         raise UsageError(f"{fit.table}: its columns are not those that {fit.start} was trained on, in the same order")
     return FitProgress(classifier)
 
 
-def feature_names(model: Path, texts: dict[str, str]) -> list[str]:
+def _column_names(model: Path, classifier: OnlineClassifier) -> list[str]:
     """Return the names of the columns that a saved classifier was trained on."""
-    try:
-        names = json.loads(texts.get("feature_names", "null"))
-    except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if classifier.feature_names is None:
         raise UsageError(f"{model}: the model has no column names, as it was trained on arrays")
-    return names
+    return list(classifier.feature_names)
 
 
 def predict_table(
@@ -209,7 +206,7 @@ def predict_table(
     Yields the classifier, (rows, classes) scores, and the labels if the table has the label column.
     """
     classifier, texts = OnlineClassifier.load(model)
-    names, file = feature_names(model, texts), TableFile(table)
+    names, file = _column_names(model, classifier), TableFile(table)
     if missing := [name for name in names if name not in file.header]:
         raise DataError(f"{table} has no column {missing[0]!r}, which {model} was trained on")
     label = texts.get("label")
@@ -229,21 +226,5 @@ def _parse_counts(path: Path, texts: dict[str, str]) -> tuple[int, int]:
 
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-
-
-def _file_signature(path: Path) -> tuple[int, int]:
-    """Return the size and modification time of a file, to detect changes."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    return status.st_size, status.st_mtime_ns
-
-
-def _same_file(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)
+    with reading(path), open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

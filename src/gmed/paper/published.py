@@ -111,10 +111,7 @@ def quantities() -> tuple[Quantity, ...]:
 
 @lru_cache(maxsize=1)
 def _first_cells() -> dict[tuple[str, str], Published]:
-    first: dict[tuple[str, str], Published] = {}
-    for cell in cells():
-        first.setdefault((cell.benchmark, cell.method), cell.published)
-    return first
+    return {(cell.benchmark, cell.method): cell.published for cell in reversed(cells())}
 
 
 def _read(name: str) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
@@ -38,16 +38,16 @@ RuntimeEstimate = Callable[[str, str], float | None]
 """Seconds that a run of a method takes on a benchmark, if they are known."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ArtifactStatus:
     """The status of a table or figure.
 
     Attributes
     ----------
+    seeds
+        The smallest and the largest number of seeds of a method.
     stored, needed
         Number of runs that the store has, and that are needed.
-    cached
-        Whether its runs are stored at all.
     data
         The data sets it needs, and whether each is available.
     seconds
@@ -56,26 +56,36 @@ class ArtifactStatus:
         Number of missing runs whose data are available and whose speed is unknown.
     elsewhere
         Number of missing runs whose data are not available.
-    seeds
-        The smallest and the largest number of seeds of a method.
     """
 
     artifact: Artifact
-    stored: int
-    needed: int
-    cached: bool
-    data: dict[str, bool]
-    seconds: float
-    unknown: int
-    elsewhere: int
     seeds: tuple[int, int]
+    stored: int = 0
+    needed: int = 0
+    data: dict[str, bool] = field(default_factory=dict)
+    seconds: float = 0.0
+    unknown: int = 0
+    elsewhere: int = 0
+
+    @property
+    def cached(self) -> bool:
+        """Whether its runs are stored at all."""
+        return self.artifact.cached
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as JSON-compatible data."""
-        names = {"name": self.artifact.name, "title": self.artifact.title, "where": self.artifact.location}
         return {
-            **names,
-            **{"kept" if k == "cached" else k: value for k, value in vars(self).items() if k != "artifact"},
+            "name": self.artifact.name,
+            "title": self.artifact.title,
+            "where": self.artifact.location,
+            "stored": self.stored,
+            "needed": self.needed,
+            "kept": self.cached,
+            "data": self.data,
+            "seconds": self.seconds,
+            "unknown": self.unknown,
+            "elsewhere": self.elsewhere,
+            "seeds": self.seeds,
         }
 
 
@@ -114,25 +124,24 @@ def artifact_status(
     )
 
     def status_of(artifact: Artifact) -> ArtifactStatus:
-        needed, num_stored, seconds, unknown, elsewhere = set[str](), 0, 0.0, 0, 0
-        data_sets: dict[str, bool] = {}
-        for planned in plan(artifact):
-            data_sets.setdefault(get_benchmark(planned.benchmark).data, has_data(planned.benchmark))
-            keys = {spec.key for spec in planned.specs()} - needed
+        runs, counted = plan(artifact), set[str]()
+        seeds = [planned.seeds for planned in runs]
+        status = ArtifactStatus(artifact, (min(seeds), max(seeds)))
+        for planned in runs:
+            is_available = has_data(planned.benchmark)
+            status.data.setdefault(get_benchmark(planned.benchmark).data, is_available)
+            keys = {spec.key for spec in planned.specs()} - counted
             missing = keys - stored.get(artifact.probe_version, set()) if artifact.cached else keys
-            needed |= keys
-            num_stored += len(keys) - len(missing)
-            if missing and has_data(planned.benchmark):
+            counted |= keys
+            status.needed += len(keys)
+            status.stored += len(keys) - len(missing)
+            if missing and is_available:
                 seconds_per_run = estimate(planned.benchmark, artifact.cost_proxy or planned.method)
-                seconds += (seconds_per_run or 0.0) * len(missing) / parallel
-                unknown += 0 if seconds_per_run else len(missing)
-            elif missing:
-                elsewhere += len(missing)
-        seeds = [planned.seeds for planned in plan(artifact)]
-        seed_range = min(seeds), max(seeds)
-        return ArtifactStatus(
-            artifact, num_stored, len(needed), artifact.cached, data_sets, seconds, unknown, elsewhere, seed_range
-        )
+                status.seconds += (seconds_per_run or 0.0) * len(missing) / parallel
+                status.unknown += 0 if seconds_per_run else len(missing)
+            else:
+                status.elsewhere += len(missing)
+        return status
 
     return [status_of(artifact) for artifact in artifacts]
 

@@ -16,8 +16,7 @@ from gmed.paper.catalog import PaperTable, get_target
 from gmed.paper.plan import DEFAULT_SEEDS, PlannedRuns, compute, select_runs
 from gmed.paper.published import PREVIOUS_BEST, table
 from gmed.results import Difference, Failure, Results, difference
-from gmed.results.comparisons import Comparison, compare
-from gmed.results.results import nan_to_none
+from gmed.results.stats import Comparison, compare, nan_to_none
 
 Pair = tuple[str, str, str]
 """A benchmark, a method and its baseline."""
@@ -146,16 +145,14 @@ def build_table(
     best_pairs: dict[Pair, dict[str, Any]] = {}
     for benchmark, cells in columns.items():
         for cell in cells:
-            percent = _percent(results, benchmark, cell.method)
-            if percent:
-                rows.append(_measured_row(cell, list(percent.values())))
+            if accuracies := percent(results, benchmark, cell.method):
+                rows.append(_measured_row(cell, accuracies))
                 if baseline := target.baseline(benchmark, cell.method):
                     pairs[benchmark, cell.method, baseline] = cell.published.marks
         if target.best:
             best_pairs |= _best_pairs(target, benchmark, cells, results)
-        for method, baseline in _extra_pairs(
-            target, [cell for cell in cells if _percent(results, benchmark, cell.method)]
-        ):
+        measured = [cell for cell in cells if percent(results, benchmark, cell.method)]
+        for method, baseline in _extra_pairs(target, measured):
             pairs.setdefault((benchmark, method, baseline), None)
     comparisons = [
         replace(c, published_marks=pairs[c.benchmark, c.method, c.baseline], **_published_comparison(target, c))
@@ -180,14 +177,15 @@ def _published_comparison(target: PaperTable, c: Comparison) -> dict[str, Any]:
     return {"published_gain": gap, "published_p": next(printed, None)}
 
 
-def _percent(results: Results, benchmark: str, method: str) -> dict[int, float]:
-    return {seed: 100 * accuracy for seed, accuracy in results.accuracies(benchmark, method).items()}
+def percent(results: Results, benchmark: str, method: str) -> list[float]:
+    """Return the final accuracies of a method, in percent."""
+    return [100 * accuracy for accuracy in results.accuracies(benchmark, method).values()]
 
 
-def _measured_row(cell: Cell, percent: list[float]) -> TableRow:
-    mean, p = sum(percent) / len(percent), cell.published
-    std = math.sqrt(sum((x - mean) ** 2 for x in percent) / (len(percent) - 1)) if len(percent) > 1 else math.nan
-    return TableRow(cell, len(percent), mean, std, difference(percent, p.mean, p.std, p.n))
+def _measured_row(cell: Cell, accuracies: list[float]) -> TableRow:
+    n, mean, p = len(accuracies), sum(accuracies) / len(accuracies), cell.published
+    std = math.sqrt(sum((x - mean) ** 2 for x in accuracies) / (n - 1)) if n > 1 else math.nan
+    return TableRow(cell, n, mean, std, difference(accuracies, p.mean, p.std, p.n))
 
 
 def _extra_pairs(target: PaperTable, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
@@ -207,9 +205,7 @@ def _best_pairs(
     There are up to three selections of the two methods: by a row of the paper, by the means in the paper (which select
     another baseline on CIFAR-100), and by the measured means.
     """
-    measured = {
-        cell.method: fmean(runs) for cell in cells if (runs := _percent(results, benchmark, cell.method).values())
-    }
+    measured = {cell.method: fmean(runs) for cell in cells if (runs := percent(results, benchmark, cell.method))}
     reported = {cell.method: cell.published.mean for cell in cells}
     previous = next(c.published for c in table(target.table) if (c.benchmark, c.method) == (benchmark, PREVIOUS_BEST))
     best = max(filter(_edited, reported), key=lambda method: reported[method])

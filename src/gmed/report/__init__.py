@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from gmed.deprecated import old_names
-from gmed.report.data import ReportData, collect, watch_edits
+from gmed.report.data import ReportData, collect
+from gmed.report.edits import watch_edits
 from gmed.report.html import html
 
 if not TYPE_CHECKING:

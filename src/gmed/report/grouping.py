@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gmed.engine import METHODS, BenchmarkId, RunResult
@@ -69,6 +69,9 @@ def _details(name: str) -> tuple[str, ...]:
     )
 
 
+MethodRuns = Mapping[str, Sequence[RunResult]]
+"""The runs of each method on one benchmark."""
+
 MAX_SERIES = 8
 """Number of methods that one chart shows at once: as many as there are color-blind safe colors."""
 
@@ -85,25 +88,18 @@ def without_tuning(results: Results) -> Results:
 
 def by_benchmark(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Return the runs of each benchmark, in order of first appearance."""
-    groups: dict[str, list[RunResult]] = {}
-    for run in runs:
-        groups.setdefault(run.benchmark, []).append(run)
-    return groups
+    return {name: [run for run in runs if run.benchmark == name] for name in dict.fromkeys(r.benchmark for r in runs)}
 
 
 def by_method(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Return the runs of each method, in order of first appearance."""
-    groups: dict[str, list[RunResult]] = {}
-    for run in runs:
-        groups.setdefault(run.method, []).append(run)
-    return groups
+    return {name: [run for run in runs if run.method == name] for name in dict.fromkeys(run.method for run in runs)}
 
 
-def first_choice(runs: Sequence[RunResult]) -> list[str]:
+def first_choice(methods: Iterable[str]) -> list[str]:
     """Return the methods that a chart shows first: the default methods, or else the first ones."""
-    available = list(by_method(runs))
-    defaults = [method for method in available if method in DEFAULT_METHODS]
-    return (defaults or available)[:MAX_SERIES]
+    available = list(methods)
+    return ([method for method in available if method in DEFAULT_METHODS] or available)[:MAX_SERIES]
 
 
 def has_memory(method: str) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 
 from gmed._version import __version__
 from gmed.report.charts.chart import inline_json
-from gmed.report.comparisons import LEVELS, describe_correction
-from gmed.report.data import ReportData, Section
-from gmed.results.comparisons import describe_levels
+from gmed.report.data import ReportData
+from gmed.report.tables import LEVELS, describe_correction
 from gmed.results.formatting import first_line
+from gmed.results.stats import describe_levels
 from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 
 TITLE = "GMED report"
@@ -34,6 +34,7 @@ def html(contents: ReportData) -> str:
     scripts other than its own two, and all connections.
     """
     import jinja2
+    import markupsafe
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gmed.report"),
@@ -42,34 +43,29 @@ def html(contents: ReportData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"breakable": breakable, "first_line": first_line}
-    script = (files("gmed.report") / "templates" / "report.js").read_text(encoding="utf-8")
-    style = (files("gmed.report") / "templates" / "report.css").read_text(encoding="utf-8")
-    vega = vega_bundle()
+    environment.filters |= {
+        "breakable": breakable,
+        "first_line": first_line,
+        "inline_json": lambda value: markupsafe.Markup(inline_json(value)),
+    }
+    templates, vega = files("gmed.report") / "templates", vega_bundle()
+    script = (templates / "report.js").read_text(encoding="utf-8")
     charts = [*([contents.gains] if contents.gains else []), *(c for s in contents.sections for c in s.charts)]
-    results = contents.results
     return environment.get_template("report.html").render(
+        report=contents,
         title=TITLE,
         version=__version__,
         made=datetime.now(UTC).strftime("%-d %B %Y"),
-        store=contents.store,
-        runs=f"{len(results.runs):,}",
-        methods=len({run.method for run in results.runs}),
-        outdated_note=contents.outdated_note,
         legend=f"Stars: one-tailed paired t-test, {describe_correction(contents.compared)} ({describe_levels(LEVELS)})."
         if contents.compared
         else "",
         glance=glance(contents),
-        gains=contents.gains,
-        sections=[_template_values(section) for section in contents.sections],
-        failures=results.failures,
         environments=environment_table(contents),
-        commands=contents.commands,
-        charts=_trusted(inline_json([chart.to_dict() for chart in charts])),
+        charts=[chart.to_dict() for chart in charts],
         policy=policy(vega, script),
-        style=_trusted(style),
-        vega=_trusted(vega),
-        script=_trusted(script),
+        style=markupsafe.Markup((templates / "report.css").read_text(encoding="utf-8")),
+        vega=markupsafe.Markup(vega),
+        script=markupsafe.Markup(script),
     )
 
 
@@ -144,33 +140,3 @@ def environment_table(contents: ReportData) -> Table:
     for environment, count in contents.environments:
         table.add(*(environment.get(name, MISSING) for name in names), count)
     return table
-
-
-def _template_values(section: Section) -> dict[str, Any]:
-    values = dict(vars(section))
-    values["gallery"] = _gallery(section)
-    return values
-
-
-def _gallery(section: Section) -> dict[str, Any] | None:
-    if section.watched is None or not section.watched[1]["gallery"] or not section.watched[1]["gallery"]["label"]:
-        return None
-    spec, gallery = section.watched[0], section.watched[1]["gallery"]
-    return {
-        **gallery,
-        "method": spec.method.name,
-        "seed": spec.seed,
-        "columns": len(gallery["seen"]) + 1,
-        "rows": len(gallery["label"]),
-        "examples": [
-            {"label": section.classes[label] if label < len(section.classes) else label, "edits": edits}
-            for label, edits in zip(gallery["label"], gallery["edits"], strict=True)
-        ],
-        "seen_json": _trusted(inline_json(gallery["seen"])),
-    }
-
-
-def _trusted(text: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(text)

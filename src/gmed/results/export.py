@@ -1,18 +1,21 @@
-"""Export of runs as a table: CSV, JSON or Parquet."""
+"""Files of runs: export as CSV, JSON or Parquet, and the JSON documents read back."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
-from gmed.errors import UsageError
+from gmed.engine import RunResult
+from gmed.errors import StoreError, UsageError
 from gmed.io.files import atomic_write, check_output_path, write_csv
-from gmed.io.records import encode
+from gmed.io.records import RecordError, decode, encode
 from gmed.results.metrics import Metrics
-from gmed.results.results import Results
+from gmed.results.results import SCHEMA, Results
+from gmed.results.store import Store, current_spec
+from gmed.results.stored_runs import run_name
 
 METRICS = [field.name for field in fields(Metrics) if field.name not in ("final", "pooled")]
 COLUMNS = (
@@ -78,3 +81,92 @@ WRITERS: dict[str, Callable[[Results, BinaryIO], None]] = {
     ".json": _write_json,
     ".parquet": _write_parquet,
 }
+
+
+@dataclass(frozen=True)
+class Document:
+    """The finished runs of a results document.
+
+    Attributes
+    ----------
+    keys
+        The store key of each run, from the code that computed it; ``None`` in documents of older versions.
+
+    Examples
+    --------
+    >>> import gmed, tempfile
+    >>> results = gmed.run("split-mnist", ["finetune"], seeds=2, store=None, workers=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = export(results, Path(folder) / "results.json")
+    ...     document = Document.read(Path(folder) / "results.json")
+    >>> document.runs == results.runs
+    True
+    >>> with document.load_results() as store:
+    ...     store.runs() == results.runs
+    True
+    """
+
+    file: Path
+    runs: list[RunResult]
+    keys: list[str] | None
+
+    @classmethod
+    def read(cls, file: Path) -> Document:
+        """Read a file, or raise an error that explains what is wrong with it."""
+        if file.exists() and not file.is_file():
+            raise StoreError(f"{file}: cannot be read (not a file)")
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        except OSError as error:
+            raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{file}: not valid JSON ({error}); it may be truncated") from None
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise StoreError(f"{file}: not a results document ({SCHEMA}) of gmed run --json or gmed export")
+        if not isinstance(content.get("runs"), list):
+            raise StoreError(f"{file}: has no list 'runs'")
+        runs = []
+        for index, run in enumerate(content["runs"]):
+            try:
+                runs.append(_decode_run(run))
+            except RecordError as error:
+                raise StoreError(f"{file}: runs[{index}]{_describe(run)} is invalid: {error}") from None
+        keys = content.get("keys")
+        if keys is not None and not _are_distinct_strings(keys, len(runs)):
+            raise StoreError(f"{file}: 'keys' is not a list of {len(runs)} different keys, one for each run")
+        return cls(file, runs, keys)
+
+    def load_results(self) -> Store:
+        """Return the runs that the current code would reproduce, in a store held in memory."""
+        if self.keys is None:
+            raise StoreError(
+                f"{self.file}: has no list 'keys', so the versions that computed its runs are unknown. "
+                f"Export it again from the original store: gmed export {self.file.name}"
+            )
+        specs = [current_spec(run.benchmark, run.method, run.seed) for run in self.runs]
+        candidates = zip(specs, self.runs, self.keys, strict=True)
+        store = Store(":memory:")
+        store.add_all([(spec, run) for spec, run, key in candidates if spec is not None and spec.key == key])
+        return store
+
+
+def _are_distinct_strings(keys: object, count: int) -> bool:
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        return False
+    return len(set(keys)) == len(keys) == count
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a valid number")
+
+
+def _describe(content: object) -> str:
+    names = [content.get(name) for name in ("benchmark", "method", "seed")] if isinstance(content, dict) else [None]
+    return "" if None in names else f" ({run_name(*names)})"
+
+
+def _decode_run(content: object) -> RunResult:
+    """Decode a run of a document; its metrics are recomputed, not read."""
+    if isinstance(content, dict):
+        content = {name: value for name, value in content.items() if name != "metrics"}
+    return decode(RunResult, content)

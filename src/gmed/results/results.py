@@ -277,13 +277,6 @@ def _platforms(runs: Iterable[RunResult]) -> dict[int, tuple[str | None, str]]:
     return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in runs}
 
 
-def nan_to_none(value: Any) -> Any:
-    """Return a value for JSON, in which NaN and infinity become ``None``."""
-    if isinstance(value, dict):
-        return {k: nan_to_none(v) for k, v in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def sort_runs(runs: Iterable[RunResult], methods: list[str]) -> list[RunResult]:
     """Return runs in the order of the given methods, then by seed."""
     rank = {method: i for i, method in enumerate(methods)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import sqlite3
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from reprlib import repr as short
 from types import TracebackType
@@ -146,6 +148,22 @@ class MergeSummary(NamedTuple):
 
 class DamagedRunWarning(GmedWarning):
     """Rows of a store were skipped because they are not valid."""
+
+
+class StoredRuns(NamedTuple):
+    """Runs that were read from a store.
+
+    Attributes
+    ----------
+    runs, failures
+        Those that the current code would reproduce.
+    outdated
+        The method of every finished run that other versions of the code computed.
+    """
+
+    runs: list[RunResult]
+    failures: list[Failure]
+    outdated: list[str]
 
 
 class Timing(NamedTuple):
@@ -286,7 +304,7 @@ class Store:
 
     def _lookup(self, spec: RunSpec) -> tuple[RunResult | Failure, str] | None:
         """Return the outcome of a run and its time, or ``None``; a damaged row is skipped with a warning."""
-        row: sqlite3.Row | None = self.database.execute("SELECT * FROM runs WHERE key = ?", (spec.key,)).fetchone()
+        row = self._find_row(spec.key)
         if row is None or not _names_spec(row, spec):
             return None
         outcomes = self._decode_rows([(row, spec)])
@@ -307,11 +325,21 @@ class Store:
         self._warn_damaged(damaged)
         return outcomes
 
-    def _current_outcomes(self, status: str, benchmark: str | None) -> list[RunResult | Failure]:
-        """Return the outcomes of runs that the current code would reproduce."""
-        current = _CurrentSpecs()
-        rows = ((row, current.computed_by(row)) for row in self._rows(status, benchmark))
-        return self._decode_rows((row, spec) for row, spec in rows if spec is not None)
+    def read(self, benchmark: str | None = None, status: str | None = None) -> StoredRuns:
+        """Return the runs that the current code would reproduce, oldest first, of one benchmark or status or of all."""
+        specs, outdated = _CurrentSpecs(), list[str]()
+
+        def current_rows() -> Iterator[tuple[sqlite3.Row, RunSpec]]:
+            for row in self._rows(status, benchmark):
+                if (spec := specs.computed_by(row)) is not None:
+                    yield row, spec
+                elif row["status"] == "finished":
+                    outdated.append(row["method"])
+
+        with self.wrap_errors("cannot be read"), paused_garbage_collection():
+            outcomes = self._decode_rows(current_rows())
+        runs = [outcome for outcome in outcomes if isinstance(outcome, RunResult)]
+        return StoredRuns(runs, [outcome for outcome in outcomes if isinstance(outcome, Failure)], outdated)
 
     def _warn_damaged(self, damaged: Sequence[str]) -> None:
         if damaged:
@@ -344,8 +372,8 @@ class Store:
 
     def _is_replaceable(self, row: Fields) -> bool:
         """Return whether the store has no valid finished run in place of this row."""
-        existing = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
-        return existing is None or existing["status"] != "finished" or row_problem(existing) is not None
+        existing = self._valid_row(row["key"])
+        return existing is None or existing["status"] != "finished"
 
     def _write(self, row: Fields) -> None:
         """Write a row with its checksum, in place of an existing row of the same run."""
@@ -355,20 +383,19 @@ class Store:
 
     def _update_checksum(self, key: str) -> None:
         """Set the checksum of a row from its content."""
-        row = self.database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
+        row = self._find_row(key)
         self.database.execute("UPDATE runs SET checksum = ? WHERE key = ?", (checksum(row), key))
 
     def _carry_over(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return optional measurements of an existing row with the same accuracies that the new row lacks."""
-        existing = self.database.execute("SELECT * FROM runs WHERE key = :key AND accuracy = :accuracy", row).fetchone()
-        if existing is None or row_problem(existing) is not None:
+        existing = self._valid_row(row["key"])
+        if existing is None or existing["accuracy"] != row["accuracy"]:
             return {}
         return {name: existing[name] for name in MEASURED if row[name] is None}
 
     def runs(self, benchmark: str | None = None) -> list[RunResult]:
         """Return every finished run that the current code would reproduce, oldest first."""
-        with self.wrap_errors("cannot be read"):
-            return [run for run in self._current_outcomes("finished", benchmark) if isinstance(run, RunResult)]
+        return self.read(benchmark, "finished").runs
 
     def matching_benchmarks(self, name: str) -> list[str]:
         """Return the benchmark of this name, or all that are built from the data or the file of this name.
@@ -422,11 +449,9 @@ class Store:
         with self.wrap_errors("cannot be read"):
             return [timing for row in self.database.execute(query) if (timing := _timing(row)) is not None]
 
-    def count_outdated(self, benchmark: str | None = None, methods: Sequence[str] = ()) -> int:
-        """Return the number of finished runs, of all methods or of these, that other versions of the code computed."""
-        with self.wrap_errors("cannot be read"):
-            current, rows = _CurrentSpecs(), self._rows("finished", benchmark, "key, benchmark, method, seed")
-            return sum(current.computed_by(row) is None for row in rows if not methods or row["method"] in methods)
+    def count_outdated(self, benchmark: str | None = None) -> int:
+        """Return the number of finished runs that other versions of the code computed."""
+        return len(self.read(benchmark, "finished").outdated)
 
     def missing_extensions(self) -> list[str]:
         """Return the files that define the methods of finished runs and are not loaded."""
@@ -444,8 +469,7 @@ class Store:
 
     def failures(self, benchmark: str | None = None) -> list[Failure]:
         """Return every failed run that the current code would repeat, oldest first."""
-        with self.wrap_errors("cannot be read"):
-            return [run for run in self._current_outcomes("failed", benchmark) if isinstance(run, Failure)]
+        return self.read(benchmark, "failed").failures
 
     def get_probe(self, spec: RunSpec, what: str) -> Any | None:
         """Return the observations of a run, if there are any.
@@ -525,9 +549,7 @@ class Store:
         with self.wrap_errors("could not be changed"), self.transaction():
             columns = [column["name"] for column in self.database.execute("PRAGMA table_info(runs)")]
             for row in valid:
-                existing = self.database.execute("SELECT * FROM runs WHERE key = :key", row).fetchone()
-                if existing is not None and row_problem(existing) is not None:
-                    existing = None  # to be replaced
+                existing = self._valid_row(row["key"])
                 if existing is None or (existing["status"] == "failed" and row["status"] == "finished"):
                     self._write({name: row.get(name) for name in columns})
                     added += 1
@@ -555,10 +577,20 @@ class Store:
         columns = OBSERVED.replace("recorded", "observed.recorded")
         return self.database.execute(f"SELECT {columns} FROM {source}").fetchall()
 
-    def _rows(self, status: str, benchmark: str | None, columns: str = "*") -> list[sqlite3.Row]:
-        query = f"SELECT {columns} FROM runs WHERE status = ? AND benchmark = coalesce(?, benchmark) ORDER BY rowid"
-        with self.wrap_errors("cannot be read"):
-            return self.database.execute(query, (status, benchmark)).fetchall()
+    def _rows(self, status: str | None, benchmark: str | None) -> sqlite3.Cursor:
+        query = """
+            SELECT * FROM runs WHERE status = coalesce(?, status) AND benchmark = coalesce(?, benchmark) ORDER BY rowid
+        """
+        return self.database.execute(query, (status, benchmark))
+
+    def _find_row(self, key: str) -> Any:
+        """Return the row of a run, or ``None``."""
+        return self.database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
+
+    def _valid_row(self, key: str) -> sqlite3.Row | None:
+        """Return the row of a run; ``None`` if there is none, or one that is damaged and to be replaced."""
+        row = self._find_row(key)
+        return None if row is None or row_problem(row) is not None else row
 
     def close(self) -> None:
         if self._connection is not None:
@@ -571,6 +603,18 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def paused_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector, which would traverse thousands of runs again and again while they are read."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _switch_to_wal(db: sqlite3.Connection) -> None:
@@ -674,6 +718,5 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a valid number")
 
 
-def decode_text(text: bytes) -> str:
-    """Return stored text; bytes that are not UTF-8 become lone surrogates, which no valid row has."""
-    return text.decode("utf-8", "surrogateescape")
+decode_text = partial(str, encoding="utf-8", errors="surrogateescape")
+"""Decodes stored text; bytes that are not UTF-8 become lone surrogates, which no valid row has."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gmed.engine import EDITS, RunSpec, get_benchmark
-from gmed.engine.benchmark_id import BenchmarkId, tuning_name
+from gmed.engine.benchmarks import BenchmarkId, tuning_name
 from gmed.engine.grammar import Component, format_value, parse_component
 from gmed.engine.methods import entry_of, parse, read_method
 from gmed.errors import DivergedError, UsageError, check_int, unknown

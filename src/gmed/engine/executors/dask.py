@@ -24,7 +24,7 @@ from gmed._version import __version__
 from gmed.data import Dataset
 from gmed.deprecated import old_names
 from gmed.engine.batched import Group, group_runs
-from gmed.engine.benchmarks import PRELOADED
+from gmed.engine.benchmarks import PRELOADED, clear_stream_cache
 from gmed.engine.checkpoint import CheckpointsInMemory
 from gmed.engine.config import ExecutionConfig
 from gmed.engine.executors.local import Event, Events, Failed, Finished, Progress, why_not_portable
@@ -32,7 +32,6 @@ from gmed.engine.executors.protocol import Job
 from gmed.engine.result import RunResult
 from gmed.engine.runner import Interrupted, collect_environment, format_error, run_group
 from gmed.engine.spec import RunSpec
-from gmed.engine.stream_cache import clear_stream_cache
 from gmed.errors import UsageError
 from gmed.io.records import Amount, decode, encode
 

@@ -4,14 +4,11 @@ from typing import TYPE_CHECKING
 
 from gmed.deprecated import old_names
 from gmed.errors import unknown
-from gmed.paper.artifacts.accuracy_tables import AccuracyTable, EqualMemory
+from gmed.paper.artifacts.accuracy_figures import MemoryFigure, Sensitivity
 from gmed.paper.artifacts.base import Artifact, ArtifactResult, Measurement, Request
 from gmed.paper.artifacts.edit_measures import Cosine, PredictionChange
-from gmed.paper.artifacts.edited_examples import Gallery
-from gmed.paper.artifacts.memory_sizes import MemoryFigure
-from gmed.paper.artifacts.sensitivity import Sensitivity
-from gmed.paper.artifacts.training_time import TrainingTime
-from gmed.paper.artifacts.tsne import TSNE
+from gmed.paper.artifacts.edited_examples import TSNE, Gallery
+from gmed.paper.artifacts.tables import AccuracyTable, EqualMemory, TrainingTime
 from gmed.paper.artifacts.tuned import Tuned
 from gmed.paper.catalog import TARGETS
 

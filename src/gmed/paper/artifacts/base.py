@@ -15,10 +15,9 @@ from gmed.experiment import default_store
 from gmed.paper import quantities
 from gmed.paper.artifacts.charts import Record, apply_theme, require_folder, require_libraries, write
 from gmed.paper.plan import QUICK_WARNING, PlannedRuns, Selection, select_runs
-from gmed.paper.tables import Reproduction
+from gmed.paper.tables import Reproduction, reproduce
 from gmed.results import Difference, Failure, difference
-from gmed.results.comparisons import Comparison
-from gmed.results.results import nan_to_none
+from gmed.results.stats import Comparison, nan_to_none
 
 
 @dataclass(frozen=True)
@@ -172,10 +171,10 @@ class Artifact(ABC):
     def run(self, request: Request) -> ArtifactResult | Reproduction:
         """Compute missing runs, and compare the results with the published numbers."""
 
-    def select_runs(self, request: Request) -> Selection:
-        """Return the part of its plan that is requested and can be computed."""
+    def select_runs(self, request: Request, plan: Sequence[PlannedRuns] | None = None) -> Selection:
+        """Return the part of its plan, or of another, that is requested and can be computed."""
         return select_runs(
-            self.plan(),
+            self.plan() if plan is None else plan,
             self.location,
             benchmarks=request.benchmarks,
             seeds=request.seeds,
@@ -197,6 +196,18 @@ class Artifact(ABC):
             and row in (None, number.row)
         )
         return reported
+
+
+def reproduce_table(name: str, request: Request) -> Reproduction:
+    """Reproduce a table of accuracies as requested."""
+    return reproduce(
+        name,
+        benchmarks=request.benchmarks,
+        seeds=request.seeds,
+        quick=request.quick,
+        callback=request.callback,
+        **request.options,
+    )
 
 
 class Figure(Artifact):

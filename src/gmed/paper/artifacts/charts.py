@@ -5,6 +5,8 @@ The drawing libraries are an optional extra of the package, imported when someth
 
 from __future__ import annotations
 
+import math
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from io import BytesIO, StringIO
@@ -16,8 +18,9 @@ from gmed.io.files import atomic_write, write_csv
 
 if TYPE_CHECKING:
     import altair as alt
+    from PIL.Image import Image
 
-    from gmed.results.comparisons import Comparison
+    from gmed.results.stats import Comparison
 
 LIBRARIES = {
     "altair": "altair",
@@ -46,6 +49,8 @@ INK, GRAY = "#222222", "#8c8c8c"
 
 PIXELS_PER_INCH = 200
 
+IMAGE_PREFIX = "data:image/png;base64,"
+
 Record = dict[str, Any]
 
 
@@ -60,6 +65,44 @@ def gain_columns(comparison: Comparison | None) -> Record:
         "gain_p_permutation": comparison.permutation_p if comparison else None,
         "gain_p_corrected": comparison.corrected_p if comparison else None,
     }
+
+
+def spread_columns(mean: float, std: float) -> Record:
+    """Return a mean and the ends of its error bar as columns, which are the mean itself for one run.
+
+    >>> spread_columns(80.0, 1.5), spread_columns(80.0, math.nan)
+    ({'mean': 80.0, 'low': 78.5, 'high': 81.5}, {'mean': 80.0, 'low': 80.0, 'high': 80.0})
+    """
+    margin = 0.0 if math.isnan(std) else std
+    return {"mean": mean, "low": mean - margin, "high": mean + margin}
+
+
+def split_by(records: Iterable[Record], column: str) -> dict[Any, list[Record]]:
+    """Return the records of each value of a column, in order of first appearance.
+
+    >>> split_by([{"x": 2}, {"x": 1}, {"x": 2}], "x")
+    {2: [{'x': 2}, {'x': 2}], 1: [{'x': 1}]}
+    """
+    groups: dict[Any, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record[column], []).append(record)
+    return groups
+
+
+def seed_counts(records: Iterable[Record]) -> str:
+    """Return the numbers of seeds of the records, as text.
+
+    >>> seed_counts([{"n": 20}, {"n": 10}, {"n": 20}])
+    '10 or 20'
+    """
+    return " or ".join(map(str, sorted({record["n"] for record in records})))
+
+
+def image_url(picture: Image) -> str:
+    """Return an image as a data URL of a PNG file."""
+    file = BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return IMAGE_PREFIX + b64encode(file.getvalue()).decode()
 
 
 def require_libraries(purpose: str = "figures") -> None:

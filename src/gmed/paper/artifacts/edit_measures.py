@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gmed.paper.artifacts.base import Artifact, ArtifactResult, Figure, Measurement, Request
-from gmed.paper.artifacts.charts import CATEGORIES, GRAY, Record, data
+from gmed.paper.artifacts.charts import CATEGORIES, GRAY, Record, data, seed_counts, spread_columns
 from gmed.paper.artifacts.probe_runs import run_probe
 from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import prediction_change, similarity_to_optimal_edit
@@ -60,10 +60,9 @@ class Cosine(Figure):
         return (zero + band + line + dashes).properties(width=460, height=240)
 
     def legend(self, records: list[Record]) -> list[str]:
-        seeds = {record["n"] for record in records}
         return [
             f"ER+GMED, mean over {NUM_BINS} segments of training; "
-            f"band: ± standard deviation over {' or '.join(map(str, seeds))} seeds",
+            f"band: ± standard deviation over {seed_counts(records)} seeds",
             "dashed: the published means over training",
         ]
 
@@ -83,9 +82,7 @@ def smoothed(benchmark: str, curves: list[list[float]], published: float) -> lis
         {
             "benchmark": benchmark,
             "training": 100 * (segment + 0.5) / NUM_BINS,
-            "mean": float(mean[segment]),
-            "low": float(mean[segment] - std[segment]),
-            "high": float(mean[segment] + std[segment]),
+            **spread_columns(float(mean[segment]), float(std[segment])),
             "n": len(runs),
             "published": published,
         }

@@ -1,9 +1,7 @@
-"""Images of edited examples."""
+"""The figures of edited examples in memory: a gallery of images, and t-SNE of the edits."""
 
 from __future__ import annotations
 
-import base64
-import io
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from gmed.errors import UsageError
 from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request
-from gmed.paper.artifacts.charts import Record, data
+from gmed.paper.artifacts.charts import CATEGORIES, SHAPES, Record, data, image_url, split_by
 from gmed.paper.artifacts.probe_runs import run_probe
 from gmed.paper.plan import PlannedRuns
 from gmed.paper.probes import EditedMemory, edited_memory
@@ -84,19 +82,19 @@ class Gallery(EditedMemoryFigure):
         ):
             result.numbers.append(Measurement.of("split-mnist", quantity, values.tolist()))
         result.notes.append("Over the edited examples of the first two tasks in one memory; the paper gives no number.")
-        return result, records_of(drawn(memory))
+        return result, pixel_records(drawn(memory))
 
     def draw(self, records: list[Record]) -> Any:
         import altair as alt
 
         limit = largest_change(records)
         images, captions = [], []
-        for number, pixels in enumerate(_examples(records), start=1):
+        for number, pixels in split_by(records, "example").items():
             before, after = (_pixel_grid(pixels, name) for name in ("before", "after"))
             for row_name, image in zip(
                 ROWS, (gray(before), gray(after), blue_to_red((after - before) / limit)), strict=True
             ):
-                images.append({"example": number, "row": row_name, "image": _data_url(image)})
+                images.append({"example": number, "row": row_name, "image": _enlarged_url(image)})
             captions.append({"example": number, "row": "edits", "edits": pixels[0]["edits"]})
         numbers = alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
         bare = alt.Axis(ticks=False, domain=False, grid=False)
@@ -135,7 +133,7 @@ def drawn(memory: EditedMemory) -> EditedMemory:
     return EditedMemory(*(column[torch.tensor(slots, dtype=torch.int64)] for column in memory))
 
 
-def records_of(memory: EditedMemory) -> list[Record]:
+def pixel_records(memory: EditedMemory) -> list[Record]:
     """Return a record for each pixel of each example."""
     records = []
     for number, (before, after, label, edit_count, stream_index) in enumerate(zip(*memory, strict=True), start=1):
@@ -151,18 +149,8 @@ def largest_change(records: list[Record]) -> float:
     return max(abs(float(record["after"] - record["before"])) for record in records)
 
 
-def _examples(records: list[Record]) -> list[list[Record]]:
-    examples: dict[int, list[Record]] = {}
-    for record in records:
-        examples.setdefault(record["example"], []).append(record)
-    return list(examples.values())
-
-
 def _pixel_grid(pixels: list[Record], name: str) -> NDArray[np.float64]:
-    image = np.zeros((pixels[-1]["row"] + 1, pixels[-1]["column"] + 1))
-    for pixel in pixels:
-        image[pixel["row"], pixel["column"]] = pixel[name]
-    return image
+    return np.array([pixel[name] for pixel in pixels]).reshape(pixels[-1]["row"] + 1, pixels[-1]["column"] + 1)
 
 
 def gray(image: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -177,10 +165,97 @@ def blue_to_red(change: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.asarray((255 + (full - 255) * np.abs(change)[..., None]).round().astype(np.uint8))
 
 
-def _data_url(image: NDArray[np.uint8]) -> str:
-    """Return a PNG image as a data URL, enlarged because viewers would blur its pixels."""
+def _enlarged_url(image: NDArray[np.uint8]) -> str:
+    """Return an image as a data URL, enlarged because viewers would blur its pixels."""
     from PIL import Image
 
-    picture, file = Image.fromarray(image), io.BytesIO()
-    picture.resize((4 * picture.width, 4 * picture.height), Image.Resampling.NEAREST).save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    picture = Image.fromarray(image)
+    return image_url(picture.resize((4 * picture.width, 4 * picture.height), Image.Resampling.NEAREST))
+
+
+PERPLEXITY = 30.0
+
+
+class TSNE(EditedMemoryFigure):
+    """The edits of stored examples as points, which are close to each other if the edits are similar."""
+
+    name = "tsne"
+    title = "t-SNE of the edits of stored examples"
+    location = "Figure 6"
+
+    def analyze(self, memory: EditedMemory) -> tuple[ArtifactResult, list[Record]]:
+        vectors, labels = edit_vectors(memory), memory.label.numpy()
+        result = ArtifactResult(self)
+        same, chance = 100 * neighbor_agreement(vectors, labels), 100 * chance_agreement(labels)
+        result.numbers.append(Measurement.of("split-mnist", "nearest edits with the same label, %", [same]))
+        result.numbers.append(Measurement.of("split-mnist", "the same if labels were shuffled, %", [chance]))
+        result.notes.append("The nearest edit of each example is by distance before t-SNE; the paper gives no number.")
+        return result, tsne_records(memory, embedded(vectors))
+
+    def draw(self, records: list[Record]) -> Any:
+        import altair as alt
+
+        labels = sorted({record["label"] for record in records})
+        bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
+        return (
+            alt.Chart(data(records))
+            .mark_point(filled=True, size=40, opacity=0.85)
+            .encode(
+                alt.X("x:Q", title="t-SNE, first dimension", axis=bare, scale=alt.Scale(zero=False)),
+                alt.Y("y:Q", title="t-SNE, second dimension", axis=bare, scale=alt.Scale(zero=False)),
+                color=alt.Color(
+                    "label:N", title="digit", scale=alt.Scale(domain=labels, range=CATEGORIES[: len(labels)])
+                ),
+                shape=alt.Shape("label:N", title="digit", scale=alt.Scale(domain=labels, range=SHAPES[: len(labels)])),
+            )
+            .properties(width=400, height=340)
+        )
+
+    def legend(self, records: list[Record]) -> list[str]:
+        return [
+            f"the {len(records)} edited examples of the first two tasks in memory after training;",
+            f"Split MNIST, ER+GMED, one run (seed 0); perplexity {PERPLEXITY:g}",
+        ]
+
+
+def edit_vectors(memory: EditedMemory) -> NDArray[np.float32]:
+    """Return the total edit of each example, after minus before, as a row."""
+    return np.asarray((memory.after - memory.before).flatten(1).numpy(), dtype=np.float32)
+
+
+def embedded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a deterministic embedding of the vectors in two dimensions (van der Maaten and Hinton 2008)."""
+    from sklearn import manifold
+
+    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
+    return np.asarray(manifold.TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(vectors))
+
+
+def neighbor_agreement(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """Return the share of vectors whose nearest neighbor has the same label.
+
+    >>> neighbor_agreement(np.array([[0.0], [1.0], [5.0]], np.float32), np.array([3, 3, 4]))
+    0.6666666666666666
+    """
+    distances = np.square(vectors[:, None].astype(float) - vectors[None]).sum(axis=2)
+    np.fill_diagonal(distances, np.inf)
+    return float(np.mean(labels[distances.argmin(axis=1)] == labels))
+
+
+def chance_agreement(labels: NDArray[np.int64]) -> float:
+    """Return the share of pairs of different examples that have the same label.
+
+    >>> chance_agreement(np.array([3, 3, 4]))
+    0.3333333333333333
+    """
+    counts = np.unique(labels, return_counts=True)[1]
+    return float((counts * (counts - 1)).sum() / (len(labels) * (len(labels) - 1)))
+
+
+def tsne_records(memory: EditedMemory, points: NDArray[np.float32]) -> list[Record]:
+    """Return a record for each example."""
+    columns = (memory.stream_index.tolist(), memory.label.tolist(), memory.edit_count.tolist(), points.tolist())
+    return [
+        {"origin": stream_index, "label": label, "edits": edit_count, "x": x, "y": y}
+        for stream_index, label, edit_count, (x, y) in zip(*columns, strict=True)
+    ]

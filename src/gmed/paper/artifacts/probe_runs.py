@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Protocol, TypeVar, get_type_hints
+from typing import TypeVar, get_type_hints
 
 from gmed.engine import RunSpec
 from gmed.engine.config import resolve_device
@@ -25,16 +25,13 @@ from gmed.results import Store
 from gmed.results.store import DamagedRunWarning
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 Job = tuple[str, str, int]
 """A benchmark, a method and a seed, from which another process can rebuild the run."""
 
 
-class Analysis(Protocol[T_co]):
-    """A function that computes a run and analyzes it, such as those of :mod:`gmed.paper.probes`."""
-
-    def __call__(self, spec: RunSpec, device: str, data_dir: Path | None) -> T_co: ...
+Analysis = Callable[[RunSpec, str, Path | None], T]
+"""A function that computes a run on a device, with data from a folder, and analyzes it (:mod:`gmed.paper.probes`)."""
 
 
 def run_probe(analysis: Analysis[T], planned: PlannedRuns, request: Request, cache_as: str = "") -> list[T]:

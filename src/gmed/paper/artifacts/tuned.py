@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gmed.engine.benchmark_id import BenchmarkId, tuning_name
+from gmed.engine.benchmarks import BenchmarkId, tuning_name
 from gmed.errors import UsageError, unknown
 from gmed.experiment import default_store
 from gmed.paper.artifacts.base import ArtifactResult, Figure, Measurement, Request
-from gmed.paper.artifacts.charts import Record, data, heat_map, panel_title
+from gmed.paper.artifacts.charts import Record, data, heat_map, panel_title, seed_counts, split_by
 from gmed.paper.plan import PAPER_BENCHMARKS, PlannedRuns, compute
 from gmed.results import Store
 from gmed.results.tuning import GRIDS, Scores, candidates, scores
@@ -79,19 +79,14 @@ class Tuned(Figure):
         import altair as alt
 
         rows = []
-        for benchmark in dict.fromkeys(record["benchmark"] for record in records):
-            benchmark_records = [record for record in records if record["benchmark"] == benchmark]
-            methods = dict.fromkeys(record["method"] for record in benchmark_records)
-            panels = [
-                _panel([record for record in benchmark_records if record["method"] == method]) for method in methods
-            ]
+        for benchmark_records in split_by(records, "benchmark").values():
+            panels = map(_panel, split_by(benchmark_records, "method").values())
             rows.append(alt.hconcat(*panels, spacing=24).resolve_scale(color="independent"))
         return alt.vconcat(*rows).resolve_scale(color="independent")
 
     def legend(self, records: list[Record]) -> list[str]:
-        seeds = sorted({record["n"] for record in records})
         return [
-            f"held-out accuracy of the first three tasks in %, means over {' or '.join(map(str, seeds))} seeds",
+            f"held-out accuracy of the first three tasks in %, means over {seed_counts(records)} seeds",
             "circle: chosen (the smallest of ties); square: published",
         ]
 

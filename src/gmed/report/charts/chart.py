@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gmed.paper.artifacts.charts import Record
@@ -45,6 +45,16 @@ class Choice:
     chosen: Sequence[str]
     several: bool = False
 
+    @classmethod
+    def one_of(cls, column: str, options: Iterable[str], preferred: Iterable[str]) -> Choice:
+        """Return the choice of one option, first of the preferred one that is available.
+
+        >>> Choice.one_of("method", ["er", "mir"], ["gem", "mir"]).chosen
+        ['mir']
+        """
+        available = list(options)
+        return cls(column, available, [next((name for name in preferred if name in available), available[0])])
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -79,20 +89,12 @@ class Chart:
         spec = self.drawn.to_dict()
         for unneeded in ("$schema", "config"):
             spec.pop(unneeded, None)
-        choice = None
-        if self.choice is not None:
-            choice = {
-                "column": self.choice.column,
-                "options": list(self.choice.options),
-                "chosen": list(self.choice.chosen),
-                "several": self.choice.several,
-            }
         return {
             "name": self.name,
             "title": self.title,
             "spec": spec,
             "rows": columns(self.records),
-            "choice": choice,
+            "choice": asdict(self.choice) if self.choice else None,
         }
 
 

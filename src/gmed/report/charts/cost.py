@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
-from gmed.engine import RunResult
 from gmed.paper.artifacts.charts import Record
 from gmed.report.charts.chart import ACCENT, INK, MUTED, Chart, rows, tooltip
-from gmed.report.grouping import by_method, edits_with_gmed, is_iid_baseline
+from gmed.report.grouping import MethodRuns, edits_with_gmed, is_iid_baseline
 from gmed.results.metrics import Metrics
 
 
-def seconds(runs: Sequence[RunResult], anchor: str) -> Chart | None:
+def seconds(runs: MethodRuns) -> Chart | None:
     """Return the chart of accuracy against seconds of training."""
-    devices = sorted({run.environment.get("device", "?") for run in runs})
-    on_devices = f"on {devices[0]}" if len(devices) == 1 else f"on {', '.join(devices)}: compare only within one device"
+    devices = sorted({run.environment.get("device", "?") for method_runs in runs.values() for run in method_runs})
+    on_devices = f"on {', '.join(devices)}" + (": compare only within one device" if len(devices) > 1 else "")
     return _cost_chart(
         runs,
+        lambda metrics: metrics.seconds,
         "seconds",
-        f"{anchor}-seconds",
         "Accuracy against time",
         f"Means over seeds; seconds of training of one run, {on_devices}. Runs on a busy machine took longer.",
         "seconds of training",
     )
 
 
-def passes(runs: Sequence[RunResult], anchor: str) -> Chart | None:
+def passes(runs: MethodRuns) -> Chart | None:
     """Return the chart of accuracy against passes through the model."""
     return _cost_chart(
         runs,
+        lambda metrics: metrics.forward_passes + metrics.backward_passes,
         "passes",
-        f"{anchor}-passes",
         "Accuracy against passes",
         "Means over seeds; number of examples passed through the model, forward and backward, per example of the "
         "stream. It does not depend on the machine.",
@@ -41,8 +40,10 @@ def passes(runs: Sequence[RunResult], anchor: str) -> Chart | None:
     )
 
 
-def _cost_chart(runs: Sequence[RunResult], column: str, name: str, title: str, caption: str, axis: str) -> Chart | None:
-    records = records_of(runs, column)
+def _cost_chart(
+    runs: MethodRuns, cost_of: Callable[[Metrics], float], name: str, title: str, caption: str, axis: str
+) -> Chart | None:
+    records = records_of(runs, cost_of)
     if not records:
         return None
     import altair as alt
@@ -72,22 +73,21 @@ def _cost_chart(runs: Sequence[RunResult], column: str, name: str, title: str, c
     return Chart(name, title, f"{caption} {explanation}", chart, records)
 
 
-def records_of(runs: Sequence[RunResult], column: str) -> list[Record]:
+def records_of(runs: MethodRuns, cost_of: Callable[[Metrics], float]) -> list[Record]:
     """Return a record for each method of known cost; those on the Pareto front carry their name as a label.
 
-    >>> run = RunResult("b", "er", 0, [[0.8]], 0.8, 0.8, 1, {"train": 2.0}, {})
-    >>> [(record["method"], record["cost"], record["accuracy"]) for record in records_of([run], "seconds")]
+    >>> from gmed.engine import RunResult
+    >>> runs = {"er": [RunResult("b", "er", 0, [[0.8]], 0.8, 0.8, 1, {"train": 2.0}, {})]}
+    >>> [(r["method"], r["cost"], r["accuracy"]) for r in records_of(runs, lambda metrics: metrics.seconds)]
     [('er', 2.0, 80.0)]
     """
     records: list[Record] = []
-    for method, method_runs in by_method(runs).items():
+    for method, method_runs in runs.items():
         metrics = [Metrics.of(run) for run in method_runs]
-        cost = fmean(m.seconds if column == "seconds" else m.forward_passes + m.backward_passes for m in metrics)
+        cost, accuracy = fmean(map(cost_of, metrics)), 100 * fmean(m.final for m in metrics)
         if not math.isnan(cost) and cost > 0:
-            accuracy = 100 * fmean(m.final for m in metrics)
-            edited = edits_with_gmed(method)
-            common = {"method": method, "label": "", "edited": edited, "cost": cost, "accuracy": accuracy}
-            records.append({**common, "n": len(method_runs)})
+            about = {"method": method, "label": "", "edited": edits_with_gmed(method)}
+            records.append({**about, "cost": cost, "accuracy": accuracy, "n": len(method_runs)})
     for record in pareto_front([record for record in records if not is_iid_baseline(record["method"])]):
         record["label"] = record["method"]
     return records

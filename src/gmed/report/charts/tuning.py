@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gmed.engine.benchmark_id import BenchmarkId, tuning_name
+from gmed.engine.benchmarks import BenchmarkId, tuning_name
 from gmed.engine.grammar import Component
 from gmed.engine.methods import parse
 from gmed.errors import UsageError
@@ -50,7 +50,7 @@ def tuned_benchmarks(names: Iterable[str]) -> list[str]:
     return [str(benchmark.variant()) for benchmark in map(BenchmarkId.parse, names) if benchmark.tuning]
 
 
-def tuning_grid(tuned: dict[str, Scores], anchor: str) -> Chart | None:
+def tuning_grid(tuned: dict[str, Scores]) -> Chart | None:
     """Return the chart of held-out accuracy over alpha and beta."""
     if not tuned:
         return None
@@ -70,11 +70,11 @@ def tuning_grid(tuned: dict[str, Scores], anchor: str) -> Chart | None:
     )
     seeds = sorted({grid.seeds for grid in tuned.values()})
     return Chart(
-        f"{anchor}-tuning",
+        "tuning",
         "α and β",
         f"Accuracy on held-out examples of the first three tasks, means over {' or '.join(map(str, seeds))} seeds "
         "(gmed tune); circle: the chosen values.",
         chart.properties(width="container", height=220),
         records_of(tuned),
-        Choice("method", list(tuned), [next(iter(tuned))]),
+        Choice.one_of("method", tuned, ()),
     )
