@@ -5,6 +5,11 @@
 Random images in the shape of each benchmark's are learned from. For each method: a plain loop over ``observe`` with
 one learner, the same with a clock at every stage, then several learners together in one process. Writes
 results/engine-<device>.json and .md.
+
+    python benchmarks/engine.py --peers [--models MLP ...] [--methods er ...] [--rounds 7]
+
+compares learners with eager loops of torch instead (eager.py), on a CPU: median steps/s of rounds of process time in
+which the loops take turns. Writes results/peers.json.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import torch
 
 from gmed.engine.bench import OTHER, STAGES, Speed, bench, environment_of
 from gmed.engine.config import resolve_device
+from peers import CASES, compare
 
 MODELS = {"split-mnist": "MLP", "split-cifar10": "ResNet-18, 32 x 32", "split-mini-imagenet": "ResNet-18, 84 x 84"}
 PLAN = {
@@ -43,8 +49,14 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--quick", action="store_true", help="only 20 together")
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options.add_argument("--peers", action="store_true", help="compare with eager loops of torch, on a CPU")
+    options.add_argument("--models", nargs="+", choices=list(CASES), default=list(CASES), help="of --peers")
+    options.add_argument("--rounds", type=int, default=7, help="of --peers")
     chosen = options.parse_args()
     torch.set_num_threads(1)
+    if chosen.peers:
+        compare(chosen.models, chosen.methods, chosen.rounds, chosen.out)
+        return
 
     speeds: list[Speed] = []
     for benchmark, (methods, replicas) in PLAN[chosen.device].items():

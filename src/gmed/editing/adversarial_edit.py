@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from gmed.editing.base import Edit, EditContext
@@ -45,8 +44,6 @@ class AdversarialEdit(Edit):
     def capturable(self) -> bool:
         return True
 
-    @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
-        x = x_m.detach().requires_grad_()
-        (grads,) = torch.autograd.grad(context.lookahead.loss_before(x, y_m), x)
+        grads = context.lookahead.input_gradient(x_m, y_m, before=1.0)
         return where_finite(x_m + self.stride * grads.sign(), x_m)

@@ -107,17 +107,13 @@ class GMED(Edit):
     def capturable(self) -> bool:
         return True
 
-    @torch.enable_grad()
     def edit(self, x_m: Tensor, y_m: Tensor, edit_count: Tensor, context: EditContext) -> Tensor:
         original, ahead = x_m, context.lookahead
         stride = self._stride(edit_count, x_m)
         scale = len(x_m) / context.batch_size  # turns the mean over these examples into their sum / batch_size
         for _ in range(self.steps):
-            x_m = x_m.detach().requires_grad_()
-            loss_before, loss_after = ahead.losses(x_m, y_m)
-            d = loss_after - loss_before
-            (direction,) = torch.autograd.grad(scale * (d - self.beta * loss_before), x_m)
-            x_m = x_m.detach() + stride * direction
+            direction = ahead.input_gradient(x_m, y_m, before=-scale * (1 + self.beta), after=scale)
+            x_m = x_m + stride * direction
         x_m = x_m if self.clamp is None else x_m.clamp(*self.clamp)
         return where_finite(x_m, original)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gmed._version import __version__
 from gmed.engine.batched import BatchedTrainer, free_bytes, max_group_size
@@ -27,7 +27,7 @@ from gmed.engine.spec import RunSpec
 from gmed.engine.training import Counts, train
 from gmed.errors import DivergedError, GmedError, UsageError
 from gmed.learners import Learner
-from gmed.models import PassCounter, ResNet18
+from gmed.models import PassCounter
 from gmed.rng import seeded_torch
 from gmed.streams import Examples, Stream, to_float
 
@@ -272,7 +272,7 @@ class _GroupRunner:
     def _result(self, replica: int) -> RunResult:
         spec, rows = self.specs[replica], self.accuracy[replica]
         passes, correct, examples = self._passes(replica), self._correct(replica), len(self.streams[replica])
-        environment = collect_environment(self.device)
+        environment = collect_environment(self.device) | {"arithmetic": self.learners[replica].arithmetic}
         if self.device.type == "cuda":
             environment["replicas"] = str(len(self.specs))
             environment["steps"] = "CUDA graph" if self.group is not None and self.group.captured else "step by step"
@@ -349,14 +349,7 @@ def make_learner(spec: RunSpec, device: torch.device) -> Learner:
     """Return the learner of a run before its first step."""
     with seeded_torch(spec.seed, "weights"):
         model = spec.benchmark.make_model()
-    return spec.method.make_learner(to_channels_last(model.to(device)), spec.seed)
-
-
-def to_channels_last(model: nn.Module) -> nn.Module:
-    """Convert the weights of a ResNet to channels-last, its fastest memory format (benchmarks/speed.md)."""
-    if isinstance(model, ResNet18):
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model
+    return spec.method.make_learner(model.to(device), spec.seed)
 
 
 def format_error(error: Exception) -> str:

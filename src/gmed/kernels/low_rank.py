@@ -7,6 +7,7 @@ gradient nor the weights one step ahead need be computed explicitly: x (W - Ï„ Î
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -32,11 +33,6 @@ class OuterFactors(NamedTuple):
     def cat(self, other: OuterFactors) -> OuterFactors:
         """Return the factors for the sum of both losses."""
         return OuterFactors(torch.cat([self.input, other.input]), torch.cat([self.grad_output, other.grad_output]))
-
-    def norm_bound(self) -> Tensor:
-        """Return an upper bound of the entries of the gradients."""
-        input_norm, grad_norm = torch._foreach_norm(list(self))
-        return (input_norm + len(self.input)) * grad_norm
 
 
 class LinearChain:
@@ -113,6 +109,25 @@ class LinearChain:
         record_forward(self.model, h)
         return h
 
+    def is_bounded(self, factors: Mapping[str, OuterFactors]) -> bool:
+        """Return whether norms of the factors of a gradient alone show that every entry is finite."""
+        inputs, grads = zip(*factors.values(), strict=True)
+        norms: list[float] = torch.stack(torch._foreach_norm([*inputs, *grads])).tolist()
+        rows, maximum = inputs[0].shape[0], torch.finfo(inputs[0].dtype).max
+        pairs = zip(norms, norms[len(inputs) :], strict=False)
+        return all((input_norm + rows) * grad_norm <= maximum for input_norm, grad_norm in pairs)
+
+    @torch.no_grad()
+    def sgd_step(self, factors: Mapping[str, OuterFactors], parameters: Mapping[str, Tensor], step: float) -> None:
+        """Take a step of this size against a gradient, in place, with some or all parameters of the model."""
+        for name, p in parameters.items():
+            layer, kind = self.param_owner[name]
+            input, grad_output = factors[layer]
+            if kind == "weight":
+                p.addmm_(grad_output.t(), input, alpha=-step)
+            else:
+                p.addmv_(grad_output.t(), _ones(grad_output.shape[0], p.dtype), alpha=-step)
+
     def gradient(self, x: Tensor, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, LowRankGradient]:
         """Return the loss of the output for x, and its gradient. The loss must depend on the output alone."""
         inputs: list[Tensor] = []
@@ -160,17 +175,6 @@ class LowRankGradient(Gradient):
         joined = {layer: factors.cat(other.factors[layer]) for layer, factors in self.factors.items()}
         return LowRankGradient(self.chain, joined)
 
-    @torch.no_grad()
-    def sgd_step(self, parameters: Mapping[str, Tensor], step: float) -> None:
-        """Take a step of this size against the gradient, in place."""
-        for name, p in parameters.items():
-            layer, kind = self.chain.param_owner[name]
-            input, grad_output = self.factors[layer]
-            if kind == "weight":
-                p.addmm_(grad_output.t(), input, alpha=-step)
-            else:
-                p.sub_(grad_output.sum(0), alpha=step)
-
     def outputs(self, x: Tensor, *steps: float) -> tuple[Tensor, ...]:
         """Return the output for x after a step of each of these sizes against the gradient."""
         sizes = x.new_tensor(steps)[:, None, None]
@@ -198,16 +202,17 @@ def add_grads(first: Gradient, second: Gradient) -> Gradient:
 def sgd_step(parameters: Mapping[str, Tensor], grads: Gradient, step: float) -> None:
     """Take a step of this size against a gradient, in place."""
     if type(grads) is LowRankGradient:  # faster than isinstance with an abstract class
-        grads.sgd_step(parameters, step)
+        grads.chain.sgd_step(grads.factors, parameters, step)
     else:
         torch._foreach_sub_(list(parameters.values()), [grads[name] for name in parameters], alpha=step)
 
 
+@cache
+def _ones(count: int, dtype: torch.dtype) -> Tensor:
+    return torch.ones(count, dtype=dtype)
+
+
 def finite_checks(grads: Gradient) -> Iterator[Tensor]:
-    """Yield tensors that are finite if and only if a gradient is, each computed on demand."""
-    if type(grads) is LowRankGradient:
-        bounds = [factors.norm_bound() for factors in grads.factors.values()]
-        if torch.isfinite(torch.stack(bounds)).all():
-            yield from bounds
-            return
-    yield from grads.values()
+    """Yield tensors that are finite if and only if a gradient is, each computed on demand; none if it has a bound."""
+    if type(grads) is not LowRankGradient or not grads.chain.is_bounded(grads.factors):
+        yield from grads.values()

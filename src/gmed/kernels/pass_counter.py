@@ -14,6 +14,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 _recorders: list[Callable[[nn.Module, Tensor], None]] = []
 """Functions of the active counters, called with a model and its output by :func:`record_forward`."""
 
+_counters: list[tuple[nn.Module, PassCounter]] = []
+"""The active counters themselves, told by :func:`record_pass`."""
 
 _times = 1
 """How many times a pass counts at the moment."""
@@ -34,6 +36,14 @@ def record_forward(model: nn.Module, output: Tensor) -> None:
     """Record a forward pass with this output that was computed without calling the model."""
     for record in _recorders:
         record(model, output)
+
+
+def record_pass(model: nn.Module, forward: int, backward: int) -> None:
+    """Record passes of this many examples that were computed by hand, without calling the model or autograd."""
+    for model_of, counter in _counters:
+        if model_of is model:
+            counter.forward += _times * forward
+            counter.backward += _times * backward
 
 
 @dataclass
@@ -88,11 +98,14 @@ class PassCounter:
 
         # global hooks: with hooks of its own, the model would no longer count as made of known layers
         hooks = register_module_forward_pre_hook(before_forward), register_module_forward_hook(after_forward)
+        active = model, self
         _recorders.append(record)
+        _counters.append(active)
         try:
             yield
         finally:
             _recorders.remove(record)
+            _counters[:] = [entry for entry in _counters if entry is not active]
             for hook in hooks:
                 hook.remove()
 

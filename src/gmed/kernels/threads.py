@@ -38,7 +38,8 @@ class limit_threads:  # noqa: N801 (used like a function)
             torch.set_num_threads(self.count)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        torch.set_num_threads(self.before)
+        if 0 < self.count < self.before:
+            torch.set_num_threads(self.before)
 
 
 def num_threads() -> int:

@@ -28,7 +28,9 @@ class Snapshot:
         groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for tensor in tensors:
             groups.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
-        self._copies = [(group, torch.cat([t.flatten() for t in group])) for group in groups.values()]
+        self._copies = [
+            (group, torch.cat([t if t.ndim == 1 else t.flatten() for t in group])) for group in groups.values()
+        ]
 
     def restore(self) -> None:
         """Copy the saved values back into the tensors."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gmed.errors import InputError
+from gmed.kernels.relu_chain_compiled import fused_chain
 from gmed.learners.draws import all_finite
 from gmed.models import eval_mode, forward, preserve_rng, preserves_inputs, trainable, unchanged_inputs
 
@@ -78,6 +79,8 @@ def count_classes(model: nn.Module, x: Tensor) -> int:
 
 def checked_logits(model: nn.Module, x: Tensor) -> Tensor:
     """Return the model's output in evaluation mode, or raise an error that says why it is invalid."""
+    if not torch.is_grad_enabled() and (chain := fused_chain(model)) is not None and chain.accepts(x):
+        return chain.logits(x)
     try:
         with eval_mode(model):
             output = model(x)

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from gmed.deprecated import old_attributes
 from gmed.errors import DivergedError, GmedError, InputError, UsageError, check_float, check_int
 from gmed.kernels.low_rank import add_grads, finite_checks, sgd_step
+from gmed.kernels.relu_chain_compiled import fused_chain
 from gmed.learners._locking import Lock, consistent_read, exclusive
 from gmed.learners._rollback import Rollback
 from gmed.learners._validation import check_inputs, check_labels, check_trainable, checked_logits, count_classes
@@ -37,6 +38,7 @@ from gmed.models import (
     inspect_model,
     is_batch_independent,
     preserves_inputs,
+    to_channels_last,
     trainable,
     unchanged_inputs,
     unwritten,
@@ -132,7 +134,7 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
             if not isinstance(memory, Memory):
                 raise UsageError(f"memory must be a gmed.memory.Memory such as Reservoir(500), not {memory!r}")
             memory.bind()
-        self.model = model
+        self.model = to_channels_last(model)
         self.lr = check_float("lr", lr, greater_than=0)
         like = next(model.parameters())
         if not like.is_floating_point():
@@ -316,6 +318,12 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
             replay_loss, replay_grads = ahead.loss_and_gradient(x_m, y_m)
             self.apply_gradients(add_grads(replay_grads, ahead.stream_gradient), ahead.stream_loss + replay_loss)
             return
+        if self._has_default_loss and self.optimizer is None:
+            by_hand = ahead.joint_loss_and_gradient(*((x_m, y_m) if replays else (None, None)))
+            if by_hand is not None:
+                loss, grads = by_hand
+                self.apply_gradients(grads, loss)
+                return
         stream, replay = self._forward_batches(ahead, x_m, y_m, slots) if replays else self._forward_batches(ahead)
         loss = self.loss(stream, replay)
         self.apply_gradients(gradient(loss, ahead.theta), loss)
@@ -357,6 +365,12 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
     def model_info(self) -> ModelInfo:
         """Information about the model: collected once per step, and on each access outside of steps."""
         return self._model_info or inspect_model(self.model)
+
+    @property
+    def arithmetic(self) -> str:
+        """How the updates of small batches are computed: by autograd, or by a chain that is differentiated by hand."""
+        chain = fused_chain(self.model) if self.criterion is cross_entropy and self._has_default_loss else None
+        return "autograd" if chain is None else chain.arithmetic
 
     @property
     def _has_default_loss(self) -> bool:

@@ -151,7 +151,9 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     tensors = [tensor.detach() for tensor in tensors]
     # sums and norms overflow for very large finite values, so confirm a failure with the maximum norm
     if all(tensor.is_cpu for tensor in tensors):
-        finite = all(isfinite(tensor.sum().item()) for tensor in tensors)
+        vectors = [tensor for tensor in tensors if tensor.ndim == 1]  # those of batch-norm are short and many
+        joined = [torch.cat(vectors)] if len(vectors) > 8 else vectors
+        finite = all(isfinite(t.sum().item()) for t in (*joined, *(t for t in tensors if t.ndim != 1)))
     else:
         finite = bool(torch.isfinite(get_total_norm(tensors)))
     return finite or bool(torch.isfinite(get_total_norm(tensors, norm_type=inf)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -372,7 +373,7 @@ def where_finite(new: Tensor, old: Tensor) -> Tensor:
     >>> where_finite(torch.tensor([[1.0], [float("nan")]]), torch.tensor([[5.0], [6.0]])).tolist()
     [[1.0], [6.0]]
     """
-    if new.is_cpu and new.is_floating_point() and new.dtype == old.dtype and torch.isfinite(new.norm()):
+    if new.is_cpu and new.is_floating_point() and new.dtype == old.dtype and isfinite(new.norm().item()):
         return new
     finite = torch.isfinite(new).flatten(1).all(1)
     return torch.where(finite.reshape(-1, *[1] * (new.ndim - 1)), new, old)

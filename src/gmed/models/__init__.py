@@ -29,7 +29,7 @@ from gmed.models.lookahead import LookAhead, Loss
 from gmed.models.mlp import MLP
 from gmed.models.onnx_export import export_onnx
 from gmed.models.progressive import ProgressiveNet
-from gmed.models.resnet import ResNet18
+from gmed.models.resnet import ResNet18, to_channels_last
 
 if not TYPE_CHECKING:
     __getattr__ = old_names(__name__)
@@ -58,6 +58,7 @@ __all__ = [
     "preserve_rng",
     "preserves_inputs",
     "replaced_tensors",
+    "to_channels_last",
     "trainable",
     "unchanged_inputs",
     "unwritten",

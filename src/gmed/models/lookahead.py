@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from gmed.deprecated import old_attributes
 from gmed.kernels.low_rank import Gradient, LinearChain, LowRankGradient
+from gmed.kernels.relu_chain import MAX_ROWS, ReLUChain
+from gmed.kernels.relu_chain_compiled import fused_chain
 from gmed.models.functional import Parameters, forward, gradient, preserve_rng
 from gmed.models.introspection import ModelInfo, inspect_model
 
@@ -113,14 +115,46 @@ class LookAhead:
     @torch.enable_grad()  # the first caller may have disabled gradients
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Gradient]:
         """Return ℓ(x, y; θ) and its gradient, as low-rank factors where that is faster."""
+        if (fused := self._fused(x, y)) is not None:
+            return fused.loss_and_gradient(x, y)
         if self._chain is not None:
             return self._chain.gradient(x, lambda output: self.loss(output, y))
         loss = self.loss_before(x, y)
         return loss.detach(), gradient(loss, self.theta)
 
+    def joint_loss_and_gradient(self, x: Tensor | None, y: Tensor | None) -> tuple[Tensor, Gradient] | None:
+        """Return ℓ_stream + ℓ(x, y; θ) and its gradient if they are known by hand, in one pass over both batches.
+
+        Without x, return ℓ_stream and its gradient.
+        """
+        if self._stream_loss is not None or self._fused(self.x, self.y) is None:
+            return None
+        if x is None or y is None:
+            return self._stream
+        if (fused := self._fused(x, y)) is None or x.shape[1:] != self.x.shape[1:]:
+            return None
+        return fused.loss_and_gradient(torch.cat([self.x, x]), torch.cat([self.y, y]), (len(self.y), len(y)))
+
+    def input_gradient(self, x: Tensor, y: Tensor, *, before: float, after: float = 0.0) -> Tensor:
+        """Return the gradient with respect to x of ``before`` ℓ(x, y; θ) + ``after`` ℓ(x, y; θ')."""
+        ahead = self.stream_gradient if after else None
+        if (fused := self._fused(x, y)) is not None and (ahead is None or type(ahead) is LowRankGradient):
+            return fused.input_gradient(x, y, ahead, self.lr, before, after)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            if ahead is None:
+                total = before * self.loss_before(x, y)
+            else:
+                loss_before, loss_after = self.losses(x, y)
+                total = after * loss_after + before * loss_before
+            (grad,) = torch.autograd.grad(total, x)
+        return grad
+
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's output at θ and at θ', for gradients with respect to x."""
         if type(self.stream_gradient) is LowRankGradient:
+            if not torch.is_grad_enabled() and (fused := self._fused(x)) is not None:
+                return fused.outputs_ahead(x, self.stream_gradient, self.lr)
             before, after = self.stream_gradient.outputs(x, 0.0, self.lr)
             return before, after
         theta = {name: p.detach() for name, p in self.theta.items()}
@@ -152,6 +186,15 @@ class LookAhead:
     def _output_at(self, parameters: Parameters, x: Tensor) -> Tensor:
         with nullcontext() if self.info.deterministic else preserve_rng():
             return forward(self.model, parameters, x)
+
+    def _fused(self, x: Tensor, y: Tensor | None = None) -> ReLUChain | None:
+        """Return the model as a chain that is differentiated by hand for these examples, if it can be."""
+        chain = self._relu_chain
+        return chain if chain is not None and x.shape[0] <= MAX_ROWS and chain.accepts(x, y) else None
+
+    @cached_property
+    def _relu_chain(self) -> ReLUChain | None:
+        return fused_chain(self.model) if self.loss is cross_entropy and self._stream_loss is None else None
 
     @cached_property
     def _chain(self) -> LinearChain | None:
