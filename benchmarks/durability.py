@@ -6,7 +6,7 @@ Checkpoints: how long one takes to write, and their share of a run that asks for
 a second into one file, each synced to disk before it counts. Cluster: tasks a second through one scheduler on this
 machine with checkpoints of the size that runs have. Writes results/durability.json.
 
-The kill test with 200 kills instead of 10: GMED_KILLS=200 python -m pytest tests/test_kill.py
+The kill test with 200 kills instead of 10: GMED_KILLS=200 python -m pytest tests/engine/test_crash_recovery.py
 """
 
 from __future__ import annotations

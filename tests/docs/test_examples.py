@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 SAYS = {
     "drifting_rows.py": r"^replay \+ GMED +\d+\.\d +\d+\.\d +\d+\.\d$",

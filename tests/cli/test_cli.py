@@ -74,7 +74,7 @@ def test_fuzzy_is_a_benchmark_of_its_own(gmed):
 
 
 def test_other_json_has_the_documented_keys_and_no_others(gmed):
-    page = (Path(__file__).parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     for words in (["bench", "split-mnist", "finetune", "--steps", "5", "--replicas", "1, 2"], ["doctor"]):
         document = json.loads(gmed(*words, "--json").stdout)
         told = re.search(rf"^`gmed {words[0]} --json` (.*?)\n\n", page, flags=re.M | re.S)[1]

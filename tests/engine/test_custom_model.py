@@ -22,7 +22,7 @@ from gmed.errors import InputError, UsageError
 from gmed.experiment import Experiment
 from gmed.models import MLP, ResNet18, export_onnx
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 NETS = """
 import torch

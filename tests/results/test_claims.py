@@ -21,7 +21,7 @@ from gmed.results.claims import STALE_SECONDS, active_sweeps, is_alive, process_
 from gmed.results.store import SCHEMA_VERSION
 
 SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
-FILES = Path(__file__).parent / "files"
+FILES = Path(__file__).parents[1] / "files"
 
 
 def test_claims_are_exclusive_and_given_back(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 import gmed
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytest.importorskip("material", reason="needs gmed[docs]")
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
 

@@ -22,7 +22,7 @@ from gmed.report.tables import result_table
 from gmed.results import Results, Store, markdown
 from gmed.results.export import Document
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def result(method, seed, accuracy=0.5):

@@ -27,8 +27,8 @@ from gmed.results.claims import STALE_SECONDS, is_alive
 from gmed.results.export import Document, export
 from gmed.results.store import DamagedRunWarning
 
-FILES = Path(__file__).parent / "files"
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+FILES = Path(__file__).parents[1] / "files"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SPEC, OTHER = RunSpec.make("split-mnist", "er+gmed", 3), RunSpec.make("split-mnist", "er", 3)
 MORE = os.environ.get("GMED_FUZZ")
 

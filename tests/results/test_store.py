@@ -14,7 +14,7 @@ from gmed.results import Store
 from gmed.results.store import DamagedRunWarning
 
 SPEC = RunSpec.make("split-mnist", "er+gmed", seed=3)
-FILES = Path(__file__).parent / "files"
+FILES = Path(__file__).parents[1] / "files"
 
 
 def result(accuracy=0.8, method="er+gmed", seed=3):

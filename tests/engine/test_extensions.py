@@ -19,7 +19,7 @@ from gmed.errors import UsageError
 from gmed.io.user_code import read_user_module
 from gmed.testing import CHECKS, check_method
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 SPLIT = get_benchmark("split-mnist")
 
 pytestmark = pytest.mark.usefixtures("registry_restored")

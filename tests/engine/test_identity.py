@@ -16,7 +16,7 @@ from gmed.engine.benchmarks import MODELS, STREAMS
 from gmed.errors import UsageError
 from gmed.registry import EDITS, METHODS, TABLES, part_id
 
-RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 
 def parts() -> set[type]:

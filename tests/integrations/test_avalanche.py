@@ -20,7 +20,7 @@ from gmed.learners import ER, ERAdam
 from gmed.memory import Reservoir
 from gmed.retrieval import Retrieval
 
-PAGE = Path(__file__).parents[1] / "docs" / "avalanche.md"
+PAGE = Path(__file__).parents[2] / "docs" / "avalanche.md"
 DECLARED = []  # a torch library lives as long as somebody holds it
 
 

@@ -28,7 +28,7 @@ import gmed
 from gmed.cli.app import EXAMPLES, app
 from gmed.engine import extensions
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOT_RUN = "# not run by the tests: "
 ELSEWHERE = {"docs/avalanche.md"}  # run by test_avalanche.py, where Avalanche can be imported
 PAGES = {

@@ -50,7 +50,7 @@ def test_stores_that_cannot_be_used(tmp_path):
 
 def test_a_store_of_an_older_version_stays_as_it_is(tmp_path):
     path = tmp_path / "old.db"
-    path.write_bytes((Path(__file__).parent / "files" / "store-schema-2.db").read_bytes())
+    path.write_bytes((Path(__file__).parents[1] / "files" / "store-schema-2.db").read_bytes())
     before = path.read_bytes()
     sign = of_store(path)
     assert sign.state == OK and f"upgraded to {SCHEMA_VERSION}" in sign.text and path.read_bytes() == before
