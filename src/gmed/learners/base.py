@@ -155,6 +155,7 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
         self._shape: tuple[int, ...] | None = None
         self._classes = 0
         self._preserves_inputs = preserves_inputs(model)
+        fused_chain(model)  # compiles it, with the extra gmed[fast], before the first step
         self._model_info: ModelInfo | None = None  # of the model, during a step
         self._lock = Lock()
         self._extras = Extras(self)

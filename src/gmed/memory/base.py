@@ -195,7 +195,10 @@ class Memory(ABC):
 
     def store(self, target_rows: Tensor, stream_index: Tensor, **columns: Tensor) -> None:
         """Write a batch of examples to the rows that :meth:`target_rows` returned."""
-        self.write(target_rows, **columns, edit_count=torch.zeros_like(stream_index), stream_index=stream_index)
+        if target_rows.is_cpu and columns.keys() <= self._rows.keys() and int(target_rows.min()) == self.capacity:
+            self.check_columns(columns)  # none of them is stored
+        else:
+            self.write(target_rows, **columns, edit_count=torch.zeros_like(stream_index), stream_index=stream_index)
         self.num_seen += len(stream_index)
         if not self.is_contiguous:
             self._free_slots = np.setdiff1d(self._free_slots, target_rows.cpu().numpy())
