@@ -90,7 +90,7 @@ WHOLE, SWITCH = ((int,), "an integer"), ((bool,), "true or false")
 
 OPTIONS = {
     "seeds": Option("Number of seeds (5: seeds 0-4) or a list (3,7,11 or 1-5) [5]", (object,), "seeds"),
-    "memory": Option("Number of stored examples [the default of the benchmark]", *WHOLE, parsed=int),
+    "memory": Option("Number of stored examples [the benchmark's default]", *WHOLE, parsed=int),
     "device": Option("auto, cpu or cuda [auto]", (str,), "auto, cpu or cuda"),
     "workers": Option("Worker processes [one per core; GPU: at most 8]", *WHOLE, parsed=int),
     "cluster": Option("Run on a Dask cluster: address of its scheduler", (str,), "the address of a Dask scheduler"),

@@ -199,7 +199,7 @@ def _describe_refusal(error: Any) -> str:
     >>> _describe_refusal(typer.BadParameter("No such option: --sed (Possible options: --seed, --seeds)."))
     'no such option: --sed; did you mean --seed or --seeds?'
     """
-    message = str(error.format_message()).removeprefix("Invalid value: ").rstrip(".")
+    message = str(error.format_message()).removeprefix("Invalid value: ").rstrip(".").replace("Value error, ", "")
     message = f"{message[:1].lower()}{message[1:]}"
     message, _, options = message.partition(" (Possible options: ")
     if options:

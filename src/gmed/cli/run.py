@@ -50,10 +50,10 @@ def run(
     options: dict[str, Any],
     seed: Annotated[int | None, typer.Option(min=0, help="A single seed: --seed 3 is --seeds 3,")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="TensorBoard log folder for live learning curves")] = None,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Recompute runs already in the store")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Repeat runs already in the store")] = False,
     as_json: ResultsJson = False,
 ) -> None:
-    """Run methods on a benchmark over several seeds. Finished runs are stored and not recomputed."""
+    """Run methods on a benchmark over several seeds. Finished runs are stored and not repeated."""
     if seed is not None:
         if "seeds" in options:
             raise UsageError("--seed and --seeds cannot be combined; --seeds 3,7,11 takes several")
