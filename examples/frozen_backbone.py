@@ -73,7 +73,7 @@ def main() -> None:
     for name, found in (("er", plain), ("er+gmed", edited)):
         print(f"{name:8} {sum(found) / SEEDS:.2f} %   ({', '.join(f'{a:.1f}' for a in found)})")
     gain = paired_gain(edited, plain)
-    print(f"gain     {gain.mean:+.2f} points, 95 % interval {gain.low:+.2f} to {gain.high:+.2f}, {SEEDS} seeds")
+    print(f"gain     {gain.mean:+.2f} points, 95% interval {gain.low:+.2f} to {gain.high:+.2f}, {SEEDS} seeds")
 
 
 if __name__ == "__main__":

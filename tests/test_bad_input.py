@@ -251,7 +251,7 @@ def test_predicting_with_such_models_or_inputs_is_refused_too():
         (Wrong(lambda o: (o, o)), X, "not tuple"),
         (Wrong(lambda o: o.mean(0, keepdim=True)), X, r"shape \(1, 4\)"),
         (net().to("meta"), X, "meta device"),
-        (net(), torch.rand(10, 5), "does not take inputs of shape"),
+        (net(), torch.rand(10, 5), "does not accept inputs of shape"),
     ]:
         with pytest.raises(InputError, match=message):
             FineTune(model, lr=0.1).predict(x)

@@ -1,9 +1,9 @@
 """Online, task-free continual learning with an editable replay memory.
 
-Three depths: :func:`edit_examples` in a replay loop of your own, a learner with ``observe`` and ``predict``
-(:mod:`gmed.learners`), and whole experiments (:func:`run`). Your own parts join in by :func:`register`. For one
-classifier of rows on a stream: :mod:`gmed.sklearn`, :mod:`gmed.river`, :func:`gmed.evaluate.prequential`. For the
-strategies of Avalanche: :mod:`gmed.avalanche`.
+The package has three levels: :func:`edit_examples` for your own replay loop, learners with ``observe`` and ``predict``
+(:mod:`gmed.learners`), and complete experiments (:func:`run`). :func:`register` adds custom components. To train a
+classifier on a stream of rows, see :mod:`gmed.sklearn`, :mod:`gmed.river` and :func:`gmed.evaluate.prequential`; for
+strategies of Avalanche, :mod:`gmed.avalanche`.
 
 Submodules are imported when they are first used, so that the command line starts without torch.
 """
@@ -51,7 +51,7 @@ find_old_modules()
 
 
 def _load(name: str) -> Any:
-    """Return a submodule or a function of one, imported now."""
+    """Import and return a submodule, or a function in one."""
     if name in _DEFINED_IN:
         value = getattr(import_module(_DEFINED_IN[name]), name)
     else:

@@ -23,10 +23,10 @@ class Callback:
     """Follow an experiment while it runs. This one does nothing; subclasses override what they need."""
 
     def on_data_progress(self, done: int, total: int | None) -> None:
-        """Handle progress in decoding the data: how much of how much."""
+        """Handle progress in decoding the data: the amount done, and the total."""
 
     def on_start(self, todo: Sequence[RunSpec], stored: int) -> None:
-        """Handle the start: the runs to compute, and how many the store has already."""
+        """Handle the start: the remaining runs, and the number of runs already in the store."""
 
     def on_event(self, event: Event) -> None:
         """Handle progress, an evaluation, a result or a failure of a run."""
@@ -35,4 +35,4 @@ class Callback:
         """Handle the end of a run that was made for a probe and leaves no result."""
 
     def on_wait(self, runs: int) -> None:
-        """Handle a wait for runs that another sweep is computing."""
+        """Handle a wait for runs of another sweep."""

@@ -1,4 +1,4 @@
-"""Old names, kept for one release: they still work, and warn once of the new one.
+"""Old names, which still work for one release, and warn once with the new name.
 
 Modules that moved are in :data:`MOVED`. Names within a module, attributes of a class and parameters of a function are
 declared where they are defined, by :func:`old_names`, :func:`old_attributes` and :func:`old_parameters`.
@@ -196,7 +196,9 @@ PARAMETERS: dict[str, dict[str, str]] = {}
 
 def warn(old: str, new: str, stacklevel: int = 3) -> None:
     """Warn that a name has changed."""
-    warnings.warn(f"{old} is now {new}; the old name goes with the next release", DeprecationWarning, stacklevel)
+    warnings.warn(
+        f"{old} is now {new}; the old name will be removed in the next release", DeprecationWarning, stacklevel
+    )
 
 
 class _OldModules(MetaPathFinder, Loader):
@@ -209,7 +211,7 @@ class _OldModules(MetaPathFinder, Loader):
         warn(spec.name, MOVED[spec.name], stacklevel=6)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module with the new name in the place of this one."""
+        """Replace this module by the one with the new name."""
         sys.modules[module.__name__] = importlib.import_module(MOVED[module.__name__])
 
 
@@ -226,7 +228,7 @@ def old_names(module: str) -> Callable[[str], Any]:
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     gmed.rng.generator is gmed.rng.make_rng, str(caught[0].message)
-    (True, 'gmed.rng.generator is now gmed.rng.make_rng; the old name goes with the next release')
+    (True, 'gmed.rng.generator is now gmed.rng.make_rng; the old name will be removed in the next release')
     """
     names = RENAMED[module]
 

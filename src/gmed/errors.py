@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +18,7 @@ if not TYPE_CHECKING:
 
 
 class GmedError(Exception):
-    """Base of every error raised on purpose; its message says what was wrong, where, and what to do."""
+    """Base class of all expected errors; the message says what is wrong, where, and what to do."""
 
 
 class UsageError(GmedError, ValueError):
@@ -42,7 +42,7 @@ class DivergedError(GmedError, ArithmeticError):
 
 
 class GmedWarning(UserWarning):
-    """Base of the warnings that the command line prints on one line; the message says what to do."""
+    """Base class of warnings that the command line prints on one line; the message says what to do."""
 
 
 def check_int(name: str, value: object, minimum: int = 1, maximum: int | None = None) -> int:
@@ -84,7 +84,7 @@ def check_float(name: str, value: object, *, greater_than: float = -math.inf) ->
 
 @contextmanager
 def named(path: Path, name: str) -> Iterator[None]:
-    """Let errors speak of ``name``, not of the temporary file that stands for it.
+    """Make errors name ``name`` instead of the temporary file that replaces it.
 
     >>> with named(Path("copies/rows.csv"), "standard input"):
     ...     raise DataError("copies/rows.csv: the table has no rows.")
@@ -98,6 +98,15 @@ def named(path: Path, name: str) -> Iterator[None]:
         raise type(error)(str(error).replace(str(path), name)) from error
 
 
+def alternatives(names: Sequence[str]) -> str:
+    """Return names as a list of alternatives.
+
+    >>> alternatives(["a"]), alternatives(["a", "b", "c"])
+    ('a', 'a, b or c')
+    """
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
     """Return the error for a name that does not exist, with the most similar names that do.
 
@@ -107,9 +116,9 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UsageError:
     valid = sorted(valid)
     matches = get_close_matches(name.lower(), valid, n=3, cutoff=0.4)
     if matches:
-        hint = "did you mean " + " or ".join(repr(match) for match in matches) + "?"
+        hint = f"did you mean {alternatives([repr(match) for match in matches])}?"
     elif valid:
         hint = "valid: " + ", ".join(valid)
     else:
-        hint = "there are none"
+        hint = "none are available"
     return UsageError(f"unknown {kind} {name!r}; {hint}")

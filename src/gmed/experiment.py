@@ -56,7 +56,7 @@ MAX_SEEDS = 100_000
 OutcomeT = TypeVar("OutcomeT", bound=RunResult | str)
 
 POLL_SECONDS = 0.5
-"""Seconds between two checks of what another sweep is computing."""
+"""Seconds between two checks for results of another sweep."""
 
 
 class Option(NamedTuple):
@@ -65,17 +65,17 @@ class Option(NamedTuple):
     Attributes
     ----------
     help
-        The help text at the command line.
+        The help text on the command line.
     types
         The valid types of its value, besides the default.
     expected
-        The valid types in words.
+        A description of the valid types.
     flag
-        Its name at the command line, if that differs.
+        Its name on the command line, if that differs.
     each
-        For an option that is a list: the entries in words.
+        For an option that is a list: a description of its entries.
     parsed
-        The type that the command line converts the text to.
+        The type to which the command line converts its text.
     """
 
     help: str
@@ -89,27 +89,27 @@ class Option(NamedTuple):
 WHOLE, SWITCH = ((int,), "an integer"), ((bool,), "true or false")
 
 OPTIONS = {
-    "seeds": Option("5 means seeds 0-4; 3,7,11 or 1-5 means those [5]", (object,), "seeds"),
-    "memory": Option("Memory size [the benchmark's]", *WHOLE, parsed=int),
+    "seeds": Option("Number of seeds (5: seeds 0-4) or a list (3,7,11 or 1-5) [5]", (object,), "seeds"),
+    "memory": Option("Number of stored examples [the benchmark's default]", *WHOLE, parsed=int),
     "device": Option("auto, cpu or cuda [auto]", (str,), "auto, cpu or cuda"),
     "workers": Option("Worker processes [one per core; GPU: at most 8]", *WHOLE, parsed=int),
-    "cluster": Option("Address of a Dask scheduler whose workers compute", (str,), "the address of a Dask scheduler"),
+    "cluster": Option("Run on a Dask cluster: address of its scheduler", (str,), "the address of a Dask scheduler"),
     "data_dir": Option(
         "Folder of the data set [$GMED_DATA, else the cache; MNIST: the packaged one]", (str, Path), "a folder"
     ),
     "store": Option("SQLite file of results [$GMED_STORE, else gmed.db here]", (str, Path), "a file"),
     "checkpoint_every": Option("Seconds between checkpoints of a run [60]", (object,), "a number", parsed=float),
-    "fuzzy": Option("Let tasks fade into each other", *SWITCH),
-    "deterministic": Option("Bit-identical results on a GPU, more slowly", *SWITCH),
+    "fuzzy": Option("Fuzzy task boundaries: each task fades into the next", *SWITCH),
+    "deterministic": Option("Bit-identical results on a GPU (slower)", *SWITCH),
     "name": Option("Name of your own data in tables and reports", (str,), "a name"),
     "label": Option("Label column (tables only)", (str,), "the name of a column"),
     "split": Option(
-        "Tasks of your own data: by-class, by-time, by-column=NAME, none [by-class]",
+        "How to split your own data into tasks: by-class, by-time, by-column=NAME, none [by-class]",
         (str,),
-        "a way to divide data into tasks, such as by-class",
+        "a way to split data into tasks, such as by-class",
     ),
     "drop": Option(
-        "Column to leave out (tables only); may be repeated",
+        "Column to exclude (tables only); may be repeated",
         (list, tuple),
         "a list of columns",
         each="names of columns",
@@ -118,7 +118,7 @@ OPTIONS = {
     "baseline": Option(
         "Baseline for gains [the same method without its last component]", (str,), "the name of a method"
     ),
-    "prequential": Option("Also predict each batch before training on it", *SWITCH),
+    "prequential": Option("Also measure prequential (test-then-train) accuracy", *SWITCH),
     "model": Option("Your own model: net.py:small or package.module:factory", (object,), "a model"),
     "extensions": Option(
         "Python file that registers your own components; may be repeated",
@@ -144,16 +144,16 @@ class Experiment:
     methods
         Names as ``gmed list`` shows them; they may carry parameters, ``"er+gmed(alpha=1.0)"``.
     seeds
-        A number n for seeds 0 .. n - 1, or the seeds themselves.
+        A number n for seeds 0 .. n - 1, or a list of seeds.
     memory
         Memory size of methods that have one; by default the benchmark's.
     device
         ``auto``, ``cpu`` or ``cuda``.
     workers
-        Number of worker processes; by default one per core (on a GPU at most eight), 0 to compute in this process.
+        Number of worker processes; by default one per core (on a GPU at most eight), 0 to run in this process.
         Results do not depend on it.
     cluster
-        The address of a Dask scheduler whose workers compute the runs instead (``gmed[cluster]``).
+        The address of a Dask scheduler, to run on its workers instead (``gmed[cluster]``).
     data_dir
         A folder with the data set's files; by default ``$GMED_DATA``, else the cache. MNIST is in the package.
     store
@@ -164,7 +164,7 @@ class Experiment:
     fuzzy
         Whether tasks fade into each other instead of ending sharply: the benchmark ``<name>-fuzzy``.
     deterministic
-        Whether a GPU computes bit-identical results every time, more slowly; a CPU always does.
+        Whether results on a GPU are bit-identical every time, which is slower; on a CPU they always are.
     name
         For custom data: what tables and reports call them; by default the name that they have in the store, else that
         of their file. Results do not depend on it.
@@ -172,11 +172,11 @@ class Experiment:
         For custom data: the label column of a table, how the data are divided into tasks (by default ``by-class``), and
         the columns to leave out.
     baseline
-        One of the methods, which the gains of all others are over; by default each method is compared with itself
-        without its last component.
+        The method that all others are compared with; by default each method is compared with itself without its
+        last component.
     prequential
         Whether each batch is predicted before the learner trains on it, to measure prequential accuracy at the cost of
-        a forward pass; a stored run without it is run again.
+        a forward pass; stored runs without it are repeated.
     extensions
         Python files that register custom components.
     model
@@ -307,7 +307,7 @@ class Experiment:
         name = self._name_or_path
         if name not in BENCHMARKS and is_data_path(name):
             if self.data_dir is not None:
-                raise UsageError(f"data_dir is for the data of a benchmark; {name} is a path to data already")
+                raise UsageError(f"data_dir applies to the data of a benchmark; {name} is already a path to data")
             with nullcontext() if isinstance(self.benchmark, (str, Path)) else named(self._path, "the data in memory"):
                 return CustomDataRef.from_path(
                     self._path, self.label, self.split or DEFAULT_SPLIT, self.drop, self.name
@@ -318,7 +318,7 @@ class Experiment:
                 "data in .csv, .csv.gz, .parquet or .npz, or are a folder"
             )
         if self.name is not None or self.label is not None or self.split is not None or self.drop:
-            raise UsageError(f"name, label, split and drop are for your own data, not for {name}")
+            raise UsageError(f"name, label, split and drop apply to your own data, not to {name}")
         return None
 
     @property
@@ -339,7 +339,7 @@ class Experiment:
         method = understand(method.removesuffix(TUNED_SUFFIX)) + TUNED_SUFFIX
         if (store := stored.read()) is None:
             raise UsageError(
-                f"{method}: the results of tuning are in the store, but there is no store; run gmed tune first"
+                f"{method}: the results of tuning are in the store, but no store is set; run gmed tune first"
             )
         tuned, name = str(replace(benchmark, fuzzy=False)), method.removesuffix(TUNED_SUFFIX)
         with suppress(UsageError):  # tuned with this memory, or else with the benchmark's
@@ -372,7 +372,7 @@ class Experiment:
     def run(
         self, *, rerun: bool = False, callback: Callback | None = None, executor: Executor | None = None
     ) -> Results:
-        """Compute the runs that the store lacks, store each as it finishes, and return all of them.
+        """Do the runs that the store lacks, store each as it finishes, and return all of them.
 
         Parameters
         ----------
@@ -381,7 +381,7 @@ class Experiment:
         callback
             Called on progress and events.
         executor
-            What computes the runs: by default worker processes on this machine, or ``cluster`` if set.
+            Where to run: by default worker processes on this machine, or ``cluster`` if set.
         """
         callback = callback or Callback()
         with ExitStack() as stack:
@@ -437,7 +437,7 @@ class Experiment:
         rerun: bool,
         callback: Callback,
     ) -> Generator[Event, None, None]:
-        """Yield events until all runs have ended, computed here or by another sweep that claimed them first."""
+        """Yield events until all runs have ended, here or in another sweep that claimed them first."""
         store, start = sweep.store, time.time()
         waiting, elsewhere = list(todo), list[RunSpec]()
         while waiting:
@@ -507,7 +507,7 @@ def run(
 ) -> Results:
     """Run methods on a benchmark over seeds, and return the results as data.
 
-    Runs that are already in the store are not computed again. At one seed all methods share initial weights, data,
+    Runs that are already in the store are not repeated. At one seed all methods share initial weights, data,
     order and replay draws, so differences are paired.
 
     Parameters
@@ -520,7 +520,7 @@ def run(
     rerun
         Recompute runs that are already in the store.
     executor
-        What computes the runs: by default worker processes on this machine, or a
+        Where to run: by default worker processes on this machine, or a
         :class:`gmed.engine.executors.dask.DaskExecutor`.
     **options
         The options of ``gmed run``: :class:`Experiment` describes each.
@@ -560,7 +560,7 @@ def stored_results(store: str | Path, benchmark: str | None = None, methods: Seq
     if not Path(store).exists():
         if benchmark is not None and not is_data_path(benchmark):
             get_benchmark(benchmark)  # report a wrong name before a missing store
-        raise UsageError(f"{store}: no results yet; compute some with gmed run")
+        raise UsageError(f"{store}: no results yet; create some with gmed run")
     runs, failures, outdated = list[RunResult](), list[Failure](), 0
     with Store(store) as opened:
         for name in [None] if benchmark is None else opened.matching_benchmarks(benchmark):
@@ -588,7 +588,7 @@ def outdated_note(store: str | Path, outdated: int) -> str:
     count = "1 stored result is" if outdated == 1 else f"{outdated} stored results are"
     them = "it" if outdated == 1 else "them"
     advice = f", or is not loaded: {missing}" if missing else ""
-    return f"{count} left out: code that computed {them} has changed since{advice}"
+    return f"{count} left out: the code behind {them} has changed{advice}"
 
 
 def unfinished_runs(store: str | Path) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ class Retrieval(ABC):
     Attributes
     ----------
     capturable
-        Always false: the choice may depend on the model, so it cannot be made before the previous step is done.
+        Always false: the choice may depend on the model, so it cannot be made before the previous step has ended.
     """
 
     part_kind: ClassVar[str] = "retrieval"

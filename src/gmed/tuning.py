@@ -1,4 +1,4 @@
-"""Choosing hyper-parameters by the paper's protocol."""
+"""Tuning of hyper-parameters by the paper's protocol."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ if not TYPE_CHECKING:
     __getattr__ = old_names(__name__)
 
 TUNING_TASKS = 3
-"""The number of tasks that candidates are tried on."""
+"""Number of tasks on which candidates are evaluated."""
 
 
 class TuningWarning(GmedWarning):
-    """What was tuned is not to be used as it is."""
+    """The chosen values need attention before they are used."""
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What was tried and chosen.
+    """The result of tuning: the scores of all candidates, and the choice.
 
     Attributes
     ----------
     parameters
-        The names of what was tuned.
+        The names of the tuned parameters.
     scores
-        Held-out accuracy of every point of the grid, in percent.
+        Held-out accuracy at every point of the grid, in percent.
     chosen
         The best candidate.
     seeds
-        How many the scores are means over: those that all candidates have.
+        Number of seeds that the scores are means over: those that all candidates have in common.
     baselines
-        Held-out accuracy, in percent, of what the candidates have to beat: the method without its edit, for every value
-        of its own parameters in the grid, or a method without an edit as it is.
+        Held-out accuracy, in percent, of the baselines: the method without its edit, at every value of its own
+        parameters in the grid; or, for a method without an edit, the method as given.
     gain
-        The gain over the best baseline at each seed of the candidate that is best at the other seeds, as the best of
-        many looks better than it is where it was chosen; ``None`` for one seed.
+        The gain over the best baseline, cross-validated: at each seed, of the candidate that is best at the other
+        seeds. On the seeds it was chosen on, the best of many looks better than it is. ``None`` for one seed.
     """
 
     benchmark: str
@@ -85,12 +85,12 @@ class TuningResult:
 
     @property
     def recommended(self) -> str:
-        """The best candidate if the gain over the baseline is above 0 with its 95 % interval, else the baseline."""
+        """The best candidate if the 95% interval of its gain over the baseline is above 0, else the baseline."""
         return self.chosen if self.gain is not None and self.gain.low > 0 else self.baseline
 
     @property
     def notes(self) -> list[str]:
-        """What to know before using the choice."""
+        """Notes to read before using the choice."""
         return [*self._notes_on_edges(), *self._notes_on_gain(), *self._notes_on_length()]
 
     def _notes_on_edges(self) -> Iterator[str]:
@@ -108,20 +108,20 @@ class TuningResult:
                 edges.append(f"{name} = {point[index]:g} is the {end}")
         if edges:
             options = shlex.join(grid_options(beyond))
-            yield f"{' and '.join(edges)} of the grid, so that the best may lie beyond it; try {options}."
+            yield f"{' and '.join(edges)} of the grid; the best value may lie beyond it: try {options}."
 
     def _notes_on_gain(self) -> Iterator[str]:
         if self.gain is None:
             yield (
-                f"One seed does not tell whether {self.chosen} is better than {self.baseline}: tune on several, "
+                f"One seed is not enough to tell whether {self.chosen} is better than {self.baseline}: use several, "
                 "such as --seeds 5."
             )
         elif self.recommended == self.baseline:
             g = self.gain
-            interval = "" if math.isnan(g.p) else f", 95 % interval [{g.low:+.2f}, {g.high:+.2f}]"
+            interval = "" if math.isnan(g.p) else f", 95% interval [{g.low:+.2f}, {g.high:+.2f}]"
             yield (
-                f"Not better than {self.baseline} beyond noise: {g.mean:+.2f} points{interval}, when each of the {g.n} "
-                f"seeds takes the choice of the others. Use {self.baseline}, or tune on more seeds."
+                f"Not significantly better than {self.baseline}: {g.mean:+.2f} points{interval}, cross-validated over "
+                f"{g.n} seeds. Use {self.baseline}, or tune on more seeds."
             )
 
     def _notes_on_length(self) -> Iterator[str]:
@@ -132,13 +132,14 @@ class TuningResult:
             base = "+".join(map(str, before)) if is_edited else self.method
             command = shlex.join(["gmed", "run", *to_cli_args(self.benchmark, base, self.method + TUNED_SUFFIX)])
             yield (
-                "Chosen on the first tasks, values need not suit a longer stream"
-                f"{', and strides can do harm there' if is_edited else ''}. Compare them on all of it first: {command}"
+                "The values were chosen on the first tasks and may not suit the whole stream"
+                f"{', where the chosen stride can do harm' if is_edited else ''}. "
+                f"Compare them on all tasks first: {command}"
             )
 
 
 def _beyond(values: list[Any], chosen: Any) -> tuple[Any, ...]:
-    """Return values from the end of a grid to beyond it, if the chosen one is at an end that is not 0.
+    """Return values that extend a grid, if the chosen one is at an end that is not 0.
 
     >>> _beyond([1.0, 5.0, 10.0], 10.0), _beyond([10, 20], 10), _beyond([0.0, 1.0], 0.0), _beyond([1, 2, 3], 2)
     ((10.0, 20.0, 40.0), (2, 5, 10), (), ())
@@ -162,35 +163,35 @@ def tune(
     callback: Callback | None = None,
     **options: Any,
 ) -> TuningResult:
-    """Try every candidate of a method on held-out examples of the first three tasks, and choose the best.
+    """Evaluate every candidate of a method on held-out examples of the first three tasks, and choose the best.
 
-    No later task and no test example is seen: candidates are run on the benchmark ``<name>-tuning``, whose stream and
-    test sets are made of the training examples of three tasks. The method without its edit is run too, to compare with.
-    Runs are kept in the store, and ``er+gmed(tuned)`` then stands for what was chosen. A :class:`TuningWarning` says
-    what to know before it is used.
+    No later task and no test example is used: candidates run on the benchmark ``<name>-tuning``, whose stream and test
+    sets consist of training examples of three tasks. The method without its edit is run too, as the baseline. Runs are
+    stored, and ``er+gmed(tuned)`` then means the method with the chosen values. Each note on the choice is issued as a
+    :class:`TuningWarning`.
 
     Parameters
     ----------
     benchmark, method
-        A benchmark or the path of data of one's own, and a method; without ``grid``, one with an edit.
+        A benchmark or the path of your own data, and a method; without ``grid``, a method with an edit.
     grid
-        The values to try of any parameters of the method, instead of the paper's α and β:
+        The values to try for any parameters of the method, instead of the paper's α and β:
         ``{"alpha": [0.1, 1.0, 10.0], "lr": "0.01:0.1:3"}`` (three values from 0.01 to 0.1, evenly spaced on a
         logarithmic scale). Other parameters keep their values.
     seeds
-        How many each candidate is tried at.
+        Number of seeds of each candidate.
     store, **options
         As in :func:`gmed.run`; tuning needs a store.
     """
     if method.endswith(TUNED_SUFFIX):
-        raise UsageError(f"{method}: tune it by its name without {TUNED_SUFFIX}, {method.removesuffix(TUNED_SUFFIX)}")
+        raise UsageError(f"{method}: omit {TUNED_SUFFIX} when tuning: {method.removesuffix(TUNED_SUFFIX)}")
     method, path = understand(method), store or default_store()
     asked = Experiment(benchmark, method, seeds, store=path, **options)
     which = asked.benchmark_id
     benchmark = str(which.variant())
     if which.tuning:
         tuned = shlex.join(["gmed", "tune", *to_cli_args(benchmark, method)])
-        raise UsageError(f"{which}: what another benchmark is tuned on; tune that one: {tuned}")
+        raise UsageError(f"{which} is the tuning variant of a benchmark; tune the benchmark itself: {tuned}")
     method = with_memory(method, asked.memory)
     values = read_grid(method, grid)
     named, plain = candidates(benchmark, method, values), baselines(benchmark, method, values)
@@ -207,7 +208,7 @@ def tune(
     )
     results = beforehand.run(callback=callback)
     if not results.runs:
-        raise UsageError(f"{benchmark} {method}: every candidate failed; the first: {results.failures[0].error}")
+        raise UsageError(f"{benchmark} {method}: every candidate failed, the first with: {results.failures[0].error}")
     with Store(path) as opened:
         found = scores(opened, benchmark, method, values)
         record_grid(opened, benchmark, method, values)
@@ -216,7 +217,7 @@ def tune(
     for name in plain:
         if not by_seed[name]:
             errors = [failure.error for failure in results.failures if failure.method == name]
-            raise UsageError(f"{benchmark} {name}: nothing to compare the candidates with, as it failed: {errors[0]}")
+            raise UsageError(f"{benchmark} {name}: the baseline of the candidates failed: {errors[0]}")
     tried = [by_seed[name] for name in named.values()]
     measured = [by_seed[name] for name in plain]
     result = TuningResult(

@@ -47,13 +47,13 @@ def test_run_then_table(gmed, tmp_path):
     done = gmed("run", "split-mnist", "finetune", "er", "er+gmed", "--seeds", "2", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "er+gmed over er: " in done.stdout
-    assert "95 % interval" in done.stdout
+    assert "95% interval" in done.stdout
     assert "81.07 ± 2.5" in done.stdout  # the published number
     assert str(tmp_path / "gmed.db") in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stored in" not in line)
 
     again = gmed("run", "split-mnist", "finetune", "er", "er+gmed", "--seeds", "2", "--device", "cpu")
-    assert "6 runs already in the store, 0 to compute" in again.stderr
+    assert "6 runs already in the store, 0 to run" in again.stderr
     assert again.stdout == done.stdout
 
     shown = gmed("table")

@@ -57,7 +57,7 @@ def test_other_ways_to_write_a_name_are_understood_and_said(written, name):
         with pytest.raises(UsageError):
             resolve(get_benchmark("split-mnist"), written)
         return
-    with pytest.warns(UnderstoodWarning, match=re.escape(f"{written} is understood as {name}")):
+    with pytest.warns(UnderstoodWarning, match=re.escape(f"{written} is interpreted as {name}")):
         assert understand(written) == name
 
 
@@ -79,7 +79,7 @@ def test_what_was_understood_is_said_on_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["gmed", *words])
     with pytest.raises(SystemExit):
         main()
-    assert "gmed: Finetune is understood as finetune\n" in capsys.readouterr().err
+    assert "gmed: Finetune is interpreted as finetune\n" in capsys.readouterr().err
     with Store(tmp_path / "a.db") as store:
         assert [(run.method, run.seed) for run in store.runs()] == [("finetune", 1)]
 
@@ -244,11 +244,11 @@ def test_many_runs_are_announced_with_the_time_they_take(tmp_path, monkeypatch, 
     words = ["reproduce", "gss", "--device", "cpu", "--store", tmp_path / "a.db"]
     shown = said(*words)
     assert str(shown.exception) == "started"  # without a terminal nothing is asked
-    assert re.search(r"Table 17: 80 runs to compute, about \d+ min here", shown.stderr)
+    assert re.search(r"Table 17: 80 runs to do, about \d+ min on this machine", shown.stderr)
     shown = said(*words, "--benchmarks", "split-mnist")
-    assert "Table 17: 40 runs to compute" in shown.stderr
+    assert "Table 17: 40 runs to do" in shown.stderr
     shown = said(*words, "--no-estimate")
-    assert "Table 17: 80 runs to compute, an unknown time here" in shown.stderr
+    assert "Table 17: 80 runs to do, an unknown time on this machine" in shown.stderr
     assert said(*words, "--seeds", "1").stderr == said(*words, "--quick").stderr == ""
 
 
@@ -262,7 +262,7 @@ def test_in_a_terminal_it_asks_before_many_runs(tmp_path):
         os.write(terminal, b"n\n")
         assert asking.wait(30) == 0
         shown += os.read(terminal, 1000)
-    assert b"80 runs to compute" in shown and b"Nothing was started" in shown
+    assert b"80 runs to do" in shown and b"Nothing was started" in shown
     assert not (tmp_path / "a.db").exists()
 
 
@@ -273,5 +273,5 @@ def test_other_tests_are_shown_on_request(tmp_path):
             store.add(spec, finished("split-mnist", spec.method.name, spec.seed, share))
     words = ["reproduce", "gss", "--benchmarks", "split-mnist", "--seeds", "3", "--store", tmp_path / "a.db"]
     shown, more = said(*words).stdout, said(*words, "--all-tests").stdout
-    assert "95 % interval" in shown and "permutation" not in shown and "corrected for" not in shown
+    assert "95% interval" in shown and "permutation" not in shown and "corrected for" not in shown
     assert "permutation test p" in more and "corrected for" in more

@@ -69,7 +69,7 @@ EVERY = [
 ]
 
 
-ON_STANDARD_ERROR = {"run split-mnist er --seeds 3 --json": "3 runs already in the store, 0 to compute\n"}
+ON_STANDARD_ERROR = {"run split-mnist er --seeds 3 --json": "3 runs already in the store, 0 to run\n"}
 
 EACH = """
 import json, os, sys
@@ -212,7 +212,7 @@ def test_a_place_that_is_none_is_noticed_before_any_work(folder, monkeypatch, wo
     for worker in ("cli.fit.fit_table", "cli.fit.predict_table", "cli.results.stored_results"):
         monkeypatch.setattr(f"gmed.{worker}", work)
     words = [place.format(name) if word == "OUT" else word for word in words]
-    with pytest.raises(UsageError, match=r"cannot be written: (this is a folder|the folder nowhere does not exist)"):
+    with pytest.raises(UsageError, match=r"cannot be written: (it is a folder|the folder nowhere does not exist)"):
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 

@@ -101,7 +101,7 @@ def test_export_in_three_formats(gmed, tmp_path):
     assert rows[0]["forward_transfer"] == "" and table[0]["forward_transfer"] is None  # not measured then
     said, code = gmed("export", "runs.xlsx")
     assert code == 2
-    assert ".csv, .json, .json.xz, .parquet" in said
+    assert ".csv, .json, .json.xz or .parquet" in said
     said, code = gmed("export", "nowhere/runs.csv")
     assert code == 2
     assert "cannot be written" in said
@@ -157,9 +157,9 @@ def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
 @pytest.mark.parametrize("command", [["table"], ["table", "--json"], ["report", "--format", "csv"]])
 def test_without_results_of_what_was_asked_for_it_is_said_of_what_there_are(gmed, command):
     said, code = gmed(*command, "rotated-mnist")
-    assert (said, code) == ("gmed: gmed.db: no results of rotated-mnist; it has results of split-mnist\n", 2)
+    assert (said, code) == ("gmed: gmed.db: no results for rotated-mnist; it has results for split-mnist\n", 2)
     said, code = gmed(*command, "split-mnist", "mir")
-    assert code == 2 and said.endswith("no results of split-mnist with mir; there are results with er, er+gmed\n")
+    assert code == 2 and said.endswith("no results for split-mnist with mir; it has results with er, er+gmed\n")
 
 
 def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
@@ -300,7 +300,7 @@ def broken(document, change):
         (lambda d: json.dumps(broken(d, {"seed": -1})), "is invalid: seed is -1, not an integer"),
         (
             lambda d: json.dumps(broken(d, {"speed": 1})),
-            "is invalid: it has 'speed', which is unknown; was it written by a newer gmed?",
+            "is invalid: it has 'speed', which this version does not know; was it written by a newer gmed?",
         ),
         (
             lambda d: json.dumps(broken(d, {"final_accuracy": 80})),

@@ -48,7 +48,7 @@ def test_how_far_every_run_is(tmp_path):
         assert "2 of 4 runs" in said
         assert "left, ends" in said
         assert "er seed 0" in said
-        assert "25 %" in said
+        assert "25%" in said
         assert "75.00" in said
         assert "failed: split-mnist finetune seed 0: DivergedError: it diverged" in said
     assert "no sweep is running" in watch("--once", "--store", path)

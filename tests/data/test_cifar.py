@@ -116,7 +116,7 @@ def test_a_file_that_is_missing_truncated_too_long_or_altered(tmp_path):
     path = tmp_path / cifar.folder / "data_batch_3.bin"
     sound = path.read_bytes()
     for damaged, what in (
-        (sound[:-1], "truncated: 92,189 bytes where 30 records take 92,190"),
+        (sound[:-1], "truncated: 92,189 bytes instead of 92,190 (30 records)"),
         (b"", "truncated: 0 bytes"),
         (sound + b"\0", "too long"),
         (sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:], "altered: its SHA-1"),
@@ -133,11 +133,11 @@ def test_a_label_out_of_range(tmp_path):
     rows = np.zeros((3, 3074), np.uint8)
     rows[2, :2] = 19, 100
     (tmp_path / "train.bin").write_bytes(rows.tobytes())
-    with pytest.raises(DataError, match=r"train\.bin: record 2 has label 100, the largest label is 99"):
+    with pytest.raises(DataError, match=r"train\.bin: record 2 has label 100, but the largest label is 99"):
         read_records(tmp_path, RecordFile("train.bin", 3), [20, 100])
     rows[2, :2] = 20, 99
     (tmp_path / "train.bin").write_bytes(rows.tobytes())
-    with pytest.raises(DataError, match="record 2 has label 20, the largest label is 19"):
+    with pytest.raises(DataError, match="record 2 has label 20, but the largest label is 19"):
         read_records(tmp_path, RecordFile("train.bin", 3), [20, 100])
 
 

@@ -381,7 +381,7 @@ def test_workers_and_tuning_read_data_in_memory_too(tmp_path, monkeypatch):
     ("data", "says"),
     [
         ([[1.0], [2.0]], r"benchmark must be a name, a path, arrays \(x, y\) or a torch data set, not \[\["),
-        ((np.zeros((4, 2)),), r"must be \(x, y\) or .*; not 1 arrays"),
+        ((np.zeros((4, 2)),), r"must be \(x, y\) or .*, not 1 arrays"),
         ((np.full((4, 2), np.nan), np.arange(4)), r"^the data in memory: x\[0\] contains NaN"),
         ((np.zeros((4, 2)), np.zeros(4)), "^the data in memory: y must hold one integer or string"),
         (([[1, 2], [3]], [0, 1]), "cannot be converted to an array"),
@@ -433,7 +433,7 @@ def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
     commands = "\n".join(collect(*stored_results("gmed.db"), "gmed.db").commands)
     assert "gmed tune trees.csv er+gmed --label kind" in commands
     code, _, said = typed("tune", "split-mnist", "er+gmed", "--label", "kind")
-    assert code == 2 and "label, split and drop are for your own data" in said
+    assert code == 2 and "label, split and drop apply to your own data" in said
 
 
 def test_every_name_is_read_back(tmp_path):
@@ -477,13 +477,13 @@ def test_the_command_line(table, tmp_path, capsys, monkeypatch):
         ("a,k\n1,x\ninf,y\n", "k", "none", "'inf' is not a finite number"),
         ("a,k\n1,x\nred,y\n", "k", "none", "'red' is not a finite number"),
         ("a,k\n1,x\n2,\n", "k", "none", "line 3, column 'k': a value is missing"),
-        ("a,k\n1,x\n2,y,3\n", "k", "none", "line 3: 3 cells where the header has 2"),
-        ("a,k\n1,x\n2,x\n", "k", "none", "one class .x."),
+        ("a,k\n1,x\n2,y,3\n", "k", "none", "line 3: 3 cells, but the header has 2"),
+        ("a,k\n1,x\n2,x\n", "k", "none", "the same class .x."),
         ("a,k\n1,x\n2,y\n3,z\n4,z\n", "k", "by-class=1", "task 1 of 3 has 1 example"),
         ("a,k\n1e308,x\n-1e308,y\n1e308,x\n-1e308,y\n", "k", "none", "column 'a' are too large"),
         ("a,k\n1,x\n2,y\n", "k", "by-colour", "split must be by-class"),
         ("a,k\n1,x\n2,y\n", "k", "by-column=b", "unknown column"),
-        ("a,k\n1,x\n2,y\n", "k", "by-column=k", "both the label and"),
+        ("a,k\n1,x\n2,y\n", "k", "by-column=k", "both the label column and"),
         ("a,k\n1,x\n2,y\n", "k", "by-time=0", "integer from 1 to 2"),
         ("a,k\n1,x\n2,y\n", "k", "by-time=" + "9" * 30, "integer from 1 to 2"),
         ("a,k\n1,x\n2,y\n", "k", "by-class=two", "integer from 1 to 2"),
@@ -580,9 +580,9 @@ def test_whatever_happens_to_an_archive(tmp_path, place, value, packed):
 
 
 def test_options_that_do_not_belong_together(table, tmp_path):
-    with pytest.raises(UsageError, match="for your own data"):
+    with pytest.raises(UsageError, match="apply to your own data"):
         gmed.run("split-mnist", "er", label="kind", store=None)
-    with pytest.raises(UsageError, match="is a path to data already"):
+    with pytest.raises(UsageError, match="is already a path to data"):
         gmed.run(str(table), "er", label="kind", data_dir=tmp_path, store=None)
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4))
     with pytest.raises(UsageError, match="--label is only for tables"):
@@ -677,7 +677,7 @@ def test_without_a_name_the_file_is_the_heading(table, tmp_path):
 def test_a_name_that_could_be_misread_is_refused(table, name):
     with pytest.raises(UsageError, match="name must have"):
         gmed.run(str(table), "er", seeds=1, label="kind", split="none", store=None, name=name)
-    with pytest.raises(UsageError, match="name, label, split and drop are for your own data"):
+    with pytest.raises(UsageError, match="name, label, split and drop apply to your own data"):
         gmed.run("split-mnist", "er", seeds=1, store=None, name="x")
 
 

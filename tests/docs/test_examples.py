@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 SAYS = {
     "drifting_rows.py": r"^replay \+ GMED +\d+\.\d +\d+\.\d +\d+\.\d$",
-    "frozen_backbone.py": r"^gain +[+-]\d+\.\d+ points, 95 % interval",
+    "frozen_backbone.py": r"^gain +[+-]\d+\.\d+ points, 95% interval",
     "own_loop.py": r"^replay \+ GMED +\d+\.\d %",
 }
 

@@ -81,7 +81,7 @@ def top_level():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("nets.py:small(classes=7)", "it returns 7 logits for each input; there are 10 classes"),
+        ("nets.py:small(classes=7)", "it returns 7 logits for each input, but there are 10 classes"),
         ("nets.py:small(classes=1000)", "1000 logits"),
         ("nets.py:images", r"a \(2, classes\) tensor of logits for 2 inputs, not one of shape \(2, 3, 26, 26\)"),
         ("nets.py:pair", "tensor of logits for 2 inputs, not tuple"),
@@ -98,7 +98,7 @@ def top_level():
         ("nets.py", "write it as net.py:small"),
         ("nowhere.py:small", "nowhere.py: no such file"),
         ("nowhere_at_all:small", "does not import: ModuleNotFoundError.*nowhere_at_all.py"),
-        ("torch.nn:Linear(in_features=3,out_features=10)", r"does not take inputs of shape \(2, 1, 28, 28\)"),
+        ("torch.nn:Linear(in_features=3,out_features=10)", r"does not accept inputs of shape \(2, 1, 28, 28\)"),
         (lambda: MLP(), "at the top level of a file"),
         (5, "at the top level of a file"),
     ],
@@ -242,7 +242,7 @@ def test_check_fits_is_about_the_data():
     class Tiny:
         x_train, y_train, num_classes = np.zeros((4, 5), dtype=np.float32), np.zeros(4, dtype=np.int64), 3
 
-    with pytest.raises(UsageError, match="does not take inputs"):
+    with pytest.raises(UsageError, match="does not accept inputs"):
         check_model_compatible(get_benchmark("split-mnist"), Tiny)
 
 

@@ -76,10 +76,10 @@ def test_a_part_is_named_like_any_other(fade):
         ("er+fade(share=true)", "takes a number"),
         ("er+fade(share=2.0)", "ValueError: nothing would be left"),
         ("fade", "er[+]fade"),
-        ("er+gmed+fade", "one edit, not gmed and fade"),
+        ("er+gmed+fade", "only one edit, not both gmed and fade"),
         ("er+fede", "did you mean 'fade'.*--extension"),
         ("fadding", "--extension"),
-        ("er+mir", "mir is a method, which comes first"),
+        ("er+mir", "mir is a method and must come first"),
         ("finetune+fade", "takes no edit; these do: er,"),
     ],
 )
@@ -211,7 +211,7 @@ def test_the_source_must_be_readable():
     part = type("Part", (gmed.editing.GMED,), {"__module__": "a_notebook"})
     sys.modules["a_notebook"] = type(sys)("a_notebook")
     try:
-        with pytest.raises(UsageError, match="write it to a file of its own"):
+        with pytest.raises(UsageError, match="move the definition to a separate file"):
             gmed.register("from-a-notebook")(part)
     finally:
         del sys.modules["a_notebook"]
@@ -489,4 +489,4 @@ def test_parts_defined_in_the_script_itself(tmp_path):
     assert done.stdout == "1\n", done.stderr
     (tmp_path / "mine.py").write_text(script.format("workers=2"))
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "move that code to a separate file and load it; or compute with workers=0" in done.stderr
+    assert "move that code to a separate file and load it; or use workers=0" in done.stderr

@@ -412,7 +412,7 @@ def test_text_in_a_stored_name_is_not_handed_to_an_extension(here, extended):
     with Store("s.db") as store:
         store.add(spec, run)
     (error,) = watch_edits(stored_results("s.db")[0], "s.db").values()
-    assert "text parameters of a custom method are only passed by gmed run" in str(error)
+    assert "custom methods with string parameters can only be run by gmed run" in str(error)
     assert not Path("mark").exists()
 
 

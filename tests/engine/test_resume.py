@@ -221,6 +221,6 @@ def test_a_checkpoint_that_does_not_fit_is_discarded_with_a_reason(tmp_path):
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
     checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))
     (outcome,) = run_group([spec], ExecutionConfig("cpu", checkpoints=checkpoints))
-    assert "did not fit and was discarded" in str(outcome)
+    assert "did not match the run and was discarded" in str(outcome)
     (again,) = run_group([spec], ExecutionConfig("cpu", checkpoints=checkpoints))
     assert again.accuracy == finished([spec], [None])[0][0]

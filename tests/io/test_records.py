@@ -117,12 +117,12 @@ def outer(**changes):
         ({"pair": {"first": 1}}, "pair has no 'second'"),
         (
             {"pair": {"first": 1, "second": 1, "third": 1}},
-            "pair has 'third', which is unknown; was it written",
+            "pair has 'third', which this version does not know; was it written",
         ),
         ({"versions": {"engine": True}}, "versions['engine'] is True, not an integer or text"),
         ({"where": 7}, "where is 7, not text"),
-        ({"state": 7}, "it has 'state', which is unknown"),
-        ({"derived": 7}, "it has 'derived', which is unknown"),
+        ({"state": 7}, "it has 'state', which this version does not know"),
+        ({"derived": 7}, "it has 'derived', which this version does not know"),
     ],
     ids=str,
 )

@@ -282,7 +282,7 @@ def test_bad_input_is_refused_and_changes_nothing(x, y, message, started):
         for batch in stream(8):
             learner.observe(*batch)
     elif message == "earlier ones of this stream":
-        message = "does not take inputs of shape"
+        message = "does not accept inputs of shape"
     before = learner.state_dict()
     with pytest.raises(InputError, match=message):
         learner.observe(x, y)

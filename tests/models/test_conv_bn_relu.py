@@ -313,7 +313,7 @@ def test_where_triton_cannot_build_kernels_torch_computes(monkeypatch):
     monkeypatch.setattr(fused, "fused_conv_bn_relu", fails)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     unit_module._triton_available.cache_clear()
-    with pytest.warns(UserWarning, match=r"compile kernels here \(there is no compiler\)"):
+    with pytest.warns(UserWarning, match=r"compile kernels on this machine \(there is no compiler\)"):
         assert not unit_module._triton_available(torch.device(DEVICE))
     unit_module._triton_available.cache_clear()
 

@@ -457,10 +457,10 @@ def test_a_model_of_ones_own_is_given_again(tmp_path):
     model = OnlineClassifier(ClassifierConfig(model=make), inputs=4)
     model.learn(x, y)
     model.save(tmp_path / "model")
-    with pytest.raises(UsageError, match="give it again"):
+    with pytest.raises(UsageError, match="pass the same model"):
         OnlineClassifier.load(tmp_path / "model")
     again, _ = OnlineClassifier.load(tmp_path / "model", model=make)
     assert state(again) == state(model) and json.loads(again.settings.to_json())["model"] == "own"
     OnlineClassifier(QUICK, inputs=4).save(tmp_path / "plain")
-    with pytest.raises(UsageError, match="none can be given"):
+    with pytest.raises(UsageError, match="omit the parameter model"):
         OnlineClassifier.load(tmp_path / "plain", model=make)

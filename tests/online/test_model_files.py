@@ -188,7 +188,7 @@ def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path
 def test_a_model_that_has_learned_nothing_asks_for_no_more_memory_than_there_is(tmp_path):
     model = OnlineClassifier(ClassifierConfig(hidden=10**9), inputs=3)
     model.save(tmp_path / "huge")
-    with pytest.raises(UsageError, match="takes 4e\\+09 GB of memory, more than there is; choose a smaller one"):
+    with pytest.raises(UsageError, match="needs 4e\\+09 GB of memory, more than is available; choose a smaller one"):
         OnlineClassifier.load(tmp_path / "huge")[0].learn(np.zeros((2, 3)), np.array([0, 1]))
 
 

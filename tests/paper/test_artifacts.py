@@ -396,7 +396,7 @@ def test_what_cannot_have_been_observed_is_computed_again(tmp_path, content):
     planned, how = PlannedRuns("split-mnist", SMALL, 1), {"workers": 0, "device": "cpu", "store": tmp_path / "r.db"}
     with Store(tmp_path / "r.db") as store:
         store.put_probe(*planned.specs(), "share", content)
-    with pytest.warns(DamagedRunWarning, match="is damaged and is computed again"):
+    with pytest.warns(DamagedRunWarning, match="is damaged and will be repeated"):
         shares = run_probe(prediction_change, planned, Request(options=how), cache_as="share")
     assert shares == run_probe(prediction_change, planned, Request(options={**how, "store": None}))
     with Store(tmp_path / "r.db") as store:

@@ -238,12 +238,12 @@ def test_the_commands_find_everything_in_the_store(own_parts):
         command = [sys.executable, "-m", program + ".cli", *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        assert ("wrote" in done.stdout) if line == last else ("already in the store, 0 to compute" in done.stderr)
+        assert ("wrote" in done.stdout) if line == last else ("already in the store, 0 to run" in done.stderr)
     assert "left out" not in (own_parts / "report" / "report.html").read_text()
 
 
 def test_what_is_left_out_is_said_with_what_would_load_it(own_parts):
-    said = "2 stored results are left out: code that computed them has changed since, or is not loaded: --extension"
+    said = "2 stored results are left out: the code behind them has changed, or is not loaded: --extension"
     assert f"{said} mine.py\n" in report("--store", "own.db")
     assert f"{said} mine.py<" in (own_parts / "report" / "report.html").read_text()
     assert f"{said} mine.py\n" in CliRunner().invoke(app, ["table", "--store", "own.db"]).stderr

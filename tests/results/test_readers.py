@@ -258,7 +258,7 @@ def test_a_folder_that_may_not_be_written_to_is_noticed_at_once(shared, own):
         store.add(SPECS[0], result(0))
     lock(shared)
     found = as_reader(lambda: command("export", shared / "all.csv", "--store", shared / "gmed.db"))
-    assert "all.csv: cannot be written: files in" in found[1] and "Fix the permissions" in found[1]
+    assert "all.csv: cannot be written: no permission" in found[1] and "Fix the permissions" in found[1]
 
 
 @pytest.mark.parametrize("words", [["runs"], ["doctor"], ["table"], ["run", "split-mnist", "finetune", "--seeds", "1"]])

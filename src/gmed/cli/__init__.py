@@ -34,7 +34,7 @@ def main() -> None:
 
     run_program(try_answer)
     if not answered:
-        gc.disable()  # nothing that is imported is garbage; the program enables it again
+        gc.disable()  # imports create no garbage; the program enables collection again
         from gmed.cli.app import main as run
 
         run()

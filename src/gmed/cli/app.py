@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from gmed._version import __version__
 from gmed.cli import completion, data, doctor, fit, paper, report, results, run, watch
 from gmed.cli.exit import EXIT_INTERRUPTED, EXIT_OK, run_program
-from gmed.errors import GmedWarning, UsageError
+from gmed.errors import GmedWarning, UsageError, alternatives
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
@@ -79,7 +79,9 @@ OLD_OPTIONS = {"over": "baseline"}
 def _current_option(name: str) -> str:
     """Return the current name of an option, with a warning if this is an old one."""
     if name in OLD_OPTIONS:
-        warnings.warn(f"--{name} is now --{OLD_OPTIONS[name]}; the old name goes with the next release", GmedWarning, 2)
+        warnings.warn(
+            f"--{name} is now --{OLD_OPTIONS[name]}; the old name will be removed in the next release", GmedWarning, 2
+        )
     return OLD_OPTIONS.get(name, name)
 
 
@@ -96,7 +98,7 @@ TYPES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "int range": "INTEG
 
 
 class Command(TyperCommand):
-    """A command whose help names types in words."""
+    """A command whose help uses readable names of types."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, which need no type, and the options."""
@@ -109,7 +111,7 @@ class Command(TyperCommand):
 
 
 def _without_types(name: str, is_argument: bool) -> str:
-    """Return an option with the type of its values in words; of an argument only the name.
+    """Return an option with a readable name of its type, or an argument without its type.
 
     >>> _without_types("--drop <list[str]>", False), _without_types("methods... <list[str]>", True)
     ('--drop TEXT', 'methods...')
@@ -173,7 +175,7 @@ def main() -> None:
     """Run the program."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, so that checkpoints are written
     if gc.get_freeze_count() == 0:
-        gc.freeze()  # modules are never freed, so the garbage collector need not traverse them
+        gc.freeze()  # modules are never freed, so the garbage collector need not scan them
     gc.enable()
     run_program(_run_app)
 
@@ -192,16 +194,16 @@ def _run_app() -> None:
 
 
 def _describe_refusal(error: Any) -> str:
-    """Return the message of the parser in the style of this package, with the command whose help lists what is valid.
+    """Return the message of the parser in the style of this package, with the command that shows the matching help.
 
     >>> _describe_refusal(typer.BadParameter("No such option: --sed (Possible options: --seed, --seeds)."))
     'no such option: --sed; did you mean --seed or --seeds?'
     """
-    message = str(error.format_message()).removeprefix("Invalid value: ").rstrip(".")
+    message = str(error.format_message()).removeprefix("Invalid value: ").rstrip(".").replace("Value error, ", "")
     message = f"{message[:1].lower()}{message[1:]}"
     message, _, options = message.partition(" (Possible options: ")
     if options:
-        return f"{message}; did you mean {options.rstrip(')').replace(', ', ' or ')}?"
+        return f"{message}; did you mean {alternatives(options.rstrip(')').split(', '))}?"
     message, _, command = message.replace("'. Did", "' Did").partition(" Did you mean ")
     if command:
         return f"{message}; did you mean {command}"

@@ -1,4 +1,4 @@
-"""Shell completion: gmed completion. The script lists all words, so that pressing Tab does not start Python."""
+"""Shell completion: gmed completion. The script contains all completions, so pressing Tab does not start Python."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Words:
-    """The words that can follow a command.
+    """The completions of a command.
 
     Attributes
     ----------
     commands
-        Its subcommands, with a one-line description of each.
+        Its subcommands, each with a one-line description.
     options
-        Its options, with a one-line description of each.
+        Its options, each with a one-line description.
     taking
         The options that take a value.
     values
@@ -65,7 +65,7 @@ def completion(context: typer.Context, shell: Annotated[Shell, typer.Argument(he
 
 
 def _visit(command: Any, path: str = "") -> Iterator[tuple[str, Words]]:
-    """Yield a command's path and words, then those of its subcommands."""
+    """Yield the path and the completions of a command, then those of its subcommands."""
     subcommands = {name: sub for name, sub in getattr(command, "commands", {}).items() if not sub.hidden}
     options = {name: param for param in command.params if param.param_type_name == "option" for name in param.opts}
     taking = tuple(name for name, option in options.items() if not option.is_flag)

@@ -56,7 +56,7 @@ def render_table(table: Table, *, boxed: bool = False, gap: int = 2) -> Renderab
 
 
 def _text(column: Column, cell: Cell) -> RenderableType:
-    """Render a cell; code gets spaces after commas, which users may type, and is wrapped between its parts."""
+    """Render a cell; code gets spaces after commas (which the parser accepts) and is wrapped between its parts."""
     style = cell.color or ("bold" if cell.strong else "")
     if column.code:
         return _Code(cell.text.replace(",", ", ") + cell.marks, style)
@@ -96,7 +96,7 @@ def print_json(document: object) -> None:
 
 @contextmanager
 def resumable(kept: str) -> Iterator[None]:
-    """If the user interrupts the block, say what is kept and how to resume, and exit."""
+    """If the user interrupts the block, say what was saved and how to resume, then exit."""
     try:
         yield
     except KeyboardInterrupt:
@@ -106,7 +106,7 @@ def resumable(kept: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
-    """Yield a callback that shows a bar on standard error, or one that does nothing if that is no terminal."""
+    """Yield a callback that shows a bar on standard error, or does nothing if that is not a terminal."""
     console = make_console(stderr=True)
     if not console.is_terminal:
         yield data.no_progress
@@ -126,7 +126,7 @@ def progress_bar(name: str, amount: ProgressColumn) -> Iterator[data.Progress]:
 
 
 class PacedLines:
-    """When to print a line of progress where there is no terminal: after 10 seconds, then ever more rarely."""
+    """When to print a progress line without a terminal: after 10 seconds, then less and less often."""
 
     def __init__(self) -> None:
         self.began = self.last = time.monotonic()
@@ -147,7 +147,7 @@ class PacedLines:
 
 
 class LiveProgress(Callback):
-    """A bar over all runs and the mean so far of every method; plain lines if the output is no terminal."""
+    """A bar over all runs and the mean so far of every method; plain lines if the output is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -179,10 +179,10 @@ class LiveProgress(Callback):
         self.decoding(done, total)
 
     def on_start(self, todo: Sequence[RunSpec], kept: int) -> None:
-        """Start the bar over the runs to compute."""
+        """Start the bar over the remaining runs."""
         self.decoding_bar.close()
         if kept:
-            self.console.print(f"{count_runs(kept)} already in the store, {len(todo)} to compute")
+            self.console.print(f"{count_runs(kept)} already in the store, {len(todo)} to run")
         if not todo:
             return
         for spec in todo:
@@ -196,9 +196,9 @@ class LiveProgress(Callback):
             self.console.print(f"{title}: {count_runs(len(todo))}")
 
     def on_wait(self, runs: int) -> None:
-        """Announce once that another sweep is computing the remaining runs."""
+        """Announce once that another sweep is working on the remaining runs."""
         if not self.wait_announced:
-            self.console.print(f"another sweep is already computing {count_runs(runs)} of these; waiting for it")
+            self.console.print(f"another sweep is already working on {count_runs(runs)} of these; waiting for it")
         self.wait_announced = True
 
     def on_event(self, event: Event) -> None:
@@ -253,7 +253,7 @@ def show_failure(console: Console, failure: Failure) -> None:
 
 
 def count_runs(count: int) -> str:
-    """Return a number of runs in words.
+    """Return a number of runs as text.
 
     >>> count_runs(1), count_runs(2)
     ('1 run', '2 runs')

@@ -77,7 +77,7 @@ def data_verify(
 
 @data_app.command("remove")
 def data_remove(name: Name) -> None:
-    """Remove the downloaded or decoded files of a data set from the cache; your own folders are kept."""
+    """Remove the downloaded or decoded files of a data set from the cache; your own folders are not touched."""
     removed = get_dataset_info(name).remove()
     for path in removed:
         make_console().print(f"removed {path}", soft_wrap=True)

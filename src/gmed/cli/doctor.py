@@ -1,4 +1,4 @@
-"""The doctor command: checks of an installation and a store, without changing anything."""
+"""The doctor command: read-only checks of the installation and a store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gmed.results.tables import Cell, Table, texts
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 MAX_NAMED = 20
-"""The maximum number of damaged runs that are named."""
+"""Maximum number of damaged runs to list."""
 
 MIN_FREE_BYTES = 2**30
 """Free bytes on a disk below which the checkpoints of a sweep may not fit."""
@@ -106,7 +106,7 @@ def _check_device() -> Result:
         name = torch.cuda.get_device_name()
         return OK, f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
     if torch.version.cuda is not None:
-        return NOTE, f"CPU: torch is built for CUDA {torch.version.cuda}, but finds no device or driver"
+        return NOTE, f"CPU: torch is built for CUDA {torch.version.cuda}, but found no device or driver"
     return OK, "CPU: this torch is built without CUDA"
 
 
@@ -122,7 +122,7 @@ def _check_extras() -> Iterator[Result]:
     try:
         required = metadata.requires("gmed") or []
     except metadata.PackageNotFoundError:
-        yield NOTE, "gmed is not installed but run from a folder, so its extras are unknown"
+        yield NOTE, "gmed runs from a source folder and is not installed, so its extras are unknown"
         return
     missing_by_extra: dict[str, list[str]] = {}
     for line in required:

@@ -35,14 +35,14 @@ def fit(
     table: Annotated[
         str,
         typer.Argument(
-            help="A .csv, .csv.gz or .parquet file, - for CSV from standard input; rows are learned in order"
+            help="A .csv, .csv.gz or .parquet file, or - to read CSV from standard input; rows are learned in order"
         ),
     ],
     label: Annotated[str, typer.Option(help="The label column")],
     out: Annotated[str, typer.Option("--out", "-o", help="Output file for the model")],
     drop: Drop = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="A saved model to continue from, with its settings")
+        str | None, typer.Option("--from", help="Saved model to continue training; its settings are used")
     ] = None,
     memory: Annotated[int | None, typer.Option(help=f"Number of stored examples [{DEFAULTS.memory}]")] = None,
     alpha: Annotated[
@@ -75,7 +75,7 @@ def fit(
     chosen = {name: value for name, value in options.items() if value is not None}
     if start is not None and (chosen or seed is not None):
         name = next(iter(chosen), "seed").replace("_", "-")
-        raise UsageError(f"--{name} cannot be given with --from: the saved settings are used")
+        raise UsageError(f"--{name} cannot be combined with --from, which uses the saved settings")
     settings = ClassifierConfig(**chosen)  # type: ignore[arg-type]
     check_output_path(Path(out))
     console = make_console(stderr=True)
@@ -95,9 +95,7 @@ def fit(
                 job, checkpoint_every=checkpoint_every, progress=printer.on_progress, watch=printer, stop=stop
             )
     if learned.repeated:
-        console.print(
-            f"{job.model.resolve()} is already the result of this fit; nothing was learned again", soft_wrap=True
-        )
+        console.print(f"{job.model.resolve()} already contains the result of this fit; nothing to do", soft_wrap=True)
     if learned.resumed:
         console.print(f"resumed after row {learned.resumed:,}")
     if not learned.finished:
@@ -121,7 +119,7 @@ def predict(
 ) -> None:
     """Predict the class of every row of a table."""
     if is_table(Path(model)) and table != "-" and not is_table(Path(table)):
-        raise UsageError(f"{model}: a table, not a model; the model comes first: gmed predict {table} {model}")
+        raise UsageError(f"{model}: this is a table, not a model; the model comes first: gmed predict {table} {model}")
     if not Path(model).exists():
         raise DataError(f"{model}: no such file.")
     rows = correct = labeled = 0
@@ -159,7 +157,7 @@ def predict(
 def _open_output(out: str | None) -> Iterator[TextIO]:
     """Open a file that appears when it is complete, or standard output."""
     if out is None:
-        if sys.stdout is None:  # as Python has it where the descriptor was closed before it began
+        if sys.stdout is None:  # None if the descriptor was closed before Python started
             raise UsageError("standard output is closed; give the name of a file with --out")
         yield sys.stdout
         return
@@ -170,7 +168,7 @@ def _open_output(out: str | None) -> Iterator[TextIO]:
 
 
 class _ProgressPrinter:
-    """Prints lines, ever more rarely, if the output is no terminal, which has a bar."""
+    """Prints progress lines, less and less often, if the output is not a terminal; a terminal has a bar."""
 
     def __init__(self, bar: Progress) -> None:
         self.console, self.pace, self.bar = make_console(stderr=True), PacedLines(), bar
@@ -178,7 +176,7 @@ class _ProgressPrinter:
         self.share = 0.0
 
     def on_progress(self, done: int, total: int | None) -> None:
-        """Note the share of the file that was read by this process, not by one that was interrupted before."""
+        """Record the share of the file read by this process, not counting an earlier, interrupted one."""
         position = done / total if total else 0.0
         self.skipped = position if self.skipped is None else self.skipped
         self.share = (position - self.skipped) / (1 - self.skipped) if self.skipped < 1 else 1.0
@@ -223,7 +221,7 @@ def _open_table(table: str) -> Iterator[Path]:
             raise DataError(f"{table}: no such file.")
         yield path
         return
-    if sys.stdin is None:  # as Python has it where the descriptor was closed before it began
+    if sys.stdin is None:  # None if the descriptor was closed before Python started
         raise UsageError("standard input is closed; give the name of a table")
     with TemporaryDirectory(prefix="gmed-") as folder:
         path = Path(folder, "rows.csv")

@@ -31,7 +31,7 @@ def _option(name: str) -> Any:
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the named options of a run, by default all, to a command.
 
-    Those that the user has set are passed to the command as the mapping ``options``.
+    Those set by the user are passed to the command as the mapping ``options``.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

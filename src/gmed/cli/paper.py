@@ -28,7 +28,7 @@ from gmed.results.stats import Comparison, describe_levels
 from gmed.results.tables import METHOD, MISSING, Cell, Table, numbers, texts
 
 MANY_RUNS = 20
-"""Number of runs from which the time they take is estimated before they start."""
+"""Minimum number of runs whose total time is estimated before they start."""
 
 
 @with_options("device", "workers", "data_dir", "store")
@@ -36,13 +36,13 @@ def reproduce(
     target: Annotated[str | None, typer.Argument(help="A table or figure: main, ablation, cosine, tsne ...")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the targets and the runs each still needs")] = False,
     estimate: Annotated[
-        bool | None, typer.Option("--estimate/--no-estimate", help="Measure speed to estimate times [yes]")
+        bool | None, typer.Option("--estimate/--no-estimate", help="Measure the speed to estimate times [yes]")
     ] = None,
     benchmarks: Annotated[str | None, typer.Option(help="Only these columns: split-mnist,rotated-mnist")] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=MAX_SEEDS, help="Number of seeds [as in the paper, 10 or 20]")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without a question, however long it takes")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, however long it takes")] = False,
     all_tests: Annotated[
         bool, typer.Option("--all-tests", help="Also show the permutation test and corrected p-values")
     ] = False,
@@ -81,7 +81,7 @@ def reproduce(
 def _announce(
     artifact: Artifact, columns: list[str], seeds: int | None, options: dict[str, Any], *, measure: bool, ask: bool
 ) -> None:
-    """Say how many runs are about to start and how long they take and, in a terminal, ask whether to start them."""
+    """Announce the number of runs and their estimated time; in a terminal, ask whether to start them."""
     console, selected = make_console(stderr=True), {*columns, *map(tuning_name, columns)}
     plan = [item for item in artifact.plan() if not columns or item.benchmark in selected]
     plan = [item._replace(seeds=seeds or item.seeds) for item in plan]
@@ -96,7 +96,7 @@ def _announce(
     seconds = f"about {format_duration(known.seconds)}" if known.seconds else "an unknown time"
     more = f", and {known.unknown} of unknown speed" if known.seconds and known.unknown else ""
     stored = f" ({known.stored} more are stored)" if known.stored else ""
-    console.print(f"{artifact.location}: {count} runs to compute{stored}, {seconds} here{more}")
+    console.print(f"{artifact.location}: {count} runs to do{stored}, {seconds} on this machine{more}")
     if ask and sys.stdin.isatty() and console.is_terminal and not typer.confirm("Start?", default=True, err=True):
         console.print("Nothing was started. Fewer runs: --benchmarks, --seeds or --quick.")
         raise typer.Exit(EXIT_OK)
@@ -153,12 +153,16 @@ def show_artifact(console: Console, result: ArtifactResult | Reproduction, *, al
         console.print(", ".join([f"wrote {first}", *(path.suffix for path in others)]), soft_wrap=True)
 
 
+SELECTIONS = {"its means": "the paper's means", "ours": "the measured means"}
+"""Ways to select the best methods, as shown, by their names in JSON."""
+
+
 def show_reproduction(console: Console, reproduction: Reproduction, *, all_tests: bool = False) -> None:
     """Print a table of the paper next to the measured results for each benchmark, then its comparisons."""
     target = reproduction.target
     console.print(f"{target.table}: {target.title}.{' ' + QUICK_WARNING if reproduction.quick else ''}")
     for benchmark in dict.fromkeys(row.cell.benchmark for row in reproduction.rows):
-        table = Table([METHOD, *numbers("n", "ours", "paper", "difference [95 %]")], f"{benchmark}: accuracy %")
+        table = Table([METHOD, *numbers("n", "measured", "paper", "difference [95%]")], f"{benchmark}: accuracy %")
         for row in reproduction.rows:
             if row.cell.benchmark == benchmark:
                 paper, difference = row.cell.published, row.difference
@@ -176,11 +180,12 @@ def show_reproduction(console: Console, reproduction: Reproduction, *, all_tests
             f"(marks as in the paper, by the uncorrected one-tailed paired t-test: {describe_levels(target.levels)})"
         )
     for c in reproduction.best:
-        console.print(f"The best edited method against the previous best, by {c.selected_by}:")
+        selected = ", ".join(SELECTIONS.get(name, name) for name in c.selected_by.split(", "))
+        console.print(f"The best edited method against the previous best, by {selected}:")
         _show_comparison(console, c, len(reproduction.best) if all_tests else None)
     if reproduction.best:
         level = "" if reproduction.quick else f"† p < {max(target.levels):g}; "
-        console.print(f"({level}differences are biased upwards where our own means select the methods)")
+        console.print(f"({level}differences are biased upwards where the measured means select the methods)")
     for benchmark, reason in reproduction.missing.items():
         console.print(f"skipped: {benchmark}: {reason}")
     for failure in reproduction.results.failures:
@@ -188,18 +193,18 @@ def show_reproduction(console: Console, reproduction: Reproduction, *, all_tests
 
 
 def _describe_intervals(reproduction: Reproduction) -> str:
-    """Describe which runs the confidence intervals of differences from the paper account for."""
+    """Describe whose variance the confidence intervals of differences from the paper include."""
     published = [row.cell.published for row in reproduction.rows]
     if all(number.std is None for number in published):
-        return "the paper gives no standard deviations here: intervals account only for our runs"
+        return "the paper gives no standard deviations here: intervals account only for the measured runs"
     if any((number.location, number.quantity) == (reproduction.target.table, "runs") for number in quantities()):
-        return "intervals account for our runs and those of the paper"
+        return "intervals account for the measured runs and those of the paper"
     counts = " or ".join(str(n) for n in sorted({number.n for number in published if number.n}))
     return f"the paper does not state the number of runs for this table; intervals assume {counts}"
 
 
 def _show_comparison(console: Console, c: Comparison, comparisons: int | None) -> None:
-    """Print a gain next to the published one; given the number of comparisons, also the other tests of it."""
+    """Print a gain next to the published one; given the number of comparisons, also the other tests."""
     console.print(f"{c.benchmark}: {c.method} over {c.baseline}: {format_gain(c.gain, c.marks)}")
     if c.published_gain is not None:
         p_text = "" if c.published_p is None else f", p = {c.published_p:g}"
@@ -212,7 +217,7 @@ def _show_comparison(console: Console, c: Comparison, comparisons: int | None) -
 
 
 def _show_numbers(console: Console, result: ArtifactResult) -> None:
-    table = Table([*texts("benchmark", "quantity"), *numbers("n", "ours", "paper")])
+    table = Table([*texts("benchmark", "quantity"), *numbers("n", "measured", "paper")])
     for number in result.numbers:
         paper = MISSING if number.published is None else format_number(number.published, number.published_std)
         table.add(number.benchmark, number.quantity, number.n, format_number(number.mean, number.std), paper)
@@ -221,7 +226,7 @@ def _show_numbers(console: Console, result: ArtifactResult) -> None:
         if (difference := number.difference) is not None and difference.low < difference.high:
             console.print(
                 f"{number.benchmark}: {number.quantity}: {difference.mean:+.3g} vs. the paper,\n"
-                f"  95 % interval [{difference.low:+.3g}, {difference.high:+.3g}], {number.n} runs"
+                f"  95% interval [{difference.low:+.3g}, {difference.high:+.3g}], {number.n} runs"
             )
 
 
@@ -243,7 +248,7 @@ def show_artifact_status(console: Console, statuses: Sequence[ArtifactStatus]) -
         ),
         "- always recomputed, never stored.": not all(status.cached for status in statuses),
         "? unknown, + plus an unknown amount.": any(status.unknown for status in statuses),
-        "gmed reproduce TARGET computes the remaining runs; --quick is a smoke test.": True,
+        "gmed reproduce TARGET completes the missing runs; --quick is a smoke test.": True,
     }
     for note, applies in notes.items():
         if applies:

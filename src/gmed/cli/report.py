@@ -54,13 +54,13 @@ def report(
     gallery: Annotated[
         bool, typer.Option("--gallery", help="Rerun one seed per benchmark to show edited examples and losses (cached)")
     ] = False,
-    device: Annotated[str, typer.Option(help="Device for these runs: auto, cpu or cuda")] = "auto",
+    device: Annotated[str, typer.Option(help="Device for the runs of --gallery: auto, cpu or cuda")] = "auto",
     data_dir: DataDir = None,
     store: StoreFile = None,
     extension: Extension = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Custom model that --gallery may build: net.py:small; repeatable"),
+        typer.Option(help="Custom model that --gallery may build: net.py:small; may be repeated"),
     ] = None,
 ) -> None:
     """Create an HTML report of a store, or tables for a paper. The page is one self-contained file."""

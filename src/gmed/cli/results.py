@@ -80,7 +80,7 @@ def _tuning_note(results: Results) -> str:
 
 
 def print_results(results: Results, as_json: bool) -> None:
-    """Print results as a JSON document, or as tables with the place where they are stored."""
+    """Print results as a JSON document, or as tables followed by the path of the store."""
     if as_json:
         print_json(results.to_dict())
         return
@@ -99,8 +99,8 @@ def _show_results(console: Console, results: Results) -> None:
         compared = any(row.published for row in rows) or benchmark in BENCHMARKS
         difference = " (difference ± s.e.)" if compared else ""
         title = f"{short[benchmark]}: final accuracy %, mean ± standard deviation{difference}"
-        paper_headings = ("paper", "ours - paper") if compared else ()
-        table = Table([METHOD, *numbers("n", "ours", *paper_headings)], title)
+        paper_headings = ("paper", "difference") if compared else ()
+        table = Table([METHOD, *numbers("n", "measured", *paper_headings)], title)
         for row in rows:
             paper_cells = (published_cell(row), difference_cell(row)) if compared else ()
             table.add(row.method, row.n, accuracy_cell(row), *paper_cells)
@@ -124,7 +124,7 @@ IN_PERCENT = {*MATRIX_METRICS, "prequential"}
 
 
 def _show_metrics(console: Console, results: Results) -> None:
-    """Print the mean of each metric over seeds, and how to measure those that are missing."""
+    """Print the mean of each metric over seeds, and how to measure missing ones."""
     short = titles([run.benchmark for run in results.runs])
     for benchmark in short:
         by_method: dict[str, list[Metrics]] = {}
@@ -186,15 +186,15 @@ def runs(
     if together := [name for name, group in groups.items() if name != group]:
         data = BenchmarkId.parse(together[0][0]).custom_data
         one_by_one = shlex.quote(data.file if data else together[0][0])
-        console.print(f"candidates of a tuning one by one: gmed runs {one_by_one}", soft_wrap=True)
+        console.print(f"to list the tuning candidates one by one: gmed runs {one_by_one}", soft_wrap=True)
     if outdated:
         extensions = extensions_to_load(path)
-        hint = f", or by extensions that are not loaded: {extensions}" if extensions else ""
-        console.print(f"{outdated} more were computed by other versions of the code{hint}")
+        hint = f", or from extensions that are not loaded: {extensions}" if extensions else ""
+        console.print(f"{outdated} more are from other versions of the code{hint}")
 
 
 def _group(benchmark: str, method: str) -> tuple[str, str]:
-    """Return a benchmark and a method; the candidates of a tuning, which differ in parameters, are one method.
+    """Return a benchmark and a method; tuning candidates, which differ in parameters, count as one method.
 
     >>> _group("split-mnist-tuning", "er+gmed(alpha=0.1)"), _group("split-mnist", "er+gmed(alpha=0.1)")
     (('split-mnist-tuning', 'er+gmed'), ('split-mnist', 'er+gmed(alpha=0.1)'))
@@ -204,13 +204,13 @@ def _group(benchmark: str, method: str) -> tuple[str, str]:
 
 
 def rm(
-    benchmark: Annotated[str, typer.Argument(help="The benchmark whose runs are removed")],
+    benchmark: Annotated[str, typer.Argument(help="Benchmark whose runs to remove")],
     methods: Annotated[list[str] | None, typer.Argument(help="Only these methods")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only failed runs")] = False,
     extension: Extension = None,
     store: StoreFile = None,
 ) -> None:
-    """Remove runs from the store. Requesting them again recomputes them."""
+    """Remove runs from the store, so that gmed run repeats them."""
     with Store(require_store(store)) as run_store:
         benchmark, *others = run_store.matching_benchmarks(benchmark)
         if others:
@@ -252,7 +252,7 @@ def merge(
     observed = f", {merged.observed} observations added" if merged.observed else ""
     console.print(f"{merged.added} added, {merged.known} already in the store{observed}")
     if outdated:
-        console.print(f"{outdated} skipped: they were computed by code that has changed or is not loaded")
+        console.print(f"{outdated} skipped: the code behind them has changed or is not loaded")
     for conflict in merged.conflicts:
         console.print(f"conflict, kept the local result: {conflict}")
     if merged.damaged:
@@ -261,7 +261,7 @@ def merge(
 
 
 def require_results(results: Results, benchmark: str | None, methods: Sequence[str], note: str = "") -> None:
-    """Raise an error if there are no results of what was asked for; it says of what there are."""
+    """Raise an error if no results match; it lists those that exist."""
     if results.runs or results.failures:
         return
     store = results.store or default_store()
@@ -270,10 +270,10 @@ def require_results(results: Results, benchmark: str | None, methods: Sequence[s
     if benchmark is None or not stored:
         raise UsageError(f"{store}: nothing to report; {note or 'create results with gmed run'}")
     asked = f"{benchmark} with {', '.join(methods)}" if methods else benchmark
-    known = f"it has results of {', '.join(stored)}"
+    known = f"it has results for {', '.join(stored)}"
     if benchmark in stored:
-        known = f"there are results with {stored[benchmark]}"
-    raise UsageError(f"{store}: no results of {asked}; {note or known}")
+        known = f"it has results with {stored[benchmark]}"
+    raise UsageError(f"{store}: no results for {asked}; {note or known}")
 
 
 def with_baseline(results: Results, baseline: str | None) -> Results:

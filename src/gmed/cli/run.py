@@ -1,4 +1,4 @@
-"""Commands that compute, and what they can compute: gmed run, tune, bench, list."""
+"""Commands that run methods, and the list of methods: gmed run, tune, bench, list."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def run(
     benchmark: Annotated[
         str,
         typer.Argument(
-            help="A benchmark; your own data (.csv, .parquet, .npz, folder); or an experiment (.toml, .yaml)"
+            help="A benchmark, your own data (.csv, .parquet, .npz, folder), or an experiment file (.toml, .yaml)"
         ),
     ],
     methods: Annotated[list[str] | None, typer.Argument(help="Methods: er, er+gmed, 'er+gmed(alpha=1.0)'")] = None,
     *,
     options: dict[str, Any],
     seed: Annotated[int | None, typer.Option(min=0, help="A single seed: --seed 3 is --seeds 3,")] = None,
-    tensorboard: Annotated[str | None, typer.Option(help="Folder for live learning curves")] = None,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Recompute runs already in the store")] = False,
+    tensorboard: Annotated[str | None, typer.Option(help="TensorBoard log folder for live learning curves")] = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Repeat runs already in the store")] = False,
     as_json: ResultsJson = False,
 ) -> None:
-    """Run methods on a benchmark over several seeds. Finished runs are stored and not recomputed."""
+    """Run methods on a benchmark over several seeds. Finished runs are stored and not repeated."""
     if seed is not None:
         if "seeds" in options:
             raise UsageError("--seed and --seeds cannot be combined; --seeds 3,7,11 takes several")
@@ -79,14 +79,12 @@ def run(
 )
 def tune(
     benchmark: Annotated[str, typer.Argument(help="A benchmark, or your own data: .csv, .parquet, .npz, folder")],
-    method: Annotated[
-        str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit; with --grid also another")
-    ],
+    method: Annotated[str, typer.Argument(help="A method with an edit: er+gmed, mir+adv-edit; with --grid any method")],
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            help="Values of a parameter in place of the paper's: alpha=0.1,1,10; a range and the number of its "
-            "values: lr=0.01:0.1:3; may be repeated"
+            help="Values to try for a parameter, instead of the paper's: alpha=0.1,1,10, or LOW:HIGH:COUNT, "
+            "lr=0.01:0.1:3; may be repeated"
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per candidate")] = 5,
@@ -121,7 +119,7 @@ def tune(
 
 
 def _parse_grid(words: list[str]) -> dict[str, str]:
-    """Return the values of each parameter as they were typed, by its name."""
+    """Return the values of each parameter as typed, by the name of the parameter."""
     grid: dict[str, str] = {}
     for word in words:
         name, equals, values = (part.strip() for part in word.partition("="))
@@ -134,13 +132,13 @@ def _parse_grid(words: list[str]) -> dict[str, str]:
 
 
 MAX_TUNING_COLUMNS = 7
-"""Number of values of the second parameter up to which two are shown by row and column."""
+"""Number of values of the second parameter up to which two parameters are shown as a matrix."""
 
 
 def _show_tuning(console: Console, tuned: TuningResult) -> None:
-    """Print the held-out accuracy over the grid and of the baselines, and what to know about the choice.
+    """Print the held-out accuracy of the grid and of the baselines, and the notes on the choice.
 
-    Two parameters of one baseline are shown by row and column, others as a list.
+    Two parameters with a single baseline are shown as a matrix, anything else as a list.
     """
     best = max(tuned.scores.values())
     title = f"{tuned.benchmark} {tuned.method}: held-out accuracy % of the first tasks, seeds: {tuned.seeds}"
@@ -171,7 +169,9 @@ def _show_tuning(console: Console, tuned: TuningResult) -> None:
     for note in tuned.notes:
         console.print(f"! {note}")
     if tuned.failures:
-        console.print(f"{count_runs(len(tuned.failures))} failed; diverged runs count as 0, others must be run again")
+        console.print(
+            f"{count_runs(len(tuned.failures))} failed; diverged runs count as 0, other failures must be run again"
+        )
 
 
 def _value(value: object) -> str:
@@ -182,14 +182,14 @@ def _value(value: object) -> str:
 def bench(
     benchmark: Annotated[str, typer.Argument(help="A benchmark; random images of its shape are used")],
     methods: Annotated[list[str], typer.Argument(help="Methods: er, er+gmed")],
-    replicas: Annotated[str | None, typer.Option(help="Numbers of learners that train together on a GPU: 1,20")] = None,
-    steps: Annotated[int, typer.Option(help="Number of measured steps, after 200 for warm-up")] = 400,
+    replicas: Annotated[str | None, typer.Option(help="Numbers of learners to train together on a GPU: 1,20")] = None,
+    steps: Annotated[int, typer.Option(help="Number of timed steps, after 200 warm-up steps")] = 400,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     model: Model = None,
     extension: Extension = None,
     as_json: ResultsJson = False,
 ) -> None:
-    """Measure the training speed of methods on this machine. On a GPU also of several learners together."""
+    """Measure the training speed of methods on this machine. On a GPU, also of several learners together."""
     counts = None if replicas is None else [_parse_count("replicas", part.strip()) for part in replicas.split(",")]
     console, speeds = make_console(), []
     torch.set_num_threads(1)
@@ -209,7 +209,7 @@ def _parse_count(name: str, text: str) -> int:
 
 
 def _show_speeds(console: Console, speeds: Sequence[Speed], environment: Mapping[str, str]) -> None:
-    """Print the measured speeds, one line per method and number of learners."""
+    """Print the measured speeds, one row per method and number of learners."""
     headings = "learners", "ms", "steps/s", "times as fast", "memory"
     table = Table([METHOD, *numbers(*headings)], f"{speeds[0].benchmark}: milliseconds per step of one learner")
     for speed in speeds:

@@ -63,15 +63,15 @@ def watch(
 
 
 def conclusion(ended: int, planned: int) -> str:
-    """Return how the sweeps that were watched have ended.
+    """Return a summary of how the watched sweeps ended.
 
     >>> conclusion(12, 12)
     'done; show the results with gmed table'
     >>> conclusion(9, 12)
-    'stopped after 9 of 12 runs; the same gmed run again computes the rest'
+    'stopped after 9 of 12 runs; repeat the same gmed run command to resume'
     """
     if ended < planned:
-        return f"stopped after {ended} of {planned} runs; the same gmed run again computes the rest"
+        return f"stopped after {ended} of {planned} runs; repeat the same gmed run command to resume"
     return "done; show the results with gmed table"
 
 
@@ -92,7 +92,7 @@ def _sweep_parts(sweep: SweepStatus, timings: Sequence[Timing]) -> list[Renderab
     parts += [
         Text(f"failed: {run.benchmark} {run.method} seed {run.seed}: {reason}") for run, reason in failed[:MAX_LINES]
     ]
-    parts.append(_means(sweep.runs))  # the longest part is last: a terminal may cut it off
+    parts.append(_means(sweep.runs))  # the longest part is last: a terminal may truncate it
     return parts
 
 
@@ -114,7 +114,7 @@ def _progress_bars(runs: Sequence[RunStatus]) -> RenderableType:
     rows = RichTable.grid(padding=(0, 2, 0, 0))
     for run in runs[:MAX_LINES]:
         bar = ProgressBar(total=1.0, completed=run.done, width=24)
-        rows.add_row(Text(f"{run.method} seed {run.seed}"), bar, f"{100 * run.done:.0f} %")
+        rows.add_row(Text(f"{run.method} seed {run.seed}"), bar, f"{100 * run.done:.0f}%")
     if len(runs) > MAX_LINES:
         rows.add_row(f"and {len(runs) - MAX_LINES} more", "", "")
     return rows

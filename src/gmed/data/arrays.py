@@ -1,4 +1,4 @@
-"""Files of arrays (.npz): written from data in memory, and read if the sizes that they declare are true."""
+"""Files of arrays (.npz): written from data in memory, and read after a check of the sizes in their headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gmed.errors import DataError, UsageError
 from gmed.io.files import check_room
 
 ARRAYS = {"x": ("x", "x_train"), "y": ("y", "y_train"), "x_test": ("x_test",), "y_test": ("y_test",)}
-"""The arrays that are read from an .npz file, and the names that each may have there."""
+"""The arrays that are read from an .npz file, each with the names it may have there."""
 InMemory = tuple[Any, ...] | Dataset[Any]
 """``(x, y)`` or ``(x, y, x_test, y_test)``; a torch data set, or ``(train, test)``."""
 
@@ -34,7 +34,7 @@ def save_arrays(data: InMemory, folder: Path) -> Path:
     arrays = _arrays(data)
     if len(arrays) not in (2, 4):
         raise UsageError(
-            "data in memory must be (x, y) or (x, y, x_test, y_test), or one or two data sets of torch; "
+            "data in memory must be (x, y) or (x, y, x_test, y_test), or one or two torch data sets, "
             f"not {len(arrays)} arrays"
         )
     path, named = folder / "arrays.npz", dict[str, Any](zip(("x", "y", "x_test", "y_test"), arrays, strict=False))
@@ -49,7 +49,7 @@ def _arrays(data: Any) -> list[NDArray[Any]]:
 
 
 def _examples(data: Dataset[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the inputs and the labels of a data set; images of PIL, whose channels come last, as (channels, ...)."""
+    """Return the inputs and the labels of a data set; PIL images, whose channels come last, become (channels, ...)."""
     if not hasattr(data, "__len__"):
         raise UsageError(f"{type(data).__name__} has no length; give a data set with __len__ and __getitem__")
     inputs, labels = [], []
@@ -64,7 +64,7 @@ def _examples(data: Dataset[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     if unlike := next((index for index, x in enumerate(inputs) if x.shape != inputs[0].shape), 0):
         raise DataError(
             f"{type(data).__name__}: input {unlike} has the shape {inputs[unlike].shape}, but input 0 "
-            f"{inputs[0].shape}. Make all alike."
+            f"{inputs[0].shape}. All inputs must have the same shape."
         )
     return np.stack(inputs) if inputs else np.empty((0, 1)), np.array(labels)
 
@@ -72,7 +72,7 @@ def _examples(data: Dataset[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 def _array(value: Any) -> NDArray[Any]:
     try:
         array: NDArray[Any] = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
-        array = np.array(array.tolist()) if array.dtype == object else array  # pandas has text as objects
+        array = np.array(array.tolist()) if array.dtype == object else array  # pandas stores text as objects
         return np.ascontiguousarray(array)  # so that equal arrays are equal files
     except (TypeError, ValueError) as error:
         raise UsageError(f"{short(value)} cannot be converted to an array ({error})") from None

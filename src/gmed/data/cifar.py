@@ -72,18 +72,18 @@ def read_records(folder: Path, file: RecordFile, classes: Sequence[int]) -> tupl
         except FileNotFoundError:
             raise invalid("no such file") from None
     if len(raw) < expected:
-        raise invalid(f"truncated: {len(raw):,} bytes where {file.records:,} records take {expected:,}")
+        raise invalid(f"truncated: {len(raw):,} bytes instead of {expected:,} ({file.records:,} records)")
     if len(raw) > expected:
         raise invalid(f"too long: more than the {expected:,} bytes of {file.records:,} records")
     if file.sha1 is not None and hashlib.sha1(raw, usedforsecurity=False).hexdigest() != file.sha1:
-        raise invalid("altered: its SHA-1 checksum is not the published file's")
+        raise invalid("altered: its SHA-1 checksum differs from that of the published file")
 
     records = np.frombuffer(raw, np.uint8).reshape(file.records, record_bytes(classes))
     for column, limit in enumerate(classes):
         out_of_range = np.flatnonzero(records[:, column] >= limit)
         if out_of_range.size:
             index = out_of_range[0]
-            raise invalid(f"record {index:,} has label {records[index, column]}, the largest label is {limit - 1}")
+            raise invalid(f"record {index:,} has label {records[index, column]}, but the largest label is {limit - 1}")
     return records[:, len(classes) :].reshape(-1, *IMAGE), records[:, len(classes) - 1].astype(np.int64)
 
 
@@ -162,7 +162,7 @@ class Cifar(DataSource):
         folder = cache_dir() / self.folder
         if folder.is_symlink() or (folder.exists() and not (folder / FETCHED_MARKER).exists()):
             raise DataError(
-                f"{folder}: not created by `gmed data fetch`, so it is not removed. Delete it by hand if necessary."
+                f"{folder}: not created by `gmed data fetch`, so it is not removed. Delete it yourself if necessary."
             )
         return remove_cached(folder, self.archive, self.archive.with_name(f"{self.archive.name}.part"))
 

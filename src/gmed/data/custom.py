@@ -31,7 +31,7 @@ if not TYPE_CHECKING:
 
 
 GRAY_16_BIT = b"gray of 16 bits\n"
-"""Added to the digest of such images: early results, which read them as black and white, must not match."""
+"""Added to the digest of such images: early versions read them as black and white, and their results must not match."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 class _Digest:
-    """A digest of the bytes of files and, if there are several in no known order, of their names."""
+    """A digest of the bytes of files and, if there are several without a fixed order, of their names."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._with_names = len(files) > 1 and not is_idx_file(files[0])
@@ -199,7 +199,7 @@ _DIGEST = re.compile("[0-9a-f]{12}")
 
 MAX_TITLE = 60
 _TITLE = re.compile(rf"[^\s,=\[\]]([^,=\[\]]{{0,{MAX_TITLE - 2}}}[^\s,=\[\]])?")
-"""The name that people give to data; without the characters that separate the parts of a full name."""
+"""The name that users give to data; without the characters that separate the parts of a full name."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class CustomDataRef:
 
     @property
     def untitled(self) -> CustomDataRef:
-        """The same data without the name that people gave to them, which does not identify them."""
+        """The same data without the name given by users, which does not identify them."""
         return replace(self, title=None)
 
     @property
@@ -352,7 +352,7 @@ def load_custom(
         ``by-class`` (two classes per task; ``by-class=5``: five), ``by-time`` (rows in file order, in ten tasks;
         ``by-time=4``: four), ``by-column=NAME`` (one task per value of a column, in order of appearance), ``none``.
     drop
-        Columns of a table to leave out.
+        Columns of a table to exclude.
     """
     kind, _, option = split.partition("=")
     if kind not in ("by-class", "by-time", "by-column", "none") or (kind == "by-column") > bool(option):
@@ -382,7 +382,7 @@ def load_custom(
 def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDataset:
     classes, y = _encode_labels(raw.labels)
     if len(classes) < 2:
-        raise DataError(f"{path}: all examples are of one class ({classes[0]}); at least two are needed.")
+        raise DataError(f"{path}: all examples have the same class ({classes[0]}); at least two classes are needed.")
     count, task = len(raw.x), np.zeros(len(y), dtype=np.int64)
     has_test_set = len(y) > count
     if kind == "by-class":
@@ -391,7 +391,7 @@ def _assign_tasks(path: Path, raw: RawData, kind: str, option: str) -> TaskDatas
         num_tasks = _parse_count("tasks", option or "10", count)
         if has_test_set:
             raise DataError(
-                f"{path}: by-time cannot divide a separate test set. Divide by-class, or leave the test set out."
+                f"{path}: by-time cannot split a separate test set. Use --split by-class, or remove the test set."
             )
         task = np.arange(count) * num_tasks // count
     elif raw.groups is not None:
@@ -431,8 +431,8 @@ def _sample_test_mask(path: Path, task: NDArray[np.int64], tasks: int) -> NDArra
         examples = np.flatnonzero(task == index)
         if len(examples) < 2:
             raise DataError(
-                f"{path}: task {index + 1} of {tasks} has {len(examples)} example(s); it needs one for training and "
-                "one for testing. Use fewer tasks."
+                f"{path}: task {index + 1} of {tasks} has {len(examples)} example(s); at least one for training "
+                "and one for testing are needed. Use fewer tasks."
             )
         mask[rng.choice(examples, ceil(TEST_SHARE * len(examples)), replace=False)] = True
     return mask

@@ -1,4 +1,4 @@
-"""The data set in memory, where one comes from, and the type of progress callbacks."""
+"""Data sets in memory, the interface of named data sets, and the type of progress callbacks."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def no_progress(done: int, total: int | None) -> None:
 
 
 class DataSource(ABC):
-    """A data set that has a name: how to find, load, verify, fetch and remove it.
+    """A named data set: how to find, load, verify, fetch and remove it.
 
     Attributes
     ----------
     images, disk
-        The number and size of its images, and the space that it takes, as text.
+        The number and size of its images, and the disk space it takes, as text.
     """
 
     name: str
@@ -59,7 +59,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def load(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
-        """Load it, with quick checks only if all of them take long."""
+        """Load it; if a full check takes long, only do quick checks."""
 
     def verify(self, directory: Path | None = None, progress: Progress = no_progress) -> Dataset:
         """Load it after reading and checking every file."""

@@ -45,7 +45,7 @@ def download(url: str, path: Path, md5: str, progress: Progress = no_progress, t
 
 
 def checksum(path: Path) -> str:
-    """Return the MD5 of a file, the checksum that the publisher gives; it guards against damage only."""
+    """Return the MD5 checksum of a file, as the publisher gives it; it only detects damage, not manipulation."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 

@@ -134,7 +134,7 @@ def hold_out_last_sixth(source: Path, items: Sequence[Item]) -> tuple[Sequence[I
     """
     if len(items) < 6:
         raise DataError(
-            f"{source}: {len(items)} images; at least 6 are needed, as the last sixth of a class is its test set."
+            f"{source}: {len(items)} images; at least 6 are needed: the last sixth of each class is its test set."
         )
     count = len(items) - len(items) // 6
     return items[:count], items[count:]

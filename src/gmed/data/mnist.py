@@ -177,7 +177,7 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> NDArray[
         actual = f"{len(content)} bytes" if len(content) < expected else "more bytes"
         raise invalid(f"{kind}: {actual}, but the shape {shape} in its header requires {expected}")
     if sha256 is not None and hashlib.sha256(raw).hexdigest() != sha256:
-        raise invalid("altered: its SHA-256 checksum is not the published file's")
+        raise invalid("altered: its SHA-256 checksum differs from that of the published file")
     try:
         return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     except ValueError:  # zero bytes cannot have dimensions that overflow

@@ -118,7 +118,7 @@ def stale_dirs(target: Path) -> list[Path]:
 
 
 def remove_cached(target: Path, *others: Path) -> list[Path]:
-    """Remove a file or folder from the cache, the leftovers of killed processes, and others; return what there was."""
+    """Remove a path from the cache, leftovers of killed processes, and other paths; return the removed paths."""
     if not cache_dir().is_dir():
         return []
     with exclusive(target), writing(target):

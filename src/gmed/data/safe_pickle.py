@@ -29,7 +29,7 @@ def read_pickle(path: Path) -> Any:
         with open_regular(path) as file:
             return _Unpickler(file).load()
     except DataError as error:
-        raise DataError(f"{path}: {error}. Do not trust this file; get it from somewhere else.") from None
+        raise DataError(f"{path}: {error}. Do not trust this file; get it from another source.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     except Exception as error:  # damaged bytes can make an unpickler raise anything

@@ -21,14 +21,14 @@ from gmed.errors import DataError, GmedError, unknown
 from gmed.io.files import check_regular, check_room, reading
 
 Row = tuple[str, Sequence[Any]]
-"""The location of a row, as text for messages, and its cells. The first row of a file is its header."""
+"""The location of a row, for messages, and its cells. The first row of a file is its header."""
 
 
 TABLES = (".csv", ".csv.gz", ".parquet")
-"""How the names of tables end."""
+"""File name suffixes of tables."""
 
 MAX_LINE = 2**24
-"""The most characters that are read as one line, so that a small compressed file cannot fill memory."""
+"""Maximum number of characters in a line, so that a small compressed file cannot fill memory."""
 
 
 def is_table(path: Path) -> bool:
@@ -77,7 +77,7 @@ def read_table(path: Path, label: str | None, group: str | None = None, drop: Se
     text_columns = [label, *([] if group is None else [group])]
     file.check([*text_columns, *drop])
     if label == group:
-        raise DataError(f"{path}: {label!r} cannot be both the label and the column that defines the tasks.")
+        raise DataError(f"{path}: {label!r} cannot be both the label column and the column that defines the tasks.")
     for name in text_columns:
         if name in drop:
             raise DataError(
@@ -149,7 +149,7 @@ class TableFile:
             for location, cells in block:
                 if len(cells) != len(self.header):
                     raise DataError(
-                        f"{self.path}, {location}: {len(cells)} cells where the header has {len(self.header)}."
+                        f"{self.path}, {location}: {len(cells)} cells, but the header has {len(self.header)}."
                     )
             yield Table(
                 tuple(features),

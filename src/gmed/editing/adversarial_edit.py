@@ -11,7 +11,7 @@ from gmed.errors import check_float
 from gmed.memory import where_finite
 from gmed.registry import register
 
-TUNED = {  # by benchmarks/tune.py; the paper gives none
+TUNED = {  # tuned by benchmarks/tune.py; the paper gives no values
     "split-mnist": {"stride": 0.01},
     "split-mnist-full": {"stride": 0.01},
     "permuted-mnist": {"stride": 0.0003},

@@ -29,20 +29,20 @@ class History(NamedTuple):
 @old_attributes(ahead="lookahead", planned="draw")
 @dataclass(frozen=True)
 class EditContext:
-    """What an edit may use of the step it is part of.
+    """The information about the current step that an edit may use.
 
     Attributes
     ----------
     lookahead
         The look-ahead on the incoming batch, shared by everything in this step.
     batch_size
-        Number of examples that the learner replays per step when memory is full: the unit of strides is defined by it.
+        Number of examples that the learner replays per step when memory is full: it defines the scale of strides.
     random
         Returns this step's random generator for editing; no other generator may be used.
     history
         All earlier examples, only for edits that declare ``needs_history``.
     draw
-        Returns the array of a function that uses only :attr:`random`, as a tensor; to be called at most once per edit.
+        Returns the array of a function that uses only :attr:`random`, as a tensor; call it at most once per edit.
         An edit that draws its random numbers this way, and needs nothing else from the host, can be captured as part of
         a CUDA graph (:attr:`Edit.capturable`).
     """
@@ -89,5 +89,5 @@ class Edit(ABC):
         x_m, y_m, edit_count
             Examples drawn from memory, and the number of earlier edits of each.
         context
-            What else the edit may use.
+            Further information about the step.
         """

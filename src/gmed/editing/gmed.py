@@ -31,7 +31,7 @@ TUNED = {  # Table 6 of the paper
 @register("gmed", on_benchmarks=TUNED)
 @dataclass(frozen=True)
 class GMED(Edit):
-    """Gradient-based Memory EDiting: move stored examples to where the next update makes the model forget them more.
+    """Gradient-based Memory EDiting: move stored examples so that the next update makes the model forget them more.
 
     An example x_m that was edited k times before moves by
 
@@ -43,9 +43,9 @@ class GMED(Edit):
     Parameters
     ----------
     alpha
-        α, the stride. Its unit: the gradient is that of the summed objective divided by the learner's replay
+        α, the stride. Its scale: the gradient is that of the summed objective divided by the learner's replay
         batch size (10 in the paper), as if the objective were averaged over a full batch. The paper's tuned
-        values (5.0 on Split MNIST, 0.05 on Split CIFAR-10) are in this unit.
+        values (5.0 on Split MNIST, 0.05 on Split CIFAR-10) are on this scale.
     beta
         β, the weight of the penalty on the current loss. A negative value makes it a reward, as in the authors'
         released code.

@@ -14,7 +14,7 @@ from gmed.memory import where_finite
 from gmed.models import LookAhead, forward
 from gmed.registry import register
 
-TUNED = {  # by benchmarks/tune.py; the paper gives none
+TUNED = {  # tuned by benchmarks/tune.py; the paper gives no values
     "split-mnist": {"alpha": 0.03},
     "split-mnist-full": {"alpha": 0.03},
     "permuted-mnist": {"alpha": 0.03},

@@ -14,7 +14,7 @@ from gmed.errors import check_float
 from gmed.memory import where_finite
 from gmed.registry import register
 
-TUNED = {  # by benchmarks/tune.py; the paper gives none
+TUNED = {  # tuned by benchmarks/tune.py; the paper gives no values
     "split-mnist": {"stride": 0.03},
     "split-mnist-full": {"stride": 0.03},
     "permuted-mnist": {"stride": 0.1},
@@ -33,7 +33,7 @@ class RandomEdit(Edit):
     Parameters
     ----------
     stride
-        The length of the move (Euclidean, over all inputs of an example).
+        The Euclidean length of the move, over all inputs of an example.
     """
 
     stride: float

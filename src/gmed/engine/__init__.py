@@ -1,4 +1,4 @@
-"""Specify and compute runs: benchmarks, methods, single runs, and executors for many."""
+"""Define and execute runs: benchmarks, methods, single runs, and executors for many."""
 
 from typing import TYPE_CHECKING
 

@@ -51,7 +51,7 @@ def max_group_size(spec: RunSpec, stream: Stream, free: int) -> int:
 
 
 Group = tuple[RunSpec, ...]
-"""Runs that are computed together: on one benchmark, with methods that differ at most in the values of floats."""
+"""Runs that are trained together: on one benchmark, with methods that differ at most in the values of floats."""
 
 MAX_GROUP_SIZE = 20
 
@@ -290,8 +290,8 @@ class BatchedTrainer:
         except RuntimeError as error:
             kinds = " and ".join(sorted({type(self.learners[replica]).__name__ for replica in self._active}))
             raise UsageError(
-                f"a step of {kinds} cannot be captured as a CUDA graph: {error}. All its components are declared "
-                "capturable; one that reads a number from the device, or an unplanned draw from the host, is not"
+                f"a step of {kinds} cannot be captured as a CUDA graph: {error}. A component is declared capturable, "
+                "but reads a number from the device or draws random numbers on the host; set capturable = False"
             ) from error
 
     def _step_all(self) -> None:

@@ -72,7 +72,7 @@ model=ModelRef(reference='net.py:small', digest='0123456789ab'))
 
     @property
     def identity(self) -> str:
-        """What identifies it in run keys: its text without the name that people gave to custom data."""
+        """What identifies it in run keys: its text without the name that users gave to custom data."""
         return str(replace(self, base=self.base.untitled)) if isinstance(self.base, CustomDataRef) else str(self)
 
     @property
@@ -98,11 +98,11 @@ def tuning_name(benchmark: str) -> str:
 def _parse(text: str) -> BenchmarkId:
     if len(text) > MAX_NAME_LENGTH or not text.isprintable():
         raise UsageError(
-            f"{text[:50]!r}...: not a benchmark name: a name has at most {MAX_NAME_LENGTH:,} printable characters"
+            f"{text[:50]!r}...: not a benchmark name; names have at most {MAX_NAME_LENGTH:,} printable characters"
         )
     name, model = ModelRef.parse(text) or (text, None)
     if ModelRef.parse(name):
-        raise UsageError(f"{text[:200]!r}: this names two models; a benchmark takes one")
+        raise UsageError(f"{text[:200]!r}: this names two models, but a benchmark takes only one")
     suffix = next((suffix for suffix in (FUZZY, TUNING) if name.endswith(suffix)), "")
     base = name.removesuffix(suffix)
     return BenchmarkId(CustomDataRef.parse(base) or base, suffix == FUZZY, suffix == TUNING, model)
@@ -313,7 +313,7 @@ def get_benchmark(name: str) -> Benchmark:
 
 
 def _from_custom_data(data: CustomDataRef) -> Benchmark:
-    """Return the benchmark on custom data, with the reduced ResNet-18 for photographs and the MLP for all else."""
+    """Return the benchmark on custom data, with the reduced ResNet-18 for photographs and the MLP for other data."""
     square = len(data.shape) == 3 and data.shape[0] == 3 and data.shape[1] == data.shape[2]
     if square and data.shape[1] >= MIN_RESNET_IMAGE:
         model = Component("ResNet18", {"classes": data.classes, "size": data.shape[1]})
@@ -355,7 +355,7 @@ def get_stream(benchmark: str, seed: int, data_dir: Path | None, device: torch.d
 
 
 def clear_stream_cache() -> None:
-    """Empty the cache, because data have changed or memory is needed."""
+    """Clear the cache, because data have changed or memory is needed."""
     _streams.clear()
 
 

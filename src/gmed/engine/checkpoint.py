@@ -78,7 +78,7 @@ FIRST_METADATA = {"format", "run", "benchmark", "method", "progress"}
 """The only metadata that a checkpoint without a checksum may have."""
 
 MIN_INTERVAL_RATIO = 50.0
-"""The shortest time between checkpoints, as a multiple of the time that writing them takes."""
+"""The minimum time between checkpoints, as a multiple of the time it takes to write them."""
 
 
 def _warn(text: str) -> None:
@@ -146,8 +146,8 @@ class Checkpoints:
             if not self._warned:
                 self._warned = True
                 self.warn(
-                    f"{self.folder}: checkpoints cannot be written ({reason or error}). Runs continue without them; "
-                    "a run that is stopped starts over. Free disk space or fix the permissions."
+                    f"{self.folder}: checkpoints cannot be written ({reason or error}). Runs continue without them, "
+                    "but a stopped run will start over. Free disk space or fix the permissions."
                 )
 
     def _write(self, path: Path, content: bytes) -> None:
@@ -231,7 +231,7 @@ def _from_bytes(spec: RunSpec, content: bytes) -> Checkpoint | None:
 
 
 def read_run_name(path: Path) -> tuple[str, str] | None:
-    """Return the benchmark and method of the run that a checkpoint file belongs to, or ``None`` if it is none."""
+    """Return the benchmark and method of a checkpoint file's run, or ``None`` if it is not a checkpoint file."""
     try:
         metadata = read_metadata(path)
         return metadata["benchmark"], metadata["method"]

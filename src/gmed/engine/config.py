@@ -17,7 +17,7 @@ from gmed.errors import UsageError
 
 @dataclass(frozen=True)
 class ExecutionConfig:
-    """How runs are computed; their accuracies do not depend on it.
+    """How runs are executed; accuracies do not depend on it.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class ExecutionConfig:
     data_dir
         The folder of the data set; by default the usual folders are searched.
     checkpoints
-        Where checkpoints of unfinished runs are saved, if they are.
+        Where checkpoints of unfinished runs are saved; by default they are not.
     deterministic
         Whether a GPU may use only deterministic kernels, which are slower. A CPU is always deterministic.
     prequential
@@ -82,5 +82,5 @@ def resolve_device(name: str) -> torch.device:
     if name != "cpu":
         set_cuda_env()
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device cuda: torch sees no CUDA device here. Use --device cpu.")
+        raise UsageError("device cuda: torch finds no CUDA device. Use --device cpu.")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -149,12 +149,12 @@ class ModelRef:
 
     @property
     def is_instance(self) -> bool:
-        """Whether it was passed as a module, which no other process has."""
+        """Whether it was passed as a module, which other processes do not have."""
         return self.is_here and self._factory().source is None
 
     @property
     def has_import_path(self) -> bool:
-        """Whether its name says where it is, so that the name is enough to pass it again.
+        """Whether its name contains its location, so that the name is enough to pass it again.
 
         >>> ModelRef("net.py:small", "0123456789ab").has_import_path
         True
@@ -229,7 +229,7 @@ def _package_module(name: str, text: str) -> ModuleType:
 def _find_factory(module: ModuleType, path: str, source: UserModule, text: str) -> Callable[..., Any]:
     """Return a subclass of ``nn.Module``, or a function that is defined in the file or package that the user names.
 
-    A file or package also contains names that it imports, such as ``os``; the user never means to call those.
+    A file or package also contains names that it imports, such as ``os``; users never mean to call those.
     """
     factory = None if any(map(_is_special, path.split("."))) else _attribute(module, path)
     function = factory.__func__ if isinstance(factory, MethodType) else factory
@@ -248,10 +248,10 @@ def _find_factory(module: ModuleType, path: str, source: UserModule, text: str) 
             f"model {text!r}: {path} is defined in {home}, not in {source.name if source.folder is None else package}; "
             "write a function there that returns the model"
         )
-    if package == "torch":  # some of them execute Python text that they are given
+    if package == "torch":  # some of them execute Python code passed as text
         raise UsageError(
-            f"model {text!r}: a function of torch; name a class derived from torch.nn.Module, or call the function in "
-            "one of your own, as in net.py:small"
+            f"model {text!r}: this is a function of torch; name a class derived from torch.nn.Module, or call the "
+            "function in your own file, as in net.py:small"
         )
     if source.folder is not None and not _returns_module(function):
         raise UsageError(
@@ -303,7 +303,7 @@ def check_model_compatible(benchmark: Benchmark, data: Dataset) -> None:
         logits = learner.logits(x)
         if logits.shape[1] != data.num_classes:
             raise UsageError(
-                f"it returns {logits.shape[1]} logits for each input; there are {data.num_classes} classes"
+                f"it returns {logits.shape[1]} logits for each input, but there are {data.num_classes} classes"
             )
         if not torch.isfinite(logits).all():
             raise UsageError("its output is not finite before training; check its initial weights")

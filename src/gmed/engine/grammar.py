@@ -57,7 +57,7 @@ def parse_component(part: str, text: str) -> Component:
 
 
 def _parse_value(node: ast.expr) -> Any:
-    """Return the value of a parameter: a literal, or an unquoted word as a string."""
+    """Return the value of a parameter: a literal, or a string without quotes."""
     if isinstance(node, (ast.List, ast.Tuple)):
         values = [_parse_value(each) for each in node.elts]
         return values if isinstance(node, ast.List) else tuple(values)

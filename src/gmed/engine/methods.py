@@ -32,7 +32,7 @@ from gmed.streams import Stream
 from gmed.streams.variants import MAX_PASSES
 
 MAX_NAME_LENGTH = 10_000
-"""The greatest length of a method's name."""
+"""The maximum length of a method's name."""
 
 registry.complete()
 _BUILTIN = frozenset((*METHODS, *EDITS))
@@ -51,7 +51,7 @@ class Method:
     Attributes
     ----------
     name
-        The shortest way to write it: only parameters that differ from the benchmark's defaults appear.
+        The shortest form of its name, with only those parameters that differ from the benchmark's defaults.
     baseline_name
         The same method without its last component, usually the edit, against which its gain is measured; ``None`` for
         a base alone.
@@ -124,7 +124,7 @@ class Method:
         return json.dumps(parts, sort_keys=True)
 
     def versions(self) -> dict[str, int | str]:
-        """Return the version of every component that computes this method; for a user's file, its digest."""
+        """Return the version of every component of this method; for a user's file, its digest."""
         lineage = [ancestor for part in self._classes() for ancestor in part.__mro__]
         versions: dict[str, int | str] = {part_id(c): int(vars(c)["version"]) for c in lineage if "version" in vars(c)}
         for source in self.sources():
@@ -144,7 +144,7 @@ class Method:
 def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Method:
     """Return the method that ``text`` names, with this benchmark's defaults for parameters that it leaves out.
 
-    It is constructed once, so that a bad value raises an error here, before anything runs. ``memory`` is the memory
+    It is constructed once, so an invalid value raises an error here, before anything runs. ``memory`` is the memory
     size of methods that have one and do not set it themselves.
 
     >>> from gmed.engine.benchmarks import get_benchmark
@@ -157,11 +157,11 @@ def resolve(benchmark: Benchmark, text: str, memory: int | None = None) -> Metho
 
 
 class UnderstoodWarning(GmedWarning):
-    """A method was written in another way than it is named, but could be understood."""
+    """The name of a method was misspelled, but could be corrected."""
 
 
 def understand(text: str) -> str:
-    """Return the method that a user most likely means, in other case or with hyphens for plus signs, and say so.
+    """Return the method that a user most likely means, with a warning; corrects case, and hyphens for plus signs.
 
     Registered names are never changed. Names in files are not interpreted.
 
@@ -183,7 +183,7 @@ def understand(text: str) -> str:
         for name in known
     ]
     understood = "+".join(map(str, components))
-    warnings.warn(f"{text} is understood as {understood}", UnderstoodWarning, stacklevel=2)
+    warnings.warn(f"{text} is interpreted as {understood}", UnderstoodWarning, stacklevel=2)
     return understood
 
 
@@ -234,7 +234,7 @@ def _read_method(benchmark_name: str, text: str, memory: int | None, generation:
     if kind_of_first is None:
         raise _unknown("method", first.name, METHODS)
     if kind_of_first != "method":
-        raise UsageError(f"{first.name} is {_KIND_HELP[kind_of_first]}; write it after one: er+{first.name}")
+        raise UsageError(f"{first.name} is {_KIND_HELP[kind_of_first]}; write it after a method: er+{first.name}")
     named = _named(text, others)
     entry = METHODS[first.name]
     _check_accepted(text, entry, named)
@@ -285,9 +285,9 @@ _KINDS = ("memory", "retrieval", "edit")
 """The kinds of components that can follow the base, in this order."""
 
 _KIND_HELP = {
-    "memory": "a memory, which replaces a method's own",
-    "retrieval": "a retrieval, which chooses the examples a method replays",
-    "edit": "an edit, which edits the examples a method replays",
+    "memory": "a memory, which replaces the memory of a method",
+    "retrieval": "a retrieval, which chooses the examples that a method replays",
+    "edit": "an edit, which changes the examples that a method replays",
 }
 
 
@@ -297,11 +297,11 @@ def _named(text: str, others: Sequence[Component]) -> dict[str, Component]:
     for part in others:
         kind = _kind(part.name)
         if kind == "method":
-            raise UsageError(f"{text!r}: {part.name} is a method, which comes first: {part.name}+gmed")
+            raise UsageError(f"{text!r}: {part.name} is a method and must come first: {part.name}+gmed")
         if kind is None:
             raise _unknown("edit, memory or retrieval", part.name, {**EDITS, **MEMORIES, **RETRIEVALS})
         if kind in by_kind:
-            raise UsageError(f"{text!r}: a method takes one {kind}, not {by_kind[kind].name} and {part.name}")
+            raise UsageError(f"{text!r}: a method takes only one {kind}, not both {by_kind[kind].name} and {part.name}")
         by_kind[kind] = part
     return {kind: by_kind[kind] for kind in _KINDS if kind in by_kind}
 
@@ -327,7 +327,7 @@ def _check_accepted(text: str, entry: Entry, named: Mapping[str, Component]) -> 
 
 def _dry_run(text: str, method: Method) -> None:
     try:
-        with seeded_torch(0, "dry run"):  # leaves the caller's random numbers unchanged
+        with seeded_torch(0, "dry run"):  # preserves the caller's random state
             method.make_learner(nn.Linear(1, 1), seed=0)
     except GmedError:
         raise

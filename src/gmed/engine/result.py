@@ -10,7 +10,7 @@ from gmed.io.records import GREATEST, Amount, Count, Range, RecordError, Share, 
 from gmed.learners import Learner
 
 ROUNDING = 1e-9
-"""The largest difference between two computations of the same mean."""
+"""Tolerance for rounding errors of the same mean."""
 
 
 class PassesPerExample(TypedDict):
@@ -34,7 +34,7 @@ class RunResult:
     Attributes
     ----------
     method
-        Its shortest name: only parameters that differ from the benchmark's defaults appear.
+        Its shortest name, with only those parameters that differ from the benchmark's defaults.
     accuracy
         ``accuracy[i][j]``: test accuracy on task j at the i-th point of evaluation, in 0 .. 1, among all classes and
         without task ids.
@@ -45,11 +45,11 @@ class RunResult:
     steps
         Number of batches trained on.
     timings
-        Seconds by stage: data, train, evaluate, and checkpoints if any were written; for runs computed together, the
-        per-run share.
+        Seconds by stage: data, train, evaluate, and checkpoints if any were written; for runs trained together, the
+        share of each run.
     environment
-        The device and the versions of all software; on a GPU also how many runs were computed together and how, and
-        for a resumed run where it resumed.
+        The device and the versions of all software; on a GPU also how many runs were trained together and how; for
+        a resumed run, the positions at which it was resumed.
     untrained
         Test accuracy on each task before the first step; null in results from before this was measured.
     passes

@@ -1,4 +1,4 @@
-"""Compute runs in this process: train, evaluate, write checkpoints."""
+"""Execute runs in this process: train, evaluate, write checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gmed.rng import seeded_torch
 from gmed.streams import Examples, Stream, to_float
 
 CHUNK_SIZE = {"cpu": 800_000, "cuda": 8_000_000}
-"""Input values that are classified at a time: enough to keep a device busy, with memory left for activations."""
+"""Number of input values to classify at a time: enough to keep a device busy, with memory left for activations."""
 
 MIN_INPUT_ELEMENTS = 784
 """Smaller inputs count as this many values, since activations then take most of the memory."""
@@ -73,7 +73,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_one(spec: RunSpec, config: ExecutionConfig = DEFAULT_CONFIG) -> RunResult:
-    """Compute one run in this process.
+    """Execute one run in this process.
 
     >>> result = run_one(RunSpec.make("split-mnist", "finetune", seed=0), ExecutionConfig(device="cpu"))
     >>> [len(row) for row in result.accuracy], result.steps
@@ -92,11 +92,10 @@ def run_group(
     stopping: Callable[[], bool] = lambda: False,
     on_evaluated: OnEvaluated = _noop,
 ) -> list[Outcome]:
-    """Compute runs on one benchmark in this process, trained together: one method at several seeds, or methods that
+    """Execute runs on one benchmark in this process, trained together: one method at several seeds, or methods that
     differ only in the values of floats.
 
-    Each has the result that it would have alone (on a GPU: with the same kernels); one that diverges does not stop the
-    others.
+    Each has the same result as on its own (on a GPU: with the same kernels); if one diverges, the others continue.
 
     Parameters
     ----------
@@ -207,7 +206,9 @@ class _GroupRunner:
         except (GmedError, KeyError, RuntimeError) as error:
             assert self.config.checkpoints is not None
             self.config.checkpoints.discard(spec)
-            raise UsageError(f"{spec}: its checkpoint did not fit and was discarded; run it again ({error})") from error
+            raise UsageError(
+                f"{spec}: its checkpoint did not match the run and was discarded; run it again ({error})"
+            ) from error
         self.accuracy[replica], self.memory[replica] = checkpoint.accuracy, checkpoint.memory
         counts = self.counts[replica]
         counts.passes = PassCounter(**checkpoint.passes) if checkpoint.passes else None
@@ -327,7 +328,7 @@ def _group_by_progress(specs: Sequence[RunSpec], checkpoints: Mapping[str, Check
 
 
 def _split_by_memory(parts: list[list[RunSpec]], config: ExecutionConfig) -> Iterator[list[RunSpec]]:
-    """Split groups into parts to compute in turn: on a GPU as large as memory allows, otherwise single runs."""
+    """Split groups into parts to train one after another: on a GPU as large as memory allows, else single runs."""
     device = resolve_device(config.device)
     for part in parts:
         size = 1
@@ -383,7 +384,7 @@ def _count_correct(learner: Learner, test: Examples, task: tuple[int, ...]) -> T
 
 
 def collect_environment(device: torch.device) -> dict[str, str]:
-    """Return the hardware and software that a result depends on besides its specification."""
+    """Return the hardware and software on which a result depends besides its specification."""
     environment = {
         "gmed": __version__,
         "python": platform.python_version(),

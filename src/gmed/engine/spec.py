@@ -19,7 +19,7 @@ ENGINE_VERSION = 1
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: a benchmark, a method and a seed, which alone determine its result.
+    """One run: a benchmark, a method and a seed, which fully determine its result.
 
     >>> spec = RunSpec.make("split-mnist", "er+gmed(alpha=5.0)", seed=3)
     >>> spec.method.name, spec.key == RunSpec.make("split-mnist", "er+gmed", seed=3).key
@@ -37,7 +37,7 @@ class RunSpec:
 
     @classmethod
     def parse(cls, benchmark: str, method: str, seed: int) -> RunSpec:
-        """Return the run that a file names, without creating its components; errors in them appear when it is computed.
+        """Return the run that a file names, without creating its components; errors in them appear when it is executed.
 
         >>> RunSpec.parse("split-mnist", "er+gmed", seed=3) == RunSpec.make("split-mnist", "er+gmed", seed=3)
         True
@@ -54,7 +54,7 @@ class RunSpec:
         }
 
     def versions(self) -> dict[str, int | str]:
-        """Return the version of every component that computes it; a version changes whenever results do.
+        """Return the version of each of its components; a version changes whenever results do.
 
         A user's file is listed by its name, with the digest of its text.
         """
@@ -76,7 +76,7 @@ class RunSpec:
         return json.dumps(self.config(), sort_keys=True), json.dumps(self.versions(), sort_keys=True)
 
     def at_seed(self, seed: int) -> RunSpec:
-        """Return the same run at another seed; to compute its key, configuration and versions are reused.
+        """Return the same run at another seed; the configuration and versions in its key are reused.
 
         >>> spec = RunSpec.make("split-mnist", "er+gmed", seed=3)
         >>> spec.at_seed(4).key == RunSpec.make("split-mnist", "er+gmed", seed=4).key
@@ -87,7 +87,7 @@ class RunSpec:
         return other
 
     def sources(self) -> tuple[UserModule, ...]:
-        """Return the user's modules that compute it; another process must have them too."""
+        """Return the user's modules that it needs; another process must have them too."""
         model = self.benchmark.model
         model_source = (model.source(),) if isinstance(model, ModelRef) and not model.is_instance else ()
         return tuple(dict.fromkeys((*self.method.sources(), *model_source)))

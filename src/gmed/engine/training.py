@@ -71,7 +71,7 @@ class Counts:
             self.correct.add_((learner.predict(x) == y).sum())
 
     def begin_step(self, learner: Learner, batch_size: int, *task: int) -> None:
-        """Prepare to count the passes of the next step, unless those of an equal step are known."""
+        """Prepare to count the passes of the next step, unless those of an identical step are known."""
         learner.passes = None
         if self.passes is None:
             return

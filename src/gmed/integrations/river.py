@@ -30,8 +30,8 @@ class GMEDClassifier(base.Classifier):
     A step on a single example is noisy and costs as much as a step on ten. Therefore examples are buffered and learned
     once there are ``buffer`` of them; buffered examples do not affect predictions yet.
 
-    The features are those of the first examples. Later, a missing feature is replaced by its mean so far, and a new
-    feature is ignored. An invalid example is refused immediately; the buffer is not affected.
+    The first examples define the features. Later, a missing feature is replaced by its mean so far, and a new feature
+    is ignored. An invalid example is refused immediately; the buffer is not affected.
 
     A call that fails, or is interrupted by Ctrl-C, changes nothing, except that examples whose step diverges are
     dropped from the buffer. One thread may learn while others predict.

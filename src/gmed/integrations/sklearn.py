@@ -29,7 +29,7 @@ except ImportError:
 __all__ = ["GMEDClassifier"]
 
 SAVED_NAMES = {"passes": "n_epochs", "standardise": "standardize"}
-"""Current names of parameters that saved files and older pickles call otherwise."""
+"""Current names of parameters, by their names in old saved files and pickles."""
 
 
 @old_attributes(rows_="n_samples_seen_", standardise="standardize", passes="n_epochs")
@@ -194,7 +194,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _start_over(self, X: ArrayLike, y: ArrayLike) -> tuple[Self, NDArray[np.float64], NDArray[Any]]:
-        """Return a copy that has learned nothing, with the same parameters and lock, and what it is to learn from."""
+        """Return an untrained copy with the same parameters and lock, and the validated rows and labels."""
         new = object.__new__(type(self))
         learned = ("_classifier", "n_features_in_", "feature_names_in_")
         new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in learned}
@@ -311,7 +311,7 @@ class GMEDClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the estimator to a safetensors file atomically; :meth:`load` reads it.
 
-        Of a custom model the file contains only the parameters: give the model to :meth:`load` again.
+        Of a custom model the file contains only the parameters: pass the model to :meth:`load` again.
         """
         check_is_fitted(self)
         snapshot = self._snapshot()

@@ -67,7 +67,7 @@ class TensorBoardCallback(Callback):
         self.other.on_event(event)
 
     def _finish(self, spec: RunSpec, result: RunResult) -> None:
-        """Write what was not reported during the run, as on a cluster, and the final accuracy."""
+        """Write the points that were not reported during the run, as on a cluster, and the final accuracy."""
         examples = result.steps * spec.benchmark.batch_size
         self._write(spec, examples, result.accuracy)
         writer = self._writer(spec)

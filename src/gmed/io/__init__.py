@@ -1,1 +1,1 @@
-"""Files: written whole or not at all."""
+"""Files: written atomically."""

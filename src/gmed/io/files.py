@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and opened only if they are regular files and fit into memory.
+"""Files: written atomically, and opened only if they are regular files and fit into memory.
 
 A reader sees the old file or the new one, and leftovers of killed writers are removed.
 """
@@ -35,7 +35,7 @@ _MAX_NAME = 200  # bytes of the target's name to keep, so that the temporary one
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Yield a binary file that becomes ``path`` when the block ends, or vanishes if it fails.
+    """Yield a binary file that becomes ``path`` when the block ends, or is discarded if the block fails.
 
     The temporary file has a unique name in the same folder, is created exclusively and never through a link. It is
     locked while it is written, so that temporary files of killed writers can be recognized and are removed.
@@ -68,7 +68,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                temporary.replace(path)  # while it is still locked, so that nobody takes it for a leftover
+                temporary.replace(path)  # while it is still locked, so that no process takes it for a leftover
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def memory_limit() -> int | None:
-    """Return the most bytes that this process can use, by the limits of machine, container and process, if known."""
+    """Return the usable memory in bytes, the lowest known limit of the machine, the container and the process."""
     limits = []
     with suppress(AttributeError, OSError, ValueError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -145,19 +145,17 @@ def memory_limit() -> int | None:
 
 
 def check_room(path: Path, what: str, size: int) -> None:
-    """Raise an error if something would take more memory than there is.
+    """Raise an error if something would need more memory than is available.
 
     >>> check_room(Path("x.npz"), "x", 10**6)
     >>> check_room(Path("x.npz"), "x", 10**21)
     Traceback (most recent call last):
     ...
-    gmed.errors.DataError: x.npz: x takes 1e+12 GB of memory, more than there is. Use less of the data.
+    gmed.errors.DataError: x.npz: not enough memory for x (1e+12 GB). Use a part of the data.
     """
     limit = memory_limit()
     if limit is not None and size > limit:
-        raise DataError(
-            f"{path}: {what} takes {size / 1e9:.3g} GB of memory, more than there is. Use less of the data."
-        )
+        raise DataError(f"{path}: not enough memory for {what} ({size / 1e9:.3g} GB). Use a part of the data.")
 
 
 def write_csv(file: BinaryIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -170,7 +168,7 @@ def write_csv(file: BinaryIO, columns: Sequence[str], rows: Iterable[Mapping[str
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a value that is safe in a CSV file: text that a spreadsheet would run as a formula gets a quote.
+    """Return a value that is safe in a CSV file: a quote precedes text that a spreadsheet would run as a formula.
 
     >>> csv_cell("=HYPERLINK(A1)"), csv_cell("-1.5"), csv_cell("er+gmed"), csv_cell(-2)
     ("'=HYPERLINK(A1)", '-1.5', 'er+gmed', -2)
@@ -186,11 +184,11 @@ def csv_cell(value: Any) -> Any:
 def check_output_path(path: Path) -> None:
     """Raise an error if no file can be written to a path, before any work is done for it."""
     if path.is_dir():
-        raise UsageError(f"{path}: cannot be written: this is a folder; give the name of a file")
+        raise UsageError(f"{path}: cannot be written: it is a folder; give a file name")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: cannot be written: the folder {path.parent} does not exist; create it first")
     if (path.is_file() or not path.exists()) and not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{path}: cannot be written: files in {path.parent} may not be changed{_PERMISSIONS}")
+        raise UsageError(f"{path}: cannot be written: no permission to change files in {path.parent}{_PERMISSIONS}")
 
 
 @contextmanager

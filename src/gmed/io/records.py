@@ -46,7 +46,7 @@ NULLABLE = "nullable"
 """Marks a number that is ``nan`` where it is undefined, and null in JSON."""
 
 UNCHECKED = "unchecked"
-"""Marks text that need not be valid Unicode, such as file names and the error messages about them."""
+"""Marks text that may be invalid Unicode, such as file names and error messages about them."""
 
 GREATEST = 2**63 - 1
 """The greatest integer that a store can hold, larger than any count or time."""
@@ -306,7 +306,9 @@ def _record(record: Any) -> _Codec:
             raise RecordError(f"has no {', '.join(map(short, sorted(required - value.keys())))}")
         if not value.keys() <= checks.keys():
             unknown = [short(name) for name in value if name not in checks]
-            raise RecordError(f"has {', '.join(unknown[:5])}, which is unknown; was it written by a newer gmed?")
+            raise RecordError(
+                f"has {', '.join(unknown[:5])}, which this version does not know; was it written by a newer gmed?"
+            )
         decoded = {}
         for name, each in value.items():
             try:

@@ -23,7 +23,7 @@ FORMAT = "gmed-state/2"
 """The format that is written, always with a checksum."""
 
 FIRST_FORMAT = "gmed-state/1"
-"""The first format, in which a file with no other metadata than :data:`FIRST_METADATA` may lack the checksum."""
+"""The first format. Its files may lack the checksum if they have no metadata besides :data:`FIRST_METADATA`."""
 
 FIRST_METADATA = {"format", "learner", "run", "name", "benchmark", "method", "progress"}
 
@@ -36,7 +36,7 @@ def write_state(path: Path, state: dict[str, Tensor], metadata: dict[str, str]) 
 
 
 def _sort_metadata(content: bytes) -> bytes:
-    """Return a file with its metadata in order: the library writes them in a random one, so that equal files differ."""
+    """Return a file with its metadata sorted: the library writes them in random order, so equal states would differ."""
     header, end = _header(content), 8 + int.from_bytes(content[:8], "little")
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
@@ -66,7 +66,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 def read_state(path: Path, expected: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and all metadata of a file that has the expected metadata.
 
-    The file is opened once, as another may take its place meanwhile.
+    The file is opened only once, because it may be replaced at any time.
     """
     with _wrap_errors(path):
         content = read_bytes(path)  # safe_open would open it twice, once for the header and once for the tensors

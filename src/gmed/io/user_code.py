@@ -1,7 +1,7 @@
 """User code: Python modules of the user, identified by the digest of their text, and loaded in other processes too.
 
-A result depends on the code that computed it. The code of this package has versions; a user's file is identified by the
-digest of its text.
+A result depends on the code behind it. The code of this package has versions; a user's file is identified by the digest
+of its text.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_user_module(path: str | Path) -> UserModule:
     """Read a Python file."""
     file = Path(path)
     if file.suffix != ".py":
-        raise UsageError(f"{path}: not the name of a Python file, which ends in .py")
+        raise UsageError(f"{path}: not a Python file, whose name ends in .py")
     try:
         check_regular(file)
         text = file.read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def read_module(name: str) -> ModuleType:
 
 
 def ensure_loaded(source: UserModule) -> ModuleType:
-    """Return a user's module, executing or importing it unless this process has it already."""
+    """Return a user's module; it is executed or imported unless this process has already loaded it."""
     if source.folder is None:
         return sys.modules.get(source.module) or exec_module(source)
     if source.module not in sys.modules and source.folder not in sys.path:
@@ -107,8 +107,8 @@ def ensure_loaded(source: UserModule) -> ModuleType:
     found = user_module_of(module)
     if found.digest != source.digest:
         raise UsageError(
-            f"{found.file} is not what {source.file} was when this began. "
-            "Use the same one everywhere, and run again to use the new one."
+            f"{found.file} differs from {source.file} as it was when the runs began. "
+            "Use one version everywhere; to use the new one, run again."
         )
     return module
 
@@ -130,7 +130,7 @@ def exec_module(source: UserModule) -> ModuleType:
 
 @contextmanager
 def _wrap_errors(what: str) -> Iterator[None]:
-    """Run user code inside: its output goes to standard error, and its errors name the file and the line."""
+    """Run user code in the block: its output is sent to standard error, and its errors name the file and line."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -143,7 +143,7 @@ def _wrap_errors(what: str) -> Iterator[None]:
 
 
 def _line(error: BaseException, file: str) -> int | None:
-    """Return the line of a file where an error arose."""
+    """Return the line of a file in which an error was raised."""
     if isinstance(error, SyntaxError):
         return error.lineno
     line, trace = None, error.__traceback__
@@ -157,7 +157,7 @@ def user_module_of(thing: Any) -> UserModule:
     """Return a module, or the module that a class or function was defined in, with its text."""
     module = thing if isinstance(thing, ModuleType) else sys.modules[thing.__module__]
     imported, source = _known.get(module.__name__, (None, None))
-    if source is None or imported is not module.__spec__:  # importing it again gives a module another specification
+    if source is None or imported is not module.__spec__:  # importing a module again gives it another specification
         source = _read(module, getattr(thing, "__qualname__", module.__name__))
         _known[module.__name__] = module.__spec__, source
     return source
@@ -169,8 +169,8 @@ def _read(module: ModuleType, wanted: str) -> UserModule:
         text = file.read_text(encoding="utf-8")
     except (AttributeError, OSError, ValueError):
         raise UsageError(
-            f"the source of {wanted} cannot be read, so its results could not be told from those of another; "
-            "write it to a file of its own"
+            f"the source of {wanted} cannot be read, but results are identified by it; "
+            "move the definition to a separate file"
         ) from None
     levels = module.__name__.count(".") + (file.name == "__init__.py")
     return UserModule(module.__name__, str(file), text, str(file.resolve().parents[levels]))

@@ -1,3 +1,3 @@
-"""Optimized computations; the modules that use them contain the plain ones."""
+"""Optimized computations; the modules that use them also contain plain versions."""
 
 import gmed.models  # noqa: F401 (models and kernels import each other; this completes models first)

@@ -106,6 +106,8 @@ def _triton_available(device: torch.device) -> bool:
         fused_conv_bn_relu(conv, norm, torch.zeros(1, 1, 1, 2, device=device), None, True)
     except Exception as error:  # no compiler, no headers, another version of Triton
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        warnings.warn(f"Triton cannot compile kernels here ({reason}); using torch's slower ones", stacklevel=2)
+        warnings.warn(
+            f"Triton cannot compile kernels on this machine ({reason}); using the slower kernels of torch", stacklevel=2
+        )
         return False
     return True

@@ -1,4 +1,4 @@
-"""Count the examples that go through a model, forward and backward."""
+"""Count the examples passed through a model, forward and backward."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _recorders: list[Callable[[nn.Module, Tensor], None]] = []
 """Functions of the active counters, called with a model and its output by :func:`record_forward`."""
 
 _counters: list[tuple[nn.Module, PassCounter]] = []
-"""The active counters themselves, told by :func:`record_pass`."""
+"""The active counters themselves, updated by :func:`record_pass`."""
 
 _times = 1
-"""How many times a pass counts at the moment."""
+"""The factor by which passes are counted at the moment."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def record_forward(model: nn.Module, output: Tensor) -> None:
 
 
 def record_pass(model: nn.Module, forward: int, backward: int) -> None:
-    """Record passes of this many examples that were computed by hand, without calling the model or autograd."""
+    """Record passes of this many examples that were computed without calling the model or autograd."""
     for model_of, counter in _counters:
         if model_of is model:
             counter.forward += _times * forward
@@ -96,7 +96,7 @@ class PassCounter:
             before_forward(module, (output,))
             after_forward(module, (), output)
 
-        # global hooks: with hooks of its own, the model would no longer count as made of known layers
+        # global hooks: with its own hooks, the model would no longer count as made of known layers
         hooks = register_module_forward_pre_hook(before_forward), register_module_forward_hook(after_forward)
         active = model, self
         _recorders.append(record)

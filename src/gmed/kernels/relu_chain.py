@@ -19,10 +19,10 @@ from gmed.kernels.pass_counter import record_pass
 from gmed.models.introspection import is_unmodified
 
 MAX_ROWS = 64
-"""Largest batch of a gradient: with more rows, weights one step ahead are cheaper than their factors."""
+"""Maximum number of rows of a factored gradient: with more, explicit look-ahead weights are cheaper."""
 
 MIN_PRODUCT = 10**6
-"""Multiplications from which a product by oneDNN is faster, which takes longer to start."""
+"""Number of multiplications above which oneDNN is faster for a product, despite its overhead per call."""
 
 _aten = torch.ops.aten
 
@@ -49,7 +49,7 @@ class ReLUChain(LinearChain):
 
     @classmethod
     def of(cls, model: nn.Module) -> Self | None:
-        """Return a model as a chain, or ``None`` if it is anything else, or if anything watches its passes."""
+        """Return a model as a chain, or ``None`` if it is anything else, or if hooks observe its passes."""
         layers = {"": model} if type(model) is nn.Linear else _layers(model)
         if layers is None or torch.is_autocast_enabled("cpu"):
             return None
@@ -79,7 +79,7 @@ class ReLUChain(LinearChain):
 
     @property
     def arithmetic(self) -> str:
-        """What computes the products: oneDNN those large enough, or the BLAS of torch all of them."""
+        """What computes the products: oneDNN the large ones, or torch's BLAS all of them."""
         onednn = self.weights[0].dtype is torch.float32 and _has_onednn()
         return "fused (oneDNN)" if onednn else "fused"
 
@@ -150,7 +150,7 @@ class ReLUChain(LinearChain):
         return results
 
     def _forward_ahead(self, x: Tensor, gradient: LowRankGradient, step: float) -> list[Tensor]:
-        """Return the same at the parameters and after a step: first the rows of the one, then those of the other."""
+        """Return the same at the parameters and after a step: first the rows at the parameters, then the others."""
         n, results = x.shape[0], [x.detach().flatten(1)]
         for layer, (a, d) in enumerate(gradient.factors.values()):
             h = results[-1]
@@ -189,7 +189,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Module] | None:
 
 
 def _plain(first: Tensor, others: Sequence[Tensor]) -> bool:
-    """Return whether parameters are all trained and nothing else happens to them: dense, of one type, without hooks."""
+    """Return whether all parameters are trainable, dense, of one type and without hooks."""
     dtype = first.dtype
     if dtype is not torch.float32 and dtype is not torch.float64:
         return False
@@ -228,7 +228,7 @@ def _row_weights(sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
-    """Return x weightᵀ + bias, rectified if asked for."""
+    """Return x weightᵀ + bias, rectified if requested."""
     if x.dtype is torch.float32 and x.shape[0] * weight.numel() >= MIN_PRODUCT and _has_onednn():
         fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
         return fused

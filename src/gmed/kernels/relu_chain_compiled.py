@@ -1,7 +1,7 @@
 """The chain of linear layers and ReLU compiled from C, each part of a step as one call (relu_chain.c).
 
-It is used where the extra ``gmed[fast]`` is installed, which brings a compiler, or where ``GMED_CC`` names one. What is
-compiled is cached by its source, its flags and the processor.
+It is used if the extra ``gmed[fast]``, which contains a compiler, is installed, or if ``GMED_CC`` names a compiler.
+Compiled code is cached by its source, its flags and the processor.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Chain(ctypes.Structure):
 
 
 class CompiledChain(ReLUChain):
-    """The same chain, each part of a step as one call of compiled code."""
+    """The same chain, with each part of a step as one call of compiled code."""
 
     @property
     def arithmetic(self) -> str:
@@ -58,7 +58,7 @@ class CompiledChain(ReLUChain):
             *(self._struct, x.data_ptr(), y.data_ptr(), _pointers(outputs), _pointers(grads), n, first),
             ctypes.byref(loss),
         ):
-            return super().loss_and_gradient(x, y, sizes)  # which says which label is invalid
+            return super().loss_and_gradient(x, y, sizes)  # torch names the invalid label
         record_pass(self.model, n, n)
         factors = map(OuterFactors, (x, *outputs), grads)
         return x.new_tensor(loss.value), LowRankGradient(self, dict(zip(self.linear, factors, strict=True)))
@@ -137,7 +137,7 @@ class CompiledChain(ReLUChain):
 
 
 def fused_chain(model: nn.Module) -> ReLUChain | None:
-    """Return a model as a chain that is differentiated by hand, compiled if it can be; ``None`` for any other model."""
+    """Return a model as a hand-differentiated chain, compiled if possible; ``None`` for any other model."""
     chain = ReLUChain.of(model)
     if chain is not None and _library(chain.weights[0].dtype) is not None:
         tensors = [*chain.weights, *(bias for bias in chain.biases if bias is not None)]
@@ -167,14 +167,14 @@ def compiler() -> tuple[str, ...]:
 
 @cache
 def _library(dtype: torch.dtype) -> Any:
-    """Return the compiled functions for numbers of a type, or ``None`` if they cannot be compiled here."""
+    """Return the compiled functions for numbers of a type, or ``None`` if they cannot be compiled on this machine."""
     if not compiler():
         return None
     try:
         library = ctypes.CDLL(str(_compiled(_REALS[dtype][0])))
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or str(error)
-        warnings.warn(f"{' '.join(compiler())} cannot compile kernels here ({reason.strip()})", stacklevel=2)
+        warnings.warn(f"{' '.join(compiler())} cannot compile kernels on this machine ({reason.strip()})", stacklevel=2)
         return None
     real, pointer, size = _REALS[dtype][1], ctypes.c_void_p, ctypes.c_long
     signatures: dict[str, tuple[Any, Sequence[Any]]] = {
@@ -206,7 +206,7 @@ def _compiled(real: str) -> Path:
 
 
 def _processor() -> str:
-    """Return the features of the processor, for which code is compiled."""
+    """Return the features of the processor for which code is compiled."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
         return " ".join(line for line in lines if line.startswith(("flags", "Features", "model name")))

@@ -1,4 +1,4 @@
-"""Threads of torch: calls use one, whatever the process around them is set to."""
+"""Threads of torch: calls use one thread, whatever the setting of the process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ VARIABLE = "GMED_THREADS"
 
 
 class limit_threads:  # noqa: N801 (used like a function)
-    """Use at most ``count`` threads of torch inside, by default :func:`num_threads`; put the number back afterwards.
+    """Use at most ``count`` threads of torch in the block, by default :func:`num_threads`; then restore the number.
 
-    Small products gain nothing from torch's thread pool, and beside busy neighbors they wait for it: a step becomes
-    ten to thirty times slower. The order of sums, and so the last bits of a result, also depends on the number. The
-    number is one of the calling thread, so other threads keep theirs. A block inside another one never raises it.
+    Small products gain nothing from torch's thread pool, and on a busy machine they wait for it: a step becomes ten to
+    thirty times slower. The order of sums, and so the last bits of a result, also depends on the number. The
+    setting applies to the calling thread only. A nested block never raises the number.
 
     >>> torch.set_num_threads(2)
     >>> with limit_threads():

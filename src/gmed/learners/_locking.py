@@ -1,4 +1,4 @@
-"""Locking: a call that changes a learner is not interrupted, and other threads never see it half done."""
+"""Locking: a call that changes a learner is not interrupted, and other threads never see an intermediate state."""
 
 from __future__ import annotations
 

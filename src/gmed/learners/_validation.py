@@ -64,7 +64,7 @@ def check_labels(given: Any, x: Tensor, classes: int) -> Tensor:
 
 @torch.enable_grad()
 def count_classes(model: nn.Module, x: Tensor) -> int:
-    """Return how many classes the model has, after checking on the first batch that it takes such inputs."""
+    """Return the number of classes of the model, after checking on the first batch that it accepts such inputs."""
     output = checked_logits(model, x[:1].clone())
     if not output.requires_grad:
         raise InputError("the model's output does not depend on any trainable parameter; is it detached?")
@@ -87,7 +87,7 @@ def checked_logits(model: nn.Module, x: Tensor) -> Tensor:
     except (RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise InputError(f"the model does not take inputs of shape {tuple(x.shape)}: {error}") from error
+        raise InputError(f"the model does not accept inputs of shape {tuple(x.shape)}: {error}") from error
     expected = f"the model must return a ({len(x)}, classes) tensor of logits for {len(x)} inputs"
     if not isinstance(output, Tensor):
         raise InputError(f"{expected}, not {type(output).__name__}")

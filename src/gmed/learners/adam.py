@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-ADAM_LR = {  # as CN-DPM's authors set it for each data set
+ADAM_LR = {  # as set by CN-DPM's authors for each data set
     "mnist": {"adam_lr": 1e-4},
     "split-cifar10": {"adam_lr": 5e-3},
     "split-cifar100": {"adam_lr": 2e-4},
@@ -18,7 +18,7 @@ ADAM_LR = {  # as CN-DPM's authors set it for each data set
 
 
 class Adam:
-    """The Adam optimizer, whose state is all tensors on the parameters' device: its moments and number of steps.
+    """The Adam optimizer; its whole state, moments and step count, consists of tensors on the parameters' device.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Adam:
         torch._foreach_sub_(self.parameters, updates)
 
     def follow(self, parameters: Iterable[Tensor]) -> None:
-        """Update these parameters from now on: the same ones, some with new rows, whose moments are zero."""
+        """Replace the parameters by the same ones, some with new rows; the moments of new rows are zero."""
         self.parameters = [p.detach() for p in parameters]
         for moments in (self.mean, self.square):
             for i, p in enumerate(self.parameters):

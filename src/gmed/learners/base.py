@@ -82,7 +82,7 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
     lr
         Learning rate of plain SGD.
     memory
-        Where the learner stores examples, if it does.
+        The memory in which the learner stores examples, if any.
     criterion
         Mean loss of a batch, a function of ``(logits, labels)``.
     optimizer
@@ -282,7 +282,7 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
 
     @property
     def classes(self) -> int:
-        """Number of classes of the model; 0 until a batch has been observed."""
+        """Number of classes of the model; 0 before the first batch."""
         return self._classes
 
     # ------------------------------------------------------------------ the building blocks of a step
@@ -369,7 +369,7 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
 
     @property
     def arithmetic(self) -> str:
-        """How the updates of small batches are computed: by autograd, or by a chain that is differentiated by hand."""
+        """The method that computes the gradients of small batches: autograd, or a hand-differentiated chain."""
         chain = fused_chain(self.model) if self.criterion is cross_entropy and self._has_default_loss else None
         return "autograd" if chain is None else chain.arithmetic
 
@@ -442,7 +442,7 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
         return Rollback(self, x, y)
 
     def _seeded_model(self) -> AbstractContextManager[None]:
-        """Seed the random numbers of the model (dropout and the like) by this learner's seed and step."""
+        """Seed the random numbers of the model (such as dropout) by this learner's seed and step."""
         return nullcontext() if self.model_info.deterministic else seeded_torch(self.seed, "model", self.steps)
 
     def _count_passes(self) -> AbstractContextManager[None]:
@@ -455,7 +455,7 @@ class Learner(Stateful, ExampleRemoval, RandomDraws, ABC):
         return 0 if self.memory is None else self.memory.capacity
 
     def extra_parameters(self) -> int:
-        """Return how many more parameters its model has than the network it is compared with."""
+        """Return the number of parameters that its model has beyond those of the network it is compared with."""
         return 0
 
     def step_parts(self) -> tuple[Any, ...]:

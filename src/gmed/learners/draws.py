@@ -23,17 +23,17 @@ DrawFn = Callable[[], NDArray[Any]]
 
 
 class DrawSource(Protocol):
-    """Where the draws of a learner come from, and whether a step with this loss and gradient may be taken."""
+    """The source of a learner's draws, which also decides whether a step with this loss and gradient is allowed."""
 
     is_eager: bool
-    """Whether the host takes part in every step, and may draw random numbers in it."""
+    """Whether the host takes part in every step and may draw random numbers."""
 
     def get(self, name: str, draw_fn: DrawFn, device: torch.device) -> Tensor:
         """Return this step's draw of that name."""
         ...
 
     def accept_step(self, loss: Tensor, grads: Iterable[Tensor]) -> bool:
-        """Return whether a step may be taken, as far as is known: not if its loss or gradient is not finite."""
+        """Return whether a step is allowed, as far as is known; it is not if its loss or gradient is not finite."""
         ...
 
 
@@ -61,7 +61,7 @@ class EagerDraws:
 
 
 class RecordingDraws(EagerDraws):
-    """Draws made when a step needs them, and a record of which ones a step requested.
+    """Draws made when a step needs them, and a record of the draws that a step requested.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ class MIR(Replay):
     model
         As in :class:`~gmed.learners.replay.Replay`.
     subsample
-        Number of stored examples that are scored to find those to replay.
+        Number of stored examples that are scored to select those to replay.
     extra_batches
         Number of further batches that are retrieved in the same way, each from new candidates, and replayed too.
     **replay

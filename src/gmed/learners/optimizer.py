@@ -131,7 +131,7 @@ class OptimizerStep:
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def follow(self, parameters: Iterable[Tensor]) -> None:
-        """Update these parameters from now on: the same ones, some with new rows, whose state is zero."""
+        """Replace the parameters by the same ones, some with new rows; the state of new rows is zero."""
         before, state = self.parameters, self.state_dict()
         self.parameters = list(parameters)
         self.optimizer = self._create(self.parameters)

@@ -31,7 +31,7 @@ class StoredExamples(NamedTuple):
 
 
 class ExampleRemoval:
-    """What a learner stores, and how it is removed."""
+    """The examples that a learner stores, and their removal."""
 
     memory: Memory | None
     _lock: Lock

@@ -68,7 +68,7 @@ class Replay(Learner):
     model, lr, criterion, optimizer, seed
         As in :class:`~gmed.learners.Learner`.
     memory
-        Where examples are stored, such as ``gmed.memory.Reservoir(500)``. No other learner may use it.
+        The memory of examples, such as ``gmed.memory.Reservoir(500)``. No other learner may use it.
     editing
         The edit of drawn examples, such as ``gmed.editing.GMED(alpha=5.0, beta=0.01)``; by default none.
     replay_size
@@ -124,7 +124,7 @@ class Replay(Learner):
     def replayed(self, purpose: str) -> Batch | None:
         """Return another batch drawn from memory, for a loss with several replay terms; ``None`` if memory is empty.
 
-        It is drawn independently of what the step replays, and has a forward pass of its own.
+        It is drawn independently of what the step replays, and has a separate forward pass.
         """
         drawn = self.sample(purpose)
         if not len(drawn):

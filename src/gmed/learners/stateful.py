@@ -1,4 +1,4 @@
-"""What a learner saves and loads: its model, memory and counters, its optimizer, and what its method registers."""
+"""The saved state of a learner: its model, memory, counters and optimizer, and the extras of its method."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Stateful:
 
     @consistent_read
     def state_dict(self) -> State:
-        """Return the whole state as named tensors; a learner built the same way that loads it continues exactly."""
+        """Return the whole state as named tensors; a learner built the same way can load it and continue exactly."""
         counters = {"steps": self.steps, "seed": self.seed, "classes": self._classes}
         state = {name: torch.tensor(number) for name, number in counters.items()}
         state["shape"] = torch.tensor(self._shape or (), dtype=torch.int64)
@@ -80,7 +80,7 @@ class Stateful:
         """Make a tensor or a module an attribute, and part of the learner's state.
 
         It is saved, loaded, restored when a step fails and moved with the model; a copy of the model, such as an
-        averaged one, is given more outputs when the model is.
+        averaged one, gets more outputs whenever the model does.
         """
         self._extras.register(name, value)
 
@@ -108,7 +108,7 @@ class Extras:
             raise UsageError(f"{name} must be a tensor or a module, not {type(value).__name__}")
         if not name.isidentifier() or hasattr(self._owner, name):
             raise UsageError(
-                f"{name!r} cannot be registered: it is no identifier or is already an attribute; choose another name"
+                f"{name!r} cannot be registered: it is no identifier, or is already an attribute; choose another name"
             )
         self.names.append(name)
         setattr(self._owner, name, value)

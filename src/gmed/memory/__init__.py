@@ -1,4 +1,4 @@
-"""Memories of examples: what is stored, and which examples enter and leave."""
+"""Memories of examples: which examples are stored, and which they replace."""
 
 from typing import TYPE_CHECKING
 

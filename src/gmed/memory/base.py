@@ -24,7 +24,7 @@ if not TYPE_CHECKING:
 _INTEGERS = ("y", "edit_count", "stream_index")
 
 STATE_NAMES = {"edit_count": "age", "stream_index": "origin"}
-"""The names in saved states of columns that have another name there."""
+"""The names of renamed columns in saved states."""
 
 REMOVED = -2
 """The stream_index of a slot whose example was removed on request; -1 is that of a slot that was never used."""
@@ -146,7 +146,7 @@ class Memory(ABC):
         self._check_name(name)
         try:
             self._set_column(name, torch.full((self.capacity + 1, *shape), fill, dtype=dtype), device)
-        except (RuntimeError, TypeError, MemoryError) as error:  # all of them are raised if there is too little memory
+        except (RuntimeError, TypeError, MemoryError) as error:  # torch raises any of these if memory is insufficient
             raise UsageError(
                 f"a memory of {self.capacity} examples of shape {tuple(shape)} does not fit on {device}; "
                 "choose a smaller capacity"
@@ -248,7 +248,7 @@ class Memory(ABC):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Undo what is written inside the block if it raises an error."""
+        """Undo all writes in the block if it raises an error."""
         self.begin_transaction()
         try:
             yield
@@ -258,16 +258,16 @@ class Memory(ABC):
         self.commit()
 
     def begin_transaction(self) -> None:
-        """Record what is overwritten from now on, until :meth:`commit` or :meth:`rollback`."""
+        """Begin a transaction: record overwritten values until :meth:`commit` or :meth:`rollback`."""
         self._before = self.num_seen, self._free_slots, tuple(self._rows)
         self._overwritten = []
 
     def commit(self) -> None:
-        """End the transaction; what was written since it began becomes final."""
+        """End the transaction and keep what it has written."""
         self._overwritten = None
 
     def rollback(self) -> None:
-        """End the transaction; what was written since it began is undone."""
+        """End the transaction and undo what it has written."""
         for name, slots, values in reversed(self._overwritten or ()):
             self._rows[name][slots] = values
         self.num_seen, self._free_slots, names = self._before
@@ -296,7 +296,9 @@ class Memory(ABC):
         columns = {names.get(name, name): tensor for name, tensor in state.items() if name != "seen"}
         num_seen = int(state["seen"])
         if (columns or num_seen) and (missing := [name for name in self.columns if name not in columns]):
-            raise UsageError(f"the memory in this state has no {missing[0]}: it is corrupt, or of another kind")
+            raise UsageError(
+                f"the memory in this state has no {missing[0]}: it is corrupt, or was saved by another kind of memory"
+            )
         for name, tensor in columns.items():
             self._check_name(name)
             slots = len(tensor) if tensor.ndim else 0
@@ -327,7 +329,7 @@ class Memory(ABC):
             raise UsageError("corrupt memory state: it has fewer examples than num_seen implies")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is copied or pickled: the rows, but not the columns, which are views of them."""
+        """Return the copied or pickled state: the rows, but not the columns, which are views of them."""
         return {name: value for name, value in vars(self).items() if name not in self._rows} | {"_pinned": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -355,7 +357,7 @@ class Memory(ABC):
         self._bound = True
 
     def to(self, like: Tensor) -> None:
-        """Move the stored examples to the device of ``like``, and ``x`` to its dtype."""
+        """Move the stored examples to the device of ``like``, and convert ``x`` to its dtype."""
         for name, rows in self._rows.items():
             if rows.device != like.device or (name == "x" and rows.dtype != like.dtype):
                 self._set_column(name, rows.to(like.dtype) if name == "x" else rows, like.device)

@@ -12,7 +12,7 @@ MAX_GPU_FRACTION = 1 / 40
 def should_pin(size: int, device: torch.device) -> bool:
     """Return whether a memory of this many bytes is too large for the device, and should be pinned on the host.
 
-    >>> should_pin(2**40, torch.device("cpu"))  # it is on the host anyway
+    >>> should_pin(2**40, torch.device("cpu"))  # it is already on the host
     False
     """
     return device.type == "cuda" and size > MAX_GPU_FRACTION * torch.cuda.get_device_properties(device).total_memory

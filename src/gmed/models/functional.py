@@ -1,7 +1,7 @@
 """A model as a function of its parameters.
 
-Parameters are a dictionary of tensors here: a model is evaluated at other parameters, and has its own ones again
-afterwards, the same objects under all their names.
+Parameters are given as a dictionary of tensors: the model is evaluated at these, and afterwards has its own parameters
+again, the same objects under all their names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def forward(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Te
     """
     buffers = dict(model.named_buffers())
     if not buffers and all(parameters.get(name) is p for name, p in model.named_parameters()):
-        result: Tensor = model(x)  # the same, without replacing every parameter by itself
+        result: Tensor = model(x)  # the same result, without replacing every parameter by itself
         return result
     with frozen_bn_stats(model) if buffers else nullcontext(set[str]()) as frozen:
         copies = {name: buffer.clone() for name, buffer in buffers.items() if name not in frozen}
@@ -73,7 +73,7 @@ def replaced_tensors(model: nn.Module, replacements: Mapping[str, Tensor]) -> It
 
 @contextmanager
 def unchanged_inputs(*inputs: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield copies of inputs to compute with, and raise an error if the model writes into them.
+    """Yield copies of inputs for a computation, and raise an error if the model writes into them.
 
     >>> with unchanged_inputs(torch.ones(2)) as (x,):
     ...     x.mul_(2)

@@ -1,7 +1,7 @@
-"""Properties of a model that follow from its layers. Nothing is assumed of an unknown layer.
+"""Properties of a model that follow from its layers. Nothing is assumed about unknown layers.
 
 Every function inspects the model as it is now. A learner inspects its model once per step (:func:`inspect_model`), so a
-new hook, a frozen parameter or a replaced layer has an effect from the next step on.
+new hook, a frozen parameter or a replaced layer takes effect in the next step.
 """
 
 from __future__ import annotations

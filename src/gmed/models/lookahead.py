@@ -123,7 +123,7 @@ class LookAhead:
         return loss.detach(), gradient(loss, self.theta)
 
     def joint_loss_and_gradient(self, x: Tensor | None, y: Tensor | None) -> tuple[Tensor, Gradient] | None:
-        """Return ℓ_stream + ℓ(x, y; θ) and its gradient if they are known by hand, in one pass over both batches.
+        """Return ℓ_stream + ℓ(x, y; θ) and its gradient if derived by hand, in one pass over both batches.
 
         Without x, return ℓ_stream and its gradient.
         """
@@ -188,7 +188,7 @@ class LookAhead:
             return forward(self.model, parameters, x)
 
     def _fused(self, x: Tensor, y: Tensor | None = None) -> ReLUChain | None:
-        """Return the model as a chain that is differentiated by hand for these examples, if it can be."""
+        """Return the model as a hand-differentiated chain for these examples, if possible."""
         chain = self._relu_chain
         return chain if chain is not None and x.shape[0] <= MAX_ROWS and chain.accepts(x, y) else None
 

@@ -14,7 +14,7 @@ from gmed.errors import InputError, UsageError
 from gmed.io.files import write_bytes
 
 TOLERANCE = 1e-4
-"""Maximum difference of logits relative to the largest of them; sums may be computed in another order."""
+"""Maximum difference of logits relative to the largest of them; the order of sums may differ."""
 
 
 @torch.no_grad()
@@ -30,7 +30,7 @@ def export_onnx(model: nn.Module, path: str | Path, x: Tensor) -> float:
     path
         The file to write; it is not written if the check fails.
     x
-        Inputs on which the two are compared: at least two.
+        At least two inputs, on which the model and the file are compared.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def export_onnx(model: nn.Module, path: str | Path, x: Tensor) -> float:
         name = model.__name__ if isinstance(model, type) else type(model).__name__
         raise InputError(
             f"model must be a torch.nn.Module, such as learner.model, not {name}; "
-            "an estimator cannot be exported, because it also scales inputs and names classes"
+            "an estimator cannot be exported, because it also scales inputs and encodes labels"
         )
     try:
         import onnxruntime
@@ -49,7 +49,7 @@ def export_onnx(model: nn.Module, path: str | Path, x: Tensor) -> float:
     except ImportError:
         raise UsageError("writing ONNX needs onnx, onnxscript and onnxruntime: pip install 'gmed[onnx]'") from None
     if not isinstance(x, Tensor) or x.ndim < 2 or len(x) < 2:
-        raise InputError("x must be a batch of at least two inputs, on which the file is checked")
+        raise InputError("x must be a batch of at least two inputs to check the file with")
     on_cpu = copy.deepcopy(model).cpu().eval()
     x = x.detach().to(next(on_cpu.parameters()).dtype).cpu()
     try:

@@ -11,7 +11,7 @@ from gmed.models.introspection import deterministic
 
 @deterministic
 class ProgressiveNet(nn.Module):
-    """Networks (columns) of which only the last is trained; every component also reads the features of the previous
+    """Networks (columns) of which only the last is trained; every component also reads the features of the preceding
     component in the earlier columns, each with a trainable weight.
 
     Examples

@@ -32,12 +32,12 @@ FORMAT = "gmed-classifier/1"
 BLOCK = 10_000
 """Maximum number of rows per forward pass of a prediction."""
 OUTLIER_RATIO = 500
-"""A value this many times as far out as all others is suspected to be an error."""
+"""A value this many times further from the mean than all others is suspected to be an error."""
 
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The complete state of a classifier between two calls; always replaced as a whole, so that its parts agree."""
+    """The complete state of a classifier between two calls; always replaced as a whole, so that it is consistent."""
 
     labels: LabelEncoder
     units: Scaler
@@ -127,7 +127,7 @@ class OnlineClassifier:
         y
             (n,) labels: strings, numbers or booleans.
         classes
-            Classes to add, besides those of ``y`` and those known already.
+            Further classes to add, besides those in ``y`` and those seen before.
         """
         x, y = self._validated(x), normalize_labels(np.asarray(y))
         self._check_paired(x, y)
@@ -254,7 +254,7 @@ class OnlineClassifier:
             return 0
         labels, units, learner = self.labels, self.units, self.learner
         if row is not None and learner.memory is not None and learner.memory.num_seen != self.rows:
-            raise UsageError("after several passes rows have no numbers; remove them by label or where")
+            raise UsageError("after fit with several passes, rows have no numbers; remove them by label or where")
         outputs = None if label is None else labels.encode_names(np.atleast_1d(np.asarray(label, dtype=object)))
 
         def mask(z: Tensor, outputs: Tensor) -> Any:
@@ -291,7 +291,7 @@ class OnlineClassifier:
         try:
             x: Floats = np.asarray(rows, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise InputError(f"rows of {self.inputs} numbers are needed: {error}") from error
+            raise InputError(f"x must contain rows of {self.inputs} numbers: {error}") from error
         if x.ndim != 2 or x.shape[1] != self.inputs or not len(x):
             raise InputError(f"rows of {self.inputs} features are needed, not an array of shape {x.shape}")
         if not np.isfinite(x).all():
@@ -318,7 +318,7 @@ class OnlineClassifier:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], texts: Mapping[str, str], model: Model | None = None) -> Self:
-        """Return the classifier with this state; give ``model`` if it was a custom one."""
+        """Return the classifier with this state; pass ``model`` if it has a custom one."""
         try:
             counts = json.loads(texts["counts"])
             new = cls(ClassifierConfig.from_json(texts["settings"], model), counts["inputs"], counts["seed"])
@@ -389,8 +389,8 @@ def _abbreviated(names: Sequence[str]) -> str:
 def suspicious(x: Floats, units: RunningScaler) -> NDArray[np.bool_]:
     """Return a mask of values that look like errors.
 
-    These are far out together with a quarter of their row, or hundreds of times further out than all other values.
-    Single values that are merely rare, such as the first dark pixel in a corner, are not suspected.
+    A value is suspected if it is an outlier together with a quarter of its row, or hundreds of times further out than
+    all other values. Single values that are merely rare, such as the first dark pixel in a corner, are not.
     """
     low, high = units.limits()
     far = (x < low) | (x > high)

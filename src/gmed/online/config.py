@@ -26,7 +26,7 @@ Model = nn.Module | Callable[[int, int], nn.Module]
 
 
 SAVED_NAMES = {"standardize": "standardise"}
-"""Names in saved files of settings that have another name now."""
+"""Names of renamed settings in saved files, by their current names."""
 
 
 @old_hyperparameters(standardise="standardize")
@@ -107,7 +107,7 @@ class ClassifierConfig:
             size, limit = 4 * self.hidden * (inputs + self.hidden + classes), memory_limit()  # float32
             if limit is not None and size > limit:
                 raise UsageError(
-                    f"a model with hidden={self.hidden} takes {size / 1e9:.3g} GB of memory, more than there is; "
+                    f"a model with hidden={self.hidden} needs {size / 1e9:.3g} GB of memory, more than is available; "
                     "choose a smaller one"
                 )
             return MLP(inputs, self.hidden, classes)
@@ -126,7 +126,7 @@ class ClassifierConfig:
         return model
 
     def to_json(self) -> str:
-        """Return the settings as JSON; of a custom model only that there is one."""
+        """Return the settings as JSON; a custom model is only recorded as such."""
         values = {SAVED_NAMES.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
         return json.dumps(
             values | {"model": None if self.model is None else "own"}, default=lambda number: number.item()
@@ -134,7 +134,7 @@ class ClassifierConfig:
 
     @classmethod
     def from_json(cls, text: str, model: Model | None = None) -> ClassifierConfig:
-        """Read what :meth:`to_json` wrote; give ``model`` if it was a custom one."""
+        """Read what :meth:`to_json` wrote; pass ``model`` if it was a custom one."""
         try:
             values: dict[str, Any] = json.loads(text)
             custom = values.pop("model")
@@ -144,8 +144,8 @@ class ClassifierConfig:
             raise UsageError(f"its settings are damaged ({error})") from None
         if (custom is None) != (model is None):
             raise UsageError(
-                "it was saved with the built-in model, so none can be given"
+                "it was saved with the built-in model; omit the parameter model"
                 if custom is None
-                else "it was saved with a custom model: give it again, as the parameter model"
+                else "it was saved with a custom model; pass the same model as the parameter model"
             )
         return settings

@@ -26,9 +26,9 @@ CLIP_STD = 10.0
 REFRESH_FACTOR = 1.1
 """The scaling is refreshed when the number of rows has grown by this factor since the last time."""
 EXTREMES = 10
-"""Number of lowest, and of highest, values of each feature that are stored outside the statistics."""
+"""Number of lowest and of highest values of each feature that are stored outside the statistics."""
 OUTLYING = 30.0
-"""Extreme values further than this many standard deviations from the others do not affect the scaling."""
+"""Extreme values more than this many standard deviations from the others do not affect the scaling."""
 LARGEST = 1e150
 """Squares of larger values would overflow."""
 

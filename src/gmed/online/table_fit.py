@@ -37,11 +37,11 @@ class TableFit:
     model
         The file to which the model is written.
     drop
-        Columns to leave out. All others must contain numbers.
+        Columns to exclude. All others must contain numbers.
     settings, seed
         Hyper-parameters and random seed.
     start
-        A model to continue from, with the settings and the seed that it was saved with.
+        A model to continue training; its saved settings and seed are used.
     """
 
     table: Path
@@ -58,7 +58,7 @@ class TableFit:
         return self.model.with_name(f"{self.model.name}.unfinished")
 
     def discard_checkpoint(self) -> None:
-        """Remove the checkpoint, and what killed writers left of it: it holds rows of the table."""
+        """Remove the checkpoint and leftovers of killed writers, which contain rows of the table."""
         self.checkpoint.unlink(missing_ok=True)
         remove_stale_files(self.checkpoint.parent, self.checkpoint.name)
 
@@ -83,7 +83,7 @@ class FitProgress:
     finished
         Whether all rows have been learned.
     repeated
-        Whether the model file is already the result of the same fit, so that nothing was learned.
+        Whether the model file already contains the result of the same fit, so that nothing was learned.
     """
 
     classifier: OnlineClassifier
@@ -187,7 +187,9 @@ def _resume_or_start(fit: TableFit, features: Sequence[str], identity: str) -> F
         return FitProgress(OnlineClassifier(fit.settings, len(features), fit.seed))
     classifier, _ = OnlineClassifier.load(fit.start)
     if _column_names(fit.start, classifier) != list(features):
-        raise UsageError(f"{fit.table}: its columns are not those that {fit.start} was trained on, in the same order")
+        raise UsageError(
+            f"{fit.table}: its columns differ from those that {fit.start} was trained on, or are in another order"
+        )
     return FitProgress(classifier)
 
 

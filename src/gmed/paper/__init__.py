@@ -1,4 +1,4 @@
-"""The paper: its published numbers, and what is needed to reproduce them."""
+"""The paper: its published numbers, and the runs that reproduce them."""
 
 from gmed.paper.published import PREVIOUS_BEST, Cell, Quantity, cells, published, quantities, table
 

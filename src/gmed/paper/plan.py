@@ -1,4 +1,4 @@
-"""The runs that a table or figure of the paper needs: planning, selecting and computing them."""
+"""The runs that a table or figure of the paper needs: planning, selecting and executing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gmed.experiment import Experiment
 from gmed.results import Results, Store
 
 DEFAULT_SEEDS = 20
-"""Number of seeds where the paper gives none."""
+"""Number of seeds if the paper gives none."""
 
 PAPER_BENCHMARKS = (
     "split-mnist",
@@ -55,7 +55,7 @@ class PlannedRuns(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The part of a plan that is computed, and the reason for every benchmark or method that is left out."""
+    """The selected part of a plan, and the reason for every benchmark or method that is left out."""
 
     planned: list[PlannedRuns]
     missing: dict[str, str]
@@ -78,9 +78,9 @@ def select_runs(
     observed: str = "",
     require_all: bool = False,
 ) -> Selection:
-    """Select the requested benchmarks of a plan that can be computed, with the requested number of seeds.
+    """Select the requested benchmarks of a plan that can be run, with the requested number of seeds.
 
-    A benchmark can be computed if its data are available. Otherwise the methods of which the store has all runs, or all
+    A benchmark can be run if its data are available. Otherwise the methods of which the store has all runs, or all
     observations of kind ``observed``, are selected; with ``require_all``, either all methods of a benchmark or none.
 
     >>> plan = [PlannedRuns("split-mnist", "er"), PlannedRuns("rotated-mnist", "er", 10)]
@@ -133,7 +133,7 @@ def _select_stored(plan: Sequence[PlannedRuns], store: str | Path | None, observ
 
 
 def compute(planned: Iterable[PlannedRuns], callback: Callable[[], Callback] = Callback, **options: Any) -> Results:
-    """Return the runs, computing those that the store lacks; ``options`` as in :func:`gmed.run`."""
+    """Return the runs, after executing those that the store lacks; ``options`` as in :func:`gmed.run`."""
     groups: dict[tuple[str, int], list[str]] = {}
     for benchmark, method, seeds in planned:
         methods = groups.setdefault((benchmark, seeds), [])

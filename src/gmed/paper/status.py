@@ -103,8 +103,8 @@ def artifact_status(
     Parameters
     ----------
     measure
-        If given, speeds that the store does not have are measured; it is called before each measurement with the
-        benchmark and the method.
+        If given, speeds that the store lacks are measured; called before each measurement with the benchmark and the
+        method.
     plan
         Returns the runs of a table or figure, by default all.
     """
@@ -220,7 +220,7 @@ def _step_cost_key(spec: RunSpec) -> str:
 
 
 def _seconds_per_item(spec: RunSpec, device: str) -> tuple[float, float]:
-    """Return the seconds of a step and of a prediction, computed as in runs: single-threaded, or batched on a GPU."""
+    """Return the seconds of a step and of a prediction, measured as in runs: single-threaded, or batched on a GPU."""
     names = spec.benchmark.name, spec.method.name
     batched = resolve_device(device).type == "cuda" and spec.is_capturable()
     overrides: dict[str, Any] = (

@@ -84,18 +84,18 @@ def reproduce(
     callback: Callable[[], Callback] = Callback,
     **options: Any,
 ) -> Reproduction:
-    """Compute the runs that a table of the paper needs and the store lacks, and compare with the published numbers.
+    """Do the missing runs of a table of the paper, and compare the results with the published numbers.
 
     Parameters
     ----------
     target
         The name of the table, as ``gmed reproduce --list`` shows it.
     benchmarks
-        The columns to compute; by default all whose data are available.
+        The columns to run; by default all whose data are available.
     seeds
         The number of seeds; by default that of the paper.
     quick
-        The quick version: three seeds, one column. It shows that everything runs, and says nothing about the paper.
+        The quick version: three seeds, one column. It shows that everything works, and says nothing about the paper.
     callback
         Factory of the callback that receives the progress on each benchmark.
     options
@@ -168,7 +168,7 @@ def build_table(
 
 
 def _published_comparison(target: PaperTable, c: Comparison) -> dict[str, Any]:
-    """Return what the paper's table prints of a comparison: the difference of the means, and the p-value."""
+    """Return the published numbers of a comparison: the difference of the means, and the p-value."""
     means = {cell.method: cell.published.mean for cell in target.cells() if cell.benchmark == c.benchmark}
     gap = round(means[c.method] - means[c.baseline], 2) if c.method in means and c.baseline in means else None
     printed = (

@@ -109,7 +109,7 @@ class Section:
 
     @property
     def hints(self) -> list[str]:
-        """Missing content, and how to compute it."""
+        """Missing content, and how to create it."""
         hints, has_memory_chart = [], f"{self.place}-memory" in (chart.name for chart in self.charts)
         if not has_memory_chart and any(map(has_memory, self.methods)):
             hints.append("These older runs did not record the content of memory; recompute them with gmed run --rerun.")
@@ -133,7 +133,7 @@ class ReportData:
     store
         The name of the store's file, without its folder.
     outdated_note
-        Explanation why stored runs are not shown, if any are not.
+        Explanation of why some stored runs are not shown, if there are any.
     """
 
     store: str

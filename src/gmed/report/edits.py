@@ -31,7 +31,7 @@ WHAT = "edits-1"
 """The name of these observations in a store."""
 
 EXAMPLES, PER_CLASS = 12, 2
-"""Number of examples in the gallery, and the most of one class."""
+"""Maximum number of examples in the gallery, in total and per class."""
 
 BINS = 48
 
@@ -89,7 +89,7 @@ class Gallery(TypedDict):
 
 
 class Observations(TypedDict):
-    """What a report shows of one run; there is no gallery of examples that are not images.
+    """What a report shows about one run; there is only a gallery if examples are images.
 
     Attributes
     ----------
@@ -149,14 +149,14 @@ def watch_edits(
 
 
 def _check_may_run(spec: RunSpec) -> None:
-    """Check that the custom code of a run was given to this process: a name in a store is not enough.
+    """Check that the user passed the custom code of a run to this process: a name in a store is not enough.
 
     Text parameters in a name, such as paths, are never passed to an extension.
     """
     method = spec.method
     parts = [part for part in (method.base, method.memory, method.retrieval, method.edit) if part is not None]
     if method.sources() and any(isinstance(value, str) for part in parts for value in part.parameters.values()):
-        raise UsageError(f"{spec.method.name}: text parameters of a custom method are only passed by gmed run")
+        raise UsageError(f"{spec.method.name}: custom methods with string parameters can only be run by gmed run")
     model = spec.benchmark.model
     if isinstance(model, ModelRef) and not model.is_here:
         raise UsageError(
@@ -194,30 +194,30 @@ def find_probe(store: Store, spec: RunSpec) -> Observations | None:
 
 
 def _check(observed: Observations) -> None:
-    """Check what the types do not say: that the parts belong together, and that images are images."""
+    """Check what the types do not guarantee: that the parts are consistent, and that images are valid."""
     bins, shown = observed["histogram"], observed["gallery"]
     if len(bins["before"]) != len(bins["after"]) or not bins["before"]:
-        raise RecordError("has parts before and after edits that differ in number", ".histogram")
+        raise RecordError("has different numbers of parts before and after edits", ".histogram")
     if any(len(counts) != len(bins["edges"]) - 1 for counts in (*bins["before"], *bins["after"])):
-        raise RecordError("has another number of bars than edges", ".histogram")
+        raise RecordError("has a number of bars that does not match the edges", ".histogram")
     if (bins["mean_before"] is None) != (bins["mean_after"] is None):
-        raise RecordError("has only one of two means", ".histogram")
+        raise RecordError("has only one of the two means", ".histogram")
     if shown is None:
         return
     if not shown["seen"] or len(shown["label"]) != len(shown["edits"]):
         raise RecordError("has examples without edits", ".gallery")
     if any(len(edits) != len(shown["seen"]) for edits in shown["edits"]):
-        raise RecordError("has another number of edits than moments", ".gallery")
+        raise RecordError("has a number of edits that does not match the snapshots", ".gallery")
     for image in (shown["pictures"], shown["changes"]):
         encoded = image.removeprefix(IMAGE_PREFIX)
         if image and (encoded == image or not all(c.isalnum() or c in "+/=" for c in encoded)):
-            raise RecordError("has a picture that is none", ".gallery")
+            raise RecordError("has an invalid picture", ".gallery")
 
 
 def watch(
     spec: RunSpec, device: str = "cpu", data_dir: Path | None = None, progress: Progress = no_progress
 ) -> Observations:
-    """Compute a run and return the observations of its edits that a report shows, as JSON-compatible data."""
+    """Execute a run and return the observations of its edits that a report shows, as JSON-compatible data."""
     history = edit_history(spec, device, data_dir, progress)
     is_image = history.originals.ndim == 4 and history.originals.shape[1] in (1, 3)
     return {
@@ -322,11 +322,11 @@ def loss_increases(spec: RunSpec, observed: Observations) -> Chart | None:
 
     colors = alt.Scale(domain=["before the edit", "after the edit"], range=[SECOND, ACCENT])
     base = alt.Chart(rows()).encode(
-        alt.X("rise:Q", title="rise of the loss by the incoming batch", scale=alt.Scale(zero=False, nice=False)),
+        alt.X("rise:Q", title="loss increase by the incoming batch", scale=alt.Scale(zero=False, nice=False)),
         alt.Y("count:Q", title="replayed examples (square-root scale)", stack=None, scale=alt.Scale(type="sqrt")),
         alt.Color("when:N", title=None, scale=colors, sort=None, legend=alt.Legend(symbolOpacity=1)),
     )
-    tooltips = tooltip([("when:N", "loss rise"), ("rise:Q", "from"), ("count:Q", "examples")])
+    tooltips = tooltip([("when:N", "loss increase"), ("rise:Q", "from"), ("count:Q", "examples")])
     chart = base.mark_area(interpolate="step-after", opacity=0.15) + base.mark_line(
         interpolate="step-after", strokeWidth=1.5
     ).encode(tooltip=tooltips)

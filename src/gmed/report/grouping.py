@@ -112,7 +112,7 @@ def has_memory(method: str) -> bool:
 
 
 def is_iid_baseline(method: str) -> bool:
-    """Return whether a method receives the stream in another order.
+    """Return whether a method receives the stream in shuffled order.
 
     >>> is_iid_baseline("iid-offline(passes=3)"), is_iid_baseline("er+gmed")
     (True, False)
@@ -121,7 +121,7 @@ def is_iid_baseline(method: str) -> bool:
 
 
 def sets_only_memory(method: str) -> bool:
-    """Return whether a method has the benchmark's default for every parameter but the size of memory.
+    """Return whether a method has the benchmark's default for every parameter but the memory size.
 
     >>> sets_only_memory("er(memory=50)+gmed"), sets_only_memory("er+gmed"), sets_only_memory("er+gmed(alpha=1.0)")
     (True, True, False)

@@ -20,7 +20,7 @@ from gmed.results.tables import MISSING, Cell, Column, Table, numbers, texts
 
 TITLE = "GMED report"
 
-GAINS = "methods with a significant gain over their baseline, of all compared"
+GAINS = "number of methods with a significant gain over their baseline, out of those compared"
 """Explanation of the column that counts significant gains."""
 
 VEGA_ENTRY = "window.vegaEmbed = vegaEmbed;"
@@ -31,7 +31,7 @@ def html(contents: ReportData) -> str:
     """Return the report as an HTML page.
 
     The template escapes everything from a store or a file name, and a content security policy in the page forbids
-    scripts other than its own two, and all connections.
+    all connections, and all scripts but its own two.
     """
     import jinja2
     import markupsafe
@@ -112,7 +112,7 @@ def glance(contents: ReportData) -> Table:
             Column("runs", True, "finished"),
             *numbers("methods"),
             Column("best method", note="of the online methods (iid-* excluded); several if tied"),
-            Column("accuracy, %", True, "its mean over seeds"),
+            Column("accuracy, %", True, "mean over seeds"),
             Column("significant gains", True, GAINS),
         ],
         name="glance-table",

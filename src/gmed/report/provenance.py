@@ -48,7 +48,7 @@ def settings(benchmark: str, method: str) -> str:
 
 
 def run_commands(runs: Sequence[RunResult], store: str) -> list[str]:
-    """Return the commands that compute the runs of one benchmark, one for all methods with the same seeds.
+    """Return the commands that repeat the runs of one benchmark, one for all methods with the same seeds.
 
     >>> run = lambda method, seed: RunResult("split-mnist", method, seed, [[1.0]], 1.0, 1.0, 1, {}, {})
     >>> runs = [run("er", 0), run("er", 1), run("er+gmed(alpha=1.0)", 0), run("er+gmed(alpha=1.0)", 1), run("mir", 7)]

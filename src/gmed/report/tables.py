@@ -76,8 +76,8 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
         ("n", "seeds"),
         ("accuracy, %", "final accuracy, mean ± standard deviation over seeds"),
         ("paper", "the published mean ± standard deviation"),
-        ("ours − paper", f"difference ± its standard error; {MISS_LEGEND}"),
-        ("gain", "over the baseline, paired by seed, with 95 % interval"),
+        ("difference", f"measured minus published mean, ± its standard error; {MISS_LEGEND}"),
+        ("gain", "over the baseline, paired by seed, with 95% interval"),
         ("p", "one-tailed paired t-test after Holm's correction for all comparisons of this report"),
     )
     table = Table([METHOD, *(Column(heading, True, note) for heading, note in columns)], name=f"{anchor}-results")
@@ -91,7 +91,7 @@ def result_table(rows: Sequence[Row], best: Sequence[str], compared: Mapping[str
 
 
 def _gain_cells(comparison: Comparison) -> list[Cell]:
-    """Return a gain with its interval and marks, and its corrected p-value; a note has the uncorrected one."""
+    """Return a gain with its interval and marks, and its corrected p-value; a note gives the uncorrected one."""
     gain = comparison.gain
     note = f"over {comparison.baseline}, {gain.n} pairs, d = {gain.effect_size:.2f}"
     if gain.mixed:
@@ -106,22 +106,27 @@ def _gain_cells(comparison: Comparison) -> list[Cell]:
 
 
 METRICS = (
-    ("forgetting", "forgetting", "drop of earlier tasks from their maximum, points", 100),
-    ("backward_transfer", "backward transfer", "change of earlier tasks since they were learned, points", 100),
+    ("forgetting", "forgetting", "drop in accuracy on earlier tasks from its maximum, points", 100),
+    (
+        "backward_transfer",
+        "backward transfer",
+        "change in accuracy on earlier tasks since they were learned, points",
+        100,
+    ),
     (
         "forward_transfer",
         "forward transfer",
-        "later tasks before they are learned, compared with the untrained model",
+        "accuracy on later tasks before they are learned, above the untrained model, points",
         100,
     ),
     ("anytime", "anytime", "mean accuracy on tasks seen so far, over points of evaluation, %", 100),
-    ("worst_case", "worst case", "lowest accuracy since a task was learned, averaged, %", 100),
+    ("worst_case", "worst case", "lowest accuracy on each task since it was learned, averaged, %", 100),
     ("prequential", "prequential", "accuracy on each batch before it is learned, %", 100),
     ("forward_passes", "forward", "forward passes per example of the stream", 1),
     ("backward_passes", "backward", "backward passes per example of the stream", 1),
     ("seconds", "seconds", "training time", 1),
     ("overhead", "memory, examples", "stored examples and added parameters, counted in examples as in the paper", 1),
-    ("overhead_mb", "memory, MB", "actual size of the same", 1),
+    ("overhead_mb", "memory, MB", "actual size of stored examples and added parameters", 1),
 )
 
 

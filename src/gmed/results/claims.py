@@ -1,4 +1,4 @@
-"""Sweeps that compute into a store: which one computes which run, so that none is computed twice, and how far it is."""
+"""Sweeps that write into a store: which sweep has claimed which run, so that none is done twice, and their progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEARTBEAT_SECONDS = 10.0
 """Seconds between two heartbeats of a sweep."""
 
 PROGRESS_SECONDS = 1.0
-"""Seconds between two writes of the progress of runs, where there was any."""
+"""Seconds between two writes of the progress of runs, if there was any."""
 
 STALE_SECONDS = 60.0
 """Seconds without a heartbeat after which a sweep on another machine counts as dead."""
@@ -35,9 +35,9 @@ MAX_PID_DIGITS = 19
 
 
 class SweepClaims:
-    """A computation of runs into a store that other processes may be computing into too.
+    """A sweep that writes runs into a store, which other sweeps may be using at the same time.
 
-    As long as a sweep is alive, no other one computes the runs it has claimed. A sweep that was killed loses its
+    As long as a sweep is alive, no other one executes the runs it has claimed. A sweep that was killed loses its
     claims: at once if it ran on this machine, otherwise after a minute without a heartbeat.
 
     Examples
@@ -67,12 +67,12 @@ class SweepClaims:
         self.number = self.store.database.execute(query, (self.host, self.process, now, now)).lastrowid
 
     def claim(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
-        """Claim the runs that no other sweep is computing, and return them."""
+        """Claim the runs that no other sweep has claimed, and return them."""
         db = self.store.database
         with self.store.wrap_errors("could not be changed"), self.store.transaction():
             sweeps = [tuple(row) for row in db.execute("SELECT id, host, process, seen FROM sweeps")]
             if (self.number, self.process) not in {(number, process) for number, _, process, _ in sweeps}:
-                self._register()  # another sweep took this one for dead
+                self._register()  # another sweep has declared this one dead
             for number, host, process, seen in sweeps:
                 if process != self.process and not is_alive(host, process, seen):
                     db.execute("DELETE FROM sweeps WHERE id = ? AND process = ?", (number, process))
@@ -87,7 +87,7 @@ class SweepClaims:
         return claimed
 
     def report_progress(self, spec: RunSpec, seen: int, total: int) -> None:
-        """Record the progress of a run for whoever watches the store; a thread writes it periodically."""
+        """Record the progress of a run for gmed watch; a thread writes it periodically."""
         self._progress[spec.key] = seen, total
 
     def _send_heartbeats(self) -> None:
@@ -198,7 +198,7 @@ class SweepStatus:
 
 
 def active_sweeps(store: Store) -> list[SweepStatus]:
-    """Return the sweeps that are computing into a store now, the oldest first.
+    """Return the sweeps that are now running on a store, the oldest first.
 
     >>> from gmed.engine import RunSpec
     >>> from gmed.results import SweepClaims
@@ -224,7 +224,7 @@ def active_sweeps(store: Store) -> list[SweepStatus]:
 
 
 def count_ended(store: Store, sweep: SweepStatus) -> int:
-    """Return how many runs of a sweep were stored since it began, finished or failed, whether it still runs or not."""
+    """Return the number of runs of a sweep that finished or failed since it began; it may have ended."""
     began = datetime.fromtimestamp(int(sweep.began), UTC).isoformat(timespec="seconds")
     query = """
         SELECT count(DISTINCT key) FROM runs WHERE benchmark = ? AND method = ? AND seed = ? AND recorded >= ?

@@ -43,7 +43,7 @@ class StoreConnection:
     Parameters
     ----------
     to_write
-        Whether to open the file for writing where possible; if not, no file is changed or created.
+        Whether to open the file for writing where possible; otherwise no file is changed or created.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ def _file_states(files: list[Path] | tuple[Path, ...]) -> list[tuple[int, int] |
 
 
 def is_full(error: sqlite3.Error, path: str) -> bool:
-    """Return whether an error of SQLite means that the disk is full, which it reports for some writes only."""
+    """Return whether an error of SQLite means that the disk is full, which SQLite only reports for some writes."""
     name = getattr(error, "sqlite_errorname", "")
     if not name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")):
         return name == "SQLITE_FULL"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from gmed.engine import RunResult
-from gmed.errors import StoreError, UsageError
+from gmed.errors import StoreError, UsageError, alternatives
 from gmed.io.files import atomic_write, check_output_path, write_csv
 from gmed.io.records import RecordError, decode, encode
 from gmed.results.metrics import Metrics
@@ -26,7 +26,7 @@ COLUMNS = (
 )
 
 MAX_EXPANDED = 2**30
-"""The most bytes that a compressed document may expand to; a small file could otherwise fill the memory."""
+"""Maximum size in bytes of a decompressed document; otherwise a small file could fill the memory."""
 
 
 def export(results: Results, path: Path) -> int:
@@ -42,9 +42,9 @@ def export(results: Results, path: Path) -> int:
 
 
 def check_exportable(path: Path) -> None:
-    """Refuse a file that cannot be written in a known format, before results are read for it."""
+    """Raise an error for a file of an unknown format, before results are read."""
     if _format(path) not in WRITERS:
-        raise UsageError(f"{path}: the name must end in {', '.join(WRITERS)}")
+        raise UsageError(f"{path}: the name must end in {alternatives([*WRITERS])}")
     check_output_path(path)
 
 
@@ -113,7 +113,7 @@ class Document:
     Attributes
     ----------
     keys
-        The store key of each run, from the code that computed it; ``None`` in documents of older versions.
+        The store key of each run, from the code that ran it; ``None`` in documents of older versions.
 
     Examples
     --------
@@ -165,7 +165,7 @@ class Document:
         """Return the runs that the current code would reproduce, in a store held in memory."""
         if self.keys is None:
             raise StoreError(
-                f"{self.file}: has no list 'keys', so the versions that computed its runs are unknown. "
+                f"{self.file}: has no list 'keys', so the versions behind its runs are unknown. "
                 f"Export it again from the original store: gmed export {self.file.name}"
             )
         specs = [current_spec(run.benchmark, run.method, run.seed) for run in self.runs]
@@ -183,7 +183,7 @@ def _read_text(file: Path) -> str:
         text = compressed.read(MAX_EXPANDED + 1)
     if len(text) > MAX_EXPANDED:
         raise StoreError(
-            f"{file}: expands to more than {MAX_EXPANDED // 2**20} MiB; decompress it first if it is yours"
+            f"{file}: expands to more than {MAX_EXPANDED // 2**20} MiB; if you trust it, decompress it first"
         )
     return text.decode("utf-8")
 

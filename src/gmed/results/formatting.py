@@ -98,7 +98,7 @@ def to_cli_args(benchmark: str, *methods: str) -> list[str]:
     split = ["--split", data.split] if data.split != DEFAULT_SPLIT else []
     drop = [arg for column in data.drop for arg in ("--drop", column)]
     fuzzy = ["--fuzzy"] if parsed.fuzzy else []
-    file = f"./{data.file}" if data.file.startswith("-") else data.file  # not to be taken for an option
+    file = f"./{data.file}" if data.file.startswith("-") else data.file  # must not be parsed as an option
     return [file, *methods, *title, *label, *split, *drop, *fuzzy, *model_args]
 
 
@@ -107,13 +107,13 @@ def format_gain(gain: Gain, marks: str = "") -> str:
 
     >>> print(format_gain(Gain(mean=1.6, low=0.7, high=2.5, p=0.0008, effect_size=0.83, n=20), "**"))
     +1.60** points,
-      95 % interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
+      95% interval [+0.70, +2.50], p = 0.0008, d = 0.83, 20 seeds
     """
     if math.isnan(gain.p):
         reason = "one paired seed" if gain.n == 1 else f"the same at all {gain.n} paired seeds"
         return f"{gain.mean:+.2f} points ({reason}: no test)"
     platforms = f"\n  (at {gain.mixed} of them on different devices or versions of torch)" if gain.mixed else ""
     return (
-        f"{gain.mean:+.2f}{marks} points,\n  95 % interval [{gain.low:+.2f}, {gain.high:+.2f}], "
+        f"{gain.mean:+.2f}{marks} points,\n  95% interval [{gain.low:+.2f}, {gain.high:+.2f}], "
         f"p {format_p(gain.p)}, d = {gain.effect_size:.2f}, {gain.n} seeds{platforms}"
     )

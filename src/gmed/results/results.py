@@ -20,7 +20,7 @@ from gmed.results.stats import Difference, Gain, difference, paired_gain
 SCHEMA: Final = "gmed-results/1"
 
 MIN_SEEDS_TO_JUDGE = 5
-"""Number of seeds below which a mean is not said to miss the published one: its standard error is too uncertain."""
+"""Minimum number of seeds to judge a difference from the published mean; fewer give an uncertain standard error."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Published:
-    """A number of the paper, in percent, with the table it is from.
+    """A published number, in percent, with its table in the paper.
 
     Attributes
     ----------
     std
         Its standard deviation, if it is given.
     n
-        Number of runs, 0 where it is not given.
+        Number of runs, 0 if it is not given.
     marks
         The paper's marks of significance.
     """
@@ -69,7 +69,7 @@ class Row:
     difference
         How far the mean is from the published one.
     gain_over
-        The same method without its edit, where it was run too.
+        The same method without its edit, if that was run.
     gain
         The paired gain over it.
     """
@@ -97,7 +97,7 @@ class ReportedRun(RunResult):
     Attributes
     ----------
     metrics
-        As docs/results.md defines them, accuracies in 0 .. 1; null where one is undefined or was not measured.
+        As defined in docs/results.md, accuracies in 0 .. 1; null if undefined or not measured.
     """
 
     metrics: Metrics | None = None
@@ -105,16 +105,16 @@ class ReportedRun(RunResult):
 
 @dataclass(frozen=True)
 class ResultsDocument:
-    """What gmed run --json and gmed table --json print, and gmed export writes. Accuracies of runs are in 0 .. 1; the
-    summary is in percent, as tables are.
+    """The output of gmed run --json and gmed table --json, and the file of gmed export. Accuracies of
+    runs are in 0 .. 1; the summary is in percent, like tables.
 
     Attributes
     ----------
     store
-        The SQLite file that keeps the runs.
+        The SQLite file that contains the runs.
     keys
-        Of every run, in their order: a hash of its configuration, its seed and the version of every part that computed
-        it. Not in documents of older versions.
+        For each run, in the same order: a hash of its configuration, its seed and the versions of its components. Not
+        in documents of older versions.
     """
 
     schema: Literal["gmed-results/1"]
@@ -138,9 +138,9 @@ class Results:
     Attributes
     ----------
     baseline
-        The baseline of every row's gain. Where it does not set its memory, a method is compared with the baseline of
-        the same memory if that was run. By default each method is compared with itself without its last part
-        (``er+gmed`` with ``er``) or, where that was not run, without any.
+        The baseline of all gains. If it does not set its memory size, a method is compared with the baseline of the
+        same memory size, if that was run. By default each method is compared with itself without its last component
+        (``er+gmed`` with ``er``) or, if that was not run, with its base alone.
 
     Examples
     --------
@@ -219,7 +219,7 @@ class Results:
         )
 
     def _baseline_of(self, groups: Collection[tuple[str, str]], benchmark: str, method: str) -> str | None:
-        """Return the method that a row's gain is over, if it has results."""
+        """Return the method with which a row is compared, if it has results."""
         row = RunSpec.parse(benchmark, method, 0).method
         if self.baseline is None:
             candidates = [row.baseline_name or method, method.partition("+")[0]]
@@ -230,7 +230,7 @@ class Results:
         return next((name for name in candidates if name != method and (benchmark, name) in groups), None)
 
     def _baselines(self, groups: Collection[tuple[str, str]], benchmark: str) -> list[str]:
-        """Return the methods with results that are the baseline, whatever their memory where it does not set one."""
+        """Return the methods with results that are the baseline, of any memory size if the baseline sets none."""
         baseline = self.baseline or ""
         methods = [RunSpec.parse(benchmark, name, 0).method for other, name in groups if other == benchmark]
         return [m.name for m in methods if resolve(get_benchmark(benchmark), baseline, m.memory_size).name == m.name]
@@ -238,7 +238,7 @@ class Results:
     def to_dict(self) -> dict[str, Any]:
         """Return the documented machine-readable form; undefined numbers are ``None``.
 
-        Its keys are those of the current versions, as runs just computed and those read from a store have.
+        Its keys are those of the current versions, like the keys of new runs and of runs read from a store.
         """
         runs = [ReportedRun(**vars(run), metrics=Metrics.of(run)) for run in self.runs]
         keys = [RunSpec.parse(run.benchmark, run.method, run.seed).key for run in self.runs]
@@ -273,7 +273,7 @@ def _differences(runs: Iterable[RunResult], base: Iterable[RunResult]) -> dict[i
 
 
 def _platforms(runs: Iterable[RunResult]) -> dict[int, tuple[str | None, str]]:
-    """Return the device and the version of torch that computed the run of every seed."""
+    """Return the device and the torch version of the run of every seed."""
     return {r.seed: (r.environment.get("device"), r.environment.get("torch", "").partition("+")[0]) for r in runs}
 
 

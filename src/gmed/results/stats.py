@@ -26,7 +26,7 @@ class Gain:
     mean
         Mean of the paired differences.
     low, high
-        Its 95 % confidence interval (Student's t).
+        Its 95% confidence interval (Student's t).
     p
         One-tailed paired t-test of "no better", as in the paper; ``nan`` where it is undefined.
     effect_size
@@ -68,7 +68,7 @@ def paired_gain(better: Sequence[float], base: Sequence[float], confidence: floa
 def permutation_p(better: Sequence[float], base: Sequence[float]) -> float:
     """Return the p-value of the one-tailed permutation test, which does not assume a normal distribution.
 
-    It is the probability that the mean difference is as large when the sign of each pair is flipped at random: exact up
+    It is the probability of a mean difference at least as large if the sign of each pair is flipped at random: exact up
     to 20 pairs, estimated from 200,000 random sign vectors beyond.
 
     >>> permutation_p([3.0, 5.0, 4.0], [2.0, 3.0, 3.0])
@@ -116,7 +116,7 @@ class Difference:
     error
         Standard error of that difference, from both standard deviations and numbers of runs.
     low, high
-        Its 95 % confidence interval (Welch's t).
+        Its 95% confidence interval (Welch's t).
     within
         Whether it lies within two standard errors; ``None`` where there is no standard error (one run).
     """
@@ -189,14 +189,14 @@ class Comparison:
     corrected_p
         The p-value of that test, corrected for all comparisons of the family (Holm).
     marks
-        An asterisk for every level of significance that its p-value, corrected or not, is below.
+        An asterisk for every level of significance above its p-value, corrected or not.
     published_gain, published_marks
-        The difference of the means that the paper reports for both in one table, and its marks; ``None`` where the
-        paper makes no such comparison.
+        The difference of the two means that the paper reports in one table, and its marks; ``None`` if the paper makes
+        no such comparison.
     published_p
-        Its p-value, where the table prints it.
+        Its p-value, if the table gives it.
     selected_by
-        In a comparison of the best edited method with the best unedited one: by whose means they are the best.
+        In a comparison of the best edited method with the best unedited one: the means by which they were selected.
     """
 
     benchmark: str

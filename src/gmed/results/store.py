@@ -158,7 +158,7 @@ class StoredRuns(NamedTuple):
     runs, failures
         Those that the current code would reproduce.
     outdated
-        The method of every finished run that other versions of the code computed.
+        The method of every finished run from other versions of the code.
     """
 
     runs: list[RunResult]
@@ -172,7 +172,7 @@ class Timing(NamedTuple):
     Attributes
     ----------
     seconds
-        All stages together; for runs computed in one batch, each run's share.
+        All stages together; for runs trained together, the share of each run.
     """
 
     key: str
@@ -278,14 +278,14 @@ class Store:
             raise
 
     def require_writable(self) -> None:
-        """Refuse to start a computation whose results could not be stored."""
+        """Raise an error if results could not be stored, before any run starts."""
         if self._connection is None or not self._connection.writable:
             raise StoreError(f"{self.path}: cannot be written. Check its permissions, or choose another --store.")
 
     def find(self, spec: RunSpec) -> RunResult | None:
         """Return the finished run of this specification, if there is one.
 
-        A damaged row does not count: the run is computed again, and replaces it.
+        A damaged row does not count: the run is repeated and replaces it.
         """
         with self.wrap_errors("cannot be read"):
             stored = self._lookup(spec)
@@ -411,12 +411,12 @@ class Store:
         return names or [get_benchmark(name).name]
 
     def title_of(self, data: CustomDataRef) -> str | None:
-        """Return the name that people gave to data, if runs on them were stored with one."""
+        """Return the name that users gave to data, if runs on them were stored with one."""
         titles = (ref.title for _, ref in self._references() if ref.untitled == data.untitled)
         return next(filter(None, titles), None)
 
     def set_title(self, data: CustomDataRef) -> None:
-        """Let all stored runs on data have the name that people gave to them; damaged ones stay as they are."""
+        """Rename the data of all stored runs on them to the name given by users; damaged runs are not changed."""
         renamed = {
             name: str(replace(BenchmarkId.parse(name), base=data))
             for name, ref in self._references()
@@ -444,13 +444,13 @@ class Store:
                     yield str(row["benchmark"]), ref
 
     def timings(self) -> list[Timing]:
-        """Return the time that every finished run took, whatever the versions that computed it."""
+        """Return the time that every finished run took, of any version of the code."""
         query = "SELECT key, benchmark, method, timings, environment FROM runs WHERE status = 'finished' ORDER BY rowid"
         with self.wrap_errors("cannot be read"):
             return [timing for row in self.database.execute(query) if (timing := _timing(row)) is not None]
 
     def count_outdated(self, benchmark: str | None = None) -> int:
-        """Return the number of finished runs that other versions of the code computed."""
+        """Return the number of finished runs from other versions of the code."""
         return len(self.read(benchmark, "finished").outdated)
 
     def missing_extensions(self) -> list[str]:
@@ -527,7 +527,7 @@ class Store:
             return self.database.execute(f"DELETE FROM runs {condition}", (benchmark, *names)).rowcount
 
     def merge(self, other: Store) -> MergeSummary:
-        """Add the runs of another store. A run that this store has with another result stays as it is.
+        """Add the runs of another store. On conflict, this store keeps its own result.
 
         Rows that are not valid are skipped.
         """
@@ -555,7 +555,7 @@ class Store:
                     added += 1
                 elif row["status"] == "failed" or json.loads(existing["accuracy"]) == json.loads(row["accuracy"]):
                     known += 1
-                    if row["status"] == "finished":  # the same run, of which the other may have more measurements
+                    if row["status"] == "finished":  # the same run; the other one may have more measurements
                         values = {name: row.get(name) for name in ("key", *MEASURED)}
                         assignments = ", ".join(f"{name} = coalesce({name}, :{name})" for name in MEASURED)
                         self.database.execute(f"UPDATE runs SET {assignments} WHERE key = :key", values)
@@ -649,7 +649,7 @@ def _row(spec: RunSpec, outcome: RunResult | str) -> dict[str, Any]:
 
 
 def current_spec(benchmark: str, method: str, seed: int) -> RunSpec | None:
-    """Return the run of these names, or ``None`` if the benchmark or method does not exist (any more).
+    """Return the run with these names, or ``None`` if the benchmark or method does not exist (any more).
 
     >>> str(current_spec("split-mnist", "er(lr=0.05)", 0)), current_spec("split-mnist", "of-another-time", 0)
     ('split-mnist er seed 0', None)
@@ -661,7 +661,7 @@ def current_spec(benchmark: str, method: str, seed: int) -> RunSpec | None:
 
 
 class _CurrentSpecs:
-    """The runs that the current code would compute, cached by benchmark and method."""
+    """The runs as the current code defines them, cached by benchmark and method."""
 
     def __init__(self) -> None:
         self._specs: dict[tuple[str, str], RunSpec | None] = {}

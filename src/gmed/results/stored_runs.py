@@ -22,14 +22,14 @@ Fields = Mapping[str, Any] | sqlite3.Row
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The columns of a row other than those of the result.
+    """The columns of a row besides those of the result.
 
     Attributes
     ----------
     key
         A hash of the configuration, the versions and the seed.
     config, versions
-        JSON: everything that determines the result, and the version of every part that computed it.
+        JSON: everything that determines the result, and the version of every component.
     recorded
         The time, with its zone.
     """
@@ -131,7 +131,7 @@ def _parse_json(name: str, text: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _check_parts(config: str, versions: str) -> None:
-    """Refuse a configuration or versions that no run can have; most runs of a store share them, hence the cache."""
+    """Reject a configuration or versions that no run can have; most runs of a store share them, hence the cache."""
     decode(Parts, {"config": _parse_json("config", config), "versions": _parse_json("versions", versions)})
 
 
@@ -146,7 +146,7 @@ def checksum(row: Fields) -> str:
 
 
 def run_name(benchmark: object, method: object, seed: object) -> str:
-    """Return the name of a run for messages, truncated where a damaged file makes it endless.
+    """Return the name of a run for messages, truncated, as it is very long in some damaged files.
 
     >>> run_name("split-mnist", "er", 3), len(run_name("b", "m" * 10**6, 0))
     ('split-mnist er seed 3', 209)

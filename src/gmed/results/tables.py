@@ -20,11 +20,11 @@ class Column:
     Attributes
     ----------
     number
-        Whether it holds numbers, which are aligned right and never broken.
+        Whether it contains numbers, which are right-aligned and never wrapped.
     note
         Explanation of the heading.
     code
-        Whether it holds names of methods, shown as code.
+        Whether it contains names of methods, shown as code.
     """
 
     heading: str
@@ -48,9 +48,9 @@ class Cell:
     marks
         Marks of significance after the text.
     note
-        Further explanation, where there is room.
+        A further explanation, shown if there is room.
     color
-        The color of the text, where there are colors.
+        The color of the text, if colors are supported.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def key(self) -> float | str:
-        """The sort key of the column; empty where there is no value."""
+        """The sort key of the column; empty if there is no value."""
         return "" if isinstance(self.value, float) and math.isnan(self.value) else self.value
 
 
@@ -113,7 +113,7 @@ def numbers(*headings: str) -> list[Column]:
 METHOD = Column("method", code=True)
 
 MISS_LEGEND = f"! more than two standard errors from the published mean (marked from {MIN_SEEDS_TO_JUDGE} seeds on)"
-"""What the mark of :func:`difference_cell` means."""
+"""The legend of the mark in :func:`difference_cell`."""
 
 
 def accuracy_cell(row: Row) -> Cell:

@@ -36,7 +36,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 """The grid of each edit; GMED's is the paper's, the others are not from the paper."""
 
 INHERITS_FROM = {"mir": "er", "gem": "er"}
-"""Methods that use the choice for another one unless they were tuned themselves, as in the paper."""
+"""Methods that use the values chosen for another one unless they were tuned themselves, as in the paper."""
 
 
 Grid = Mapping[str, Sequence[Any]]
@@ -46,7 +46,7 @@ MAX_CANDIDATES = 10_000
 
 
 def with_memory(method: str, memory: int | None) -> str:
-    """Return a method with a size of memory, if it has one and does not set it.
+    """Return a method with this memory size, if it has a memory and does not set its size.
 
     >>> with_memory("er+gmed", 200), with_memory("er(memory=50)+gmed", 200), with_memory("er+gmed", None)
     ('er(memory=200)+gmed', 'er(memory=50)+gmed', 'er+gmed')
@@ -58,14 +58,14 @@ def with_memory(method: str, memory: int | None) -> str:
 
 
 def read_grid(method: str, grid: Mapping[str, str | Sequence[Any]] | None) -> dict[str, tuple[Any, ...]]:
-    """Return the values to try of each parameter: those of the paper, or those asked for.
+    """Return the values to try for each parameter: the given ones, or by default those of the paper.
 
     Parameters
     ----------
     grid
-        By the name of a parameter, which may be that of any component (``"alpha"``, ``"gmed.alpha"``): a list, the same
-        as text, ``"0.1,1,10"``, or a range and how many values of it, ``"0.1:10:3"``, which are evenly spaced on a
-        logarithmic scale, or from 0 on a linear one. Other parameters keep the values that they have in ``method``.
+        Values by the name of a parameter of any component (``"alpha"``, ``"gmed.alpha"``): a list, the same list as
+        text, ``"0.1,1,10"``, or a range and the number of its values, ``"0.1:10:3"``. These are evenly spaced on a
+        logarithmic scale, or on a linear one from 0. Other parameters keep their values.
 
     Examples
     --------
@@ -79,14 +79,14 @@ def read_grid(method: str, grid: Mapping[str, str | Sequence[Any]] | None) -> di
         edit = parts[-1]
         if edit.name not in GRIDS:
             raise UsageError(
-                f"{method}: only methods with an edit can be tuned ({', '.join(GRIDS)}), such as er+gmed, "
-                "unless values are given, such as --grid lr=0.01,0.1"
+                f"{method}: only methods with an edit ({', '.join(GRIDS)}) have a default grid, such as er+gmed; "
+                "for others give one, such as --grid lr=0.01,0.1"
             )
         grid = {name: values for name, values in GRIDS[edit.name].items() if name not in edit.parameters}
     if not isinstance(grid, Mapping):
         raise UsageError(f"a grid is a dictionary of values by parameter, not {short(grid)}")
     if not grid:
-        raise UsageError(f"{method}: nothing can be tuned, as all tunable parameters are set")
+        raise UsageError(f"{method}: nothing to tune: all parameters of the grid are already set")
     read = {name: _read_values(parts, name, values) for name, values in grid.items()}
     if (number := math.prod(map(len, read.values()))) > MAX_CANDIDATES:
         raise UsageError(f"{method}: a grid has at most {MAX_CANDIDATES:,} candidates, not {number:,}")
@@ -96,7 +96,7 @@ def read_grid(method: str, grid: Mapping[str, str | Sequence[Any]] | None) -> di
 def _read_values(parts: Sequence[Component], name: str, values: str | Sequence[Any]) -> tuple[Any, ...]:
     part, parameter = _owner(parts, name)
     if parameter in parts[part].parameters:
-        raise UsageError(f"{parts[part]}: {parameter} is set already, so it cannot be tuned")
+        raise UsageError(f"{parts[part]}: {parameter} is already set, so it cannot be tuned")
     found: list[Any]
     if isinstance(values, str) and ":" in values:
         is_int = entry_of(parts[part].name).parameters()[parameter].annotation is int
@@ -106,14 +106,14 @@ def _read_values(parts: Sequence[Component], name: str, values: str | Sequence[A
     else:
         found = list(values) if isinstance(values, Iterable) else []
     if not found:
-        raise UsageError(f"{name}: no values to try in {short(values)}; write them as {EXAMPLES}")
+        raise UsageError(f"{name}: {short(values)} contains no values; write them as {EXAMPLES}")
     try:
         return tuple(dict.fromkeys(tuple(value) if isinstance(value, list) else value for value in found))
     except TypeError:
-        raise UsageError(f"{name}: values are numbers, words or lists of numbers, not {short(values)}") from None
+        raise UsageError(f"{name}: values must be numbers, strings or lists of numbers, not {short(values)}") from None
 
 
-EXAMPLES = "alpha=0.1,1,10 or, as a range and the number of its values, alpha=0.1:10:3"
+EXAMPLES = "alpha=0.1,1,10, or as LOW:HIGH:COUNT, alpha=0.1:10:3"
 
 
 def _read_range(name: str, text: str) -> list[float]:
@@ -123,7 +123,7 @@ def _read_range(name: str, text: str) -> list[float]:
         if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):
             raise ValueError
     except ValueError:
-        raise UsageError(f"cannot read {name}={text}; values are written as {EXAMPLES}") from None
+        raise UsageError(f"cannot read {name}={text}; write values as {EXAMPLES}") from None
     spaced = np.geomspace if ends[0] > 0 else np.linspace
     return [float(value) for value in spaced(*ends, number)]
 
@@ -137,12 +137,12 @@ def _owner(parts: Sequence[Component], name: str) -> tuple[int, str]:
         return owners[0][0], parameter
     method = "+".join(part.name for part in parts)
     if owners:
-        raise UsageError(f"{name}: write {' or '.join(f'{part}.{name}' for _, part in owners)}")
+        raise UsageError(f"{name} is ambiguous: write {' or '.join(f'{part}.{name}' for _, part in owners)}")
     raise unknown(f"parameter of {method}:", name, {p for part in parts for p in entry_of(part.name).parameters()})
 
 
 def grid_options(grid: Grid) -> list[str]:
-    """Return the options of ``gmed tune`` that name a grid.
+    """Return the options of ``gmed tune`` that specify a grid.
 
     >>> grid_options({"alpha": (0.1, 1.0), "write_back": (True, False)})
     ['--grid', 'alpha=0.1,1.0', '--grid', 'write_back=true,false']
@@ -178,7 +178,7 @@ def candidates(benchmark: str, method: str, grid: Grid | None = None) -> dict[tu
 
 
 def baselines(benchmark: str, method: str, grid: Grid) -> list[str]:
-    """Return what candidates have to beat: the method without its edit at every point of the grid, or as it is.
+    """Return the baselines: the method without its edit over the grid, or the method as given.
 
     >>> baselines("split-mnist", "er+gmed", {"alpha": (0.1, 1.0), "lr": (0.01, 0.1)})
     ['er(lr=0.01)', 'er(lr=0.1)']
@@ -194,12 +194,12 @@ def baselines(benchmark: str, method: str, grid: Grid) -> list[str]:
 
 
 def record_grid(store: Store, benchmark: str, method: str, grid: Grid) -> None:
-    """Keep the grid that a method was tuned over."""
+    """Store the grid over which a method was tuned."""
     store.put_probe(*_record_of(benchmark, method), {name: list(values) for name, values in grid.items()})
 
 
 def recorded_grid(store: Store, benchmark: str, method: str) -> dict[str, tuple[Any, ...]]:
-    """Return the grid that a method was tuned over last; that of the paper if there is none."""
+    """Return the grid over which a method was last tuned, by default that of the paper."""
     recorded = store.get_probe(*_record_of(benchmark, method))
     with suppress(UsageError):  # a store may come from anywhere
         return read_grid(method, recorded)
@@ -207,7 +207,7 @@ def recorded_grid(store: Store, benchmark: str, method: str) -> dict[str, tuple[
 
 
 def _record_of(benchmark: str, method: str) -> tuple[RunSpec, str]:
-    """Return where a grid is kept: with a run of the base, as an edit may have no value for a parameter."""
+    """Return where a grid is stored: with a run of the base, as an edit may have no value for a parameter."""
     base, *others = parse(method)
     return RunSpec.parse(tuning_name(benchmark), str(base), 0), f"grid of {'+'.join(map(str, (base, *others)))}"
 
@@ -252,7 +252,7 @@ def held_out(store: Store, benchmark: str, names: Iterable[str]) -> dict[str, di
 
 
 def common_seeds(by_seed: Iterable[Mapping[int, float]]) -> list[int]:
-    """Return the seeds that all have."""
+    """Return the seeds that all methods have."""
     return sorted(set.intersection(*map(set, by_seed)))
 
 
@@ -266,7 +266,7 @@ def gain_of_tuning(
 ) -> Gain | None:
     """Return the gain of the best candidate over the best baseline, each chosen at the other seeds.
 
-    The best of many candidates looks better than it is, at the seeds it was chosen at. ``None`` for one seed.
+    At the seeds it was chosen on, the best of many candidates looks better than it is. ``None`` for one seed.
 
     >>> gain_of_tuning([{0: 8.0, 1: 5.0}, {0: 5.0, 1: 9.0}], [{0: 6.0, 1: 6.0}], [0, 1]).mean
     -1.0
@@ -309,6 +309,6 @@ def best_candidate(store: Store, benchmark: str, method: str) -> str:
         try:
             means = scores(store, benchmark, tuned).means
         except UsageError as error:
-            raise UsageError(f"{method} was not tuned and uses the choice for {tuned}; {error}") from None
+            raise UsageError(f"{method} was not tuned and would use the values chosen for {tuned}; {error}") from None
     names = candidates(benchmark, method, recorded_grid(store, benchmark, tuned))
     return names[max(means, key=lambda point: means[point])]

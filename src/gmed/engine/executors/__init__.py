@@ -1,1 +1,1 @@
-"""Where runs are computed: worker processes on this machine, or a Dask cluster."""
+"""Where runs are executed: worker processes on this machine, or a Dask cluster."""

@@ -1,8 +1,8 @@
-"""Compute runs on a Dask cluster that is already running.
+"""Execute runs on a running Dask cluster.
 
-A run is a chain of tasks. Each resumes from a checkpoint, computes for a while and returns the next checkpoint or the
-result; the client saves checkpoints and submits the next task. So a lost worker costs no more than its current task,
-which Dask gives to another worker, and a lost client resumes from the checkpoints that it has saved.
+A run is a chain of tasks. Each resumes from a checkpoint, trains for a while and returns the next checkpoint or the
+result; the client saves checkpoints and submits the next task. If a worker is lost, Dask repeats only its current task
+on another worker. A client that was stopped resumes from the checkpoints that it has saved.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
 
 SLICE_SECONDS = 60.0
-"""Seconds that a task computes for, unless the interval between checkpoints is set."""
+"""Duration of a task in seconds, unless the interval between checkpoints is set."""
 
 POLL_SECONDS = 2.0
 """Seconds between two checks for available workers while no task finishes."""
 
 MAX_RETRIES = 3
-"""How often a run is submitted again after the cluster lost its inputs."""
+"""Number of times a run is resubmitted after the cluster lost its inputs."""
 
 _run_lock = Lock()
 
 
 class DaskExecutor:
-    """Computes runs on the workers of a Dask cluster: ``gmed.run(..., executor=DaskExecutor("tcp://10.0.0.1:8786"))``.
+    """Executes runs on the workers of a Dask cluster: ``gmed.run(..., executor=DaskExecutor("tcp://10.0.0.1:8786"))``.
 
     Workers need this package, one thread each, and if they have a GPU the resource ``GPU=1``: runs of one method are
     then trained together there. Data sets are sent from the client, once to each worker.
@@ -86,7 +86,7 @@ class DaskExecutor:
         try:
             from distributed import Client
         except ImportError:
-            raise UsageError("computing on a cluster needs Dask: pip install 'gmed[cluster]'") from None
+            raise UsageError("runs on a cluster need Dask: pip install 'gmed[cluster]'") from None
         if not isinstance(self.where, str):
             yield self.where
             return
@@ -117,7 +117,7 @@ class _WorkerPool:
     compatible
         The addresses of workers with the same gmed.
     incompatible
-        What differs at the others, by address.
+        How the others differ, by address.
     """
 
     def __init__(self, client: Client, patience: float) -> None:
@@ -126,7 +126,7 @@ class _WorkerPool:
         self.incompatible: dict[str, str] = {}
 
     def refresh(self, *, ask_all: bool = False) -> None:
-        """Query the versions of new workers, or of all; forget workers that are gone."""
+        """Query the versions of new workers, or of all workers; drop workers that are gone."""
         if ask_all:
             self.compatible, self.incompatible = set(), {}
         connected = set(self.client.scheduler_info(n_workers=-1)["workers"])
@@ -138,11 +138,12 @@ class _WorkerPool:
         replies = self.client.run(versions, workers=sorted(new), on_error="return")
         for worker, reply in replies.items():
             if isinstance(reply, OSError):
-                continue  # it has disconnected, or does not answer now
+                continue  # it has disconnected, or is not responding
             if problem := version_problem(reply):
                 self.incompatible[worker] = problem
                 warnings.warn(
-                    f"the worker {worker} {problem}; it gets no runs. Install the same gmed there and restart it.",
+                    f"the worker {worker} {problem}, so it gets no runs. "
+                    "Install the same gmed there and restart the worker.",
                     stacklevel=2,
                 )
             else:
@@ -162,7 +163,7 @@ class _WorkerPool:
     def _no_worker_message(self) -> str:
         advice = "Finished runs are stored; start workers{} and run the same command again to resume."
         if not self.incompatible:
-            return f"the cluster has had no worker for {self.patience:g} s. " + advice.format("")
+            return f"the cluster had no workers for {self.patience:g} s. " + advice.format("")
         worker, problem = next(iter(self.incompatible.items()))
         return (
             f"no worker of the cluster has the same gmed as the client ({__version__}, source {source_digest()}): "
@@ -170,7 +171,7 @@ class _WorkerPool:
         )
 
     def allowed(self) -> list[str] | None:
-        """Return the workers that may compute; ``None`` for all, including later ones, unless some are incompatible."""
+        """Return the workers that may run tasks; ``None`` for all workers, also later ones, if none is incompatible."""
         return sorted(self.compatible) if self.incompatible else None
 
 
@@ -283,7 +284,7 @@ class _CheckpointChains:
                     yield Finished(spec, decode(RunResult, outcome["result"]))
                 else:
                     if checkpoints is not None:
-                        checkpoints.discard(spec)  # it may be what made the run fail
+                        checkpoints.discard(spec)  # it may be the reason that the run failed
                     yield Failed(spec, outcome["error"])
                 continue
             if checkpoints is not None and spec.key in output["checkpoints"]:
@@ -293,7 +294,7 @@ class _CheckpointChains:
 
 @dataclass(frozen=True)
 class _Task(Job):
-    """The job of a task, with the seconds it may take and the version of the client."""
+    """The job of a task, its time limit in seconds, and the version of the client."""
 
     gmed: str
     source: str
@@ -301,11 +302,13 @@ class _Task(Job):
 
 
 def run_slice(job: Mapping[str, Any], dataset: Dataset, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Resume runs on a worker and compute for a while; return the outcomes of those that ended and checkpoints of the
+    """Resume runs on a worker and train for a while; return the outcomes of those that ended, and checkpoints of the
     others.
     """
     if (job["gmed"], job["source"]) != (__version__, source_digest()):
-        raise VersionMismatchError(f"this worker has gmed {__version__}, the client {job['gmed']}; install the same")
+        raise VersionMismatchError(
+            f"this worker has gmed {__version__}, the client {job['gmed']}; install the same version on both"
+        )
     with _run_lock:
         torch.set_num_threads(1)
         checkpoints = CheckpointsInMemory(files)

@@ -1,7 +1,7 @@
-"""Compute runs on this machine, in worker processes with one torch thread each, fed over pipes.
+"""Execute runs on this machine, in worker processes with one torch thread each, fed over pipes.
 
 A worker is a plain subprocess rather than a member of a process pool: it does not import the caller's script
-(so no ``if __name__ == "__main__"`` is needed), and one that dies takes only its own run with it.
+(so no ``if __name__ == "__main__"`` is needed), and if one dies, only its own run is lost.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Events = Generator[list[Event], None, None]
 """Batches of new events; closing the generator stops the runs."""
 
 Executor = Callable[[Sequence[RunSpec], ExecutionConfig], Events]
-"""A function that computes runs and yields events."""
+"""A function that executes runs and yields events."""
 
 SHUTDOWN_SECONDS = 60.0
 """Seconds that workers have to write checkpoints when they are stopped, unless they are stopped a second time."""
@@ -87,7 +87,7 @@ def default_workers(on_gpu: bool) -> int:
 def execute(
     specs: Sequence[RunSpec], config: ExecutionConfig = DEFAULT_CONFIG, *, workers: int | None = None
 ) -> Events:
-    """Compute runs, in any order, and yield events as they happen.
+    """Execute runs, in any order, and yield events as they happen.
 
     Closing the iterator (or an exception such as Ctrl-C in its consumer) stops the workers, which are given time to
     write checkpoints.
@@ -95,13 +95,13 @@ def execute(
     Parameters
     ----------
     workers
-        Number of worker processes; by default one per usable core, at most eight for a GPU. 0 computes in this process.
+        Number of worker processes; by default one per usable core, at most eight for a GPU. 0 means this process.
     """
     on_gpu = resolve_device(config.device).type == "cuda"
     groups = group_runs(specs) if on_gpu else [(spec,) for spec in specs]
     reason = why_not_portable(specs)
     if reason and workers:
-        raise UsageError(f"{reason}; or compute with workers=0")
+        raise UsageError(f"{reason}; or use workers=0")
     workers = 0 if reason else default_workers(on_gpu) if workers is None else workers
     if workers == 0:
         yield from _run_inline(groups, config)
@@ -152,11 +152,11 @@ def _split_warnings(events: Sequence[Event | protocol.Warned], warned: set[str])
 
 
 def why_not_portable(specs: Sequence[RunSpec]) -> str | None:
-    """Return why another process cannot compute these runs, or ``None`` if it can."""
+    """Return why another process cannot execute these runs, or ``None`` if it can."""
     for spec in specs:
         if isinstance(spec.benchmark.model, ModelRef) and spec.benchmark.model.is_instance:
             return (
-                "the model is an object, which no other process has; "
+                "the model is an object, which other processes do not have; "
                 "pass a function at the top level of a file, or a reference such as 'net.py:small'"
             )
         for source in spec.sources():
@@ -238,11 +238,13 @@ class _Worker(Thread):
             encoding="utf-8",
             bufsize=1,
             start_new_session=True,  # this process handles Ctrl-C
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows, which alone has it
+            creationflags=getattr(
+                subprocess, "CREATE_NEW_PROCESS_GROUP", 0
+            ),  # the same on Windows; other systems lack this flag
         )
 
     def _compute(self, group: list[RunSpec]) -> None:
-        """Compute a group in the worker process; remove runs from the list as they end."""
+        """Execute a group in the worker process; remove runs from the list as they end."""
         with self.lock:
             if self.stopped:
                 return

@@ -26,7 +26,7 @@ class MethodAndSeed:
 
 @dataclass(frozen=True)
 class Job:
-    """Runs on one benchmark to compute together, with the user's modules that they need.
+    """Runs on one benchmark to execute together, with the user's modules that they need.
 
     >>> spec = RunSpec.make("split-mnist", "er+gmed(alpha=1)", 3)
     >>> Job.of([spec], ExecutionConfig()).specs() == [spec]
@@ -41,7 +41,7 @@ class Job:
 
     @classmethod
     def of(cls, group: Sequence[RunSpec], config: ExecutionConfig) -> Job:
-        """Return the job that computes these runs."""
+        """Return the job of these runs."""
         model = group[0].benchmark.model
         return cls(
             benchmark=group[0].benchmark.name,

@@ -35,7 +35,7 @@ def main() -> None:
     def report(message: Message) -> None:
         try:
             out.write(write_message(message))
-        except BrokenPipeError:  # nobody reads the reports any more
+        except BrokenPipeError:  # no process reads the reports any more
             stop_requested.set()
 
     for line in sys.stdin:

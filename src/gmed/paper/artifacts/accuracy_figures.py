@@ -1,4 +1,4 @@
-"""The figures of accuracy: against the size of memory, and against the hyper-parameters of the edit."""
+"""The figures of accuracy: against the memory size, and against the hyper-parameters of the edit."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from gmed.results.tuning import GRIDS
 
 PANELS_IN_A_ROW = 3
 EXTRA_SIZE = 1000
-"""The size of memory that is in the figure but not in the table."""
+"""The memory size that is in the figure but not in the table."""
 
 
 class MemoryFigure(Figure):
-    """Accuracy against the size of memory, with the table that has its numbers."""
+    """Accuracy against the memory size, with the table of its numbers."""
 
     name = "memory-figure"
     title = "accuracy against size of memory"
@@ -73,7 +73,7 @@ class MemoryFigure(Figure):
         return result, records
 
     def _select_extra_size(self, benchmarks: set[str], request: Request) -> Selection:
-        """Return the runs of the extra size on these benchmarks that can be computed or are stored."""
+        """Return the runs of the extra size on these benchmarks that are possible or stored."""
         plan = [item for item in extra_size() if item.benchmark in benchmarks]
         seeds = request.seeds or (QUICK_SEEDS if request.quick else None)
         with suppress(UsageError):  # the data are not available
@@ -94,7 +94,7 @@ class MemoryFigure(Figure):
 
 
 def extra_size() -> list[PlannedRuns]:
-    """Return runs with the one size of memory that is in the paper's figure but in no table.
+    """Return runs with the one memory size that is in the paper's figure but in none of its tables.
 
     >>> [one.method for one in extra_size()][:3]
     ['er(memory=1000)', 'er(memory=1000)+gmed', 'mir(memory=1000)']
@@ -197,7 +197,7 @@ class Sensitivity(Figure):
         pairs = [(benchmark, method, "er") for benchmark, method, _ in selection.planned if method != "er"]
         result.comparisons = compare(results, pairs, levels=())
         result.notes.append(
-            "Final accuracy in %. The paper gives no numbers for its figure; ours are compared with Table 1."
+            "Final accuracy in %. The paper gives no numbers for this figure; results are compared with Table 1."
         )
         return result, [
             record

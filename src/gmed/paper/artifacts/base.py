@@ -27,11 +27,12 @@ class Request:
     Attributes
     ----------
     benchmarks
-        The benchmarks to compute; by default all whose data are available.
+        The benchmarks to run; by default all whose data are available.
     seeds
         The number of seeds; by default that of the paper.
     quick
-        The quick version: three seeds on one benchmark. It shows that all runs, and says nothing about the paper.
+        The quick version: three seeds on one benchmark. It shows that everything works, but says nothing about
+        the paper.
     folder
         The folder for figures.
     callback
@@ -146,7 +147,7 @@ class Artifact(ABC):
     location
         Its name in the paper.
     cached
-        Whether its runs, or the observations of them, are stored; otherwise they are computed every time.
+        Whether its runs, or the observations of them, are stored; otherwise they are repeated every time.
     probe_version
         Name and version of the observation that is stored instead of the results of its runs.
     require_all
@@ -169,10 +170,10 @@ class Artifact(ABC):
 
     @abstractmethod
     def run(self, request: Request) -> ArtifactResult | Reproduction:
-        """Compute missing runs, and compare the results with the published numbers."""
+        """Do the missing runs, and compare the results with the published numbers."""
 
     def select_runs(self, request: Request, plan: Sequence[PlannedRuns] | None = None) -> Selection:
-        """Return the part of its plan, or of another, that is requested and can be computed."""
+        """Return the part of its plan, or of another one, that is requested and possible."""
         return select_runs(
             self.plan() if plan is None else plan,
             self.location,
@@ -235,4 +236,4 @@ class Figure(Artifact):
 
     @abstractmethod
     def legend(self, records: list[Record]) -> list[str]:
-        """Return the lines of the legend: what is shown, and of how many runs."""
+        """Return the lines of the legend: what is shown, and from how many runs."""

@@ -106,7 +106,7 @@ def image_url(picture: Image) -> str:
 
 
 def require_libraries(purpose: str = "figures") -> None:
-    """Refuse to start if a drawing library is missing."""
+    """Raise an error if a drawing library is missing."""
     if missing := [package for module, package in LIBRARIES.items() if find_spec(module) is None]:
         raise UsageError(f"{purpose} need {', '.join(missing)}: pip install 'gmed[report]'")
 
@@ -147,7 +147,7 @@ def apply_theme(chart: Any, title: str, subtitle: Sequence[str]) -> Any:
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse to start if files cannot be written to this folder."""
+    """Raise an error if files cannot be written to this folder."""
     probe = folder / ".gmed"
     try:
         folder.mkdir(parents=True, exist_ok=True)

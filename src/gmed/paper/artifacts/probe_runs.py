@@ -31,11 +31,11 @@ Job = tuple[str, str, int]
 
 
 Analysis = Callable[[RunSpec, str, Path | None], T]
-"""A function that computes a run on a device, with data from a folder, and analyzes it (:mod:`gmed.paper.probes`)."""
+"""A function that executes a run on a device, with data from a folder, and analyzes it (:mod:`gmed.paper.probes`)."""
 
 
 def run_probe(analysis: Analysis[T], planned: PlannedRuns, request: Request, cache_as: str = "") -> list[T]:
-    """Return the analysis of the run at every seed; one run, or ``workers=0``, is computed in this process.
+    """Return the analysis of the run at every seed; a single run, or all with ``workers=0``, are done in this process.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def run_probe(analysis: Analysis[T], planned: PlannedRuns, request: Request, cac
 
 
 def _cached(store: Store, spec: RunSpec, what: str, analysis: Analysis[T]) -> T | None:
-    """Return the stored analysis of a run; one that is not of the type it should be is skipped with a warning."""
+    """Return the stored analysis of a run; one of the wrong type is skipped with a warning."""
     found = store.get_probe(spec, what)
     if found is None:
         return None
@@ -85,7 +85,7 @@ def _cached(store: Store, spec: RunSpec, what: str, analysis: Analysis[T]) -> T 
         kind: type[T] = get_type_hints(analysis).get("return", object)
         return decode(kind, found)
     except RecordError as error:
-        message = f"{store.path}: what was observed of {spec} is damaged and is computed again ({error})"
+        message = f"{store.path}: the stored analysis of {spec} is damaged and will be repeated ({error})"
         warnings.warn(message, DamagedRunWarning, stacklevel=3)
         return None
 

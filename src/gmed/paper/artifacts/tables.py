@@ -81,12 +81,12 @@ class TrainingTime(Artifact):
             result.numbers += self.numbers([run for run in results.runs if run.benchmark == benchmark])
         machines = {f"{run.environment['machine']}, {run.environment['device']}" for run in results.runs}
         result.notes += [
-            f"Ours: on {' and on '.join(sorted(machines))}, alone or concurrently with other runs; the paper's: on a "
+            f"Measured on {' and on '.join(sorted(machines))}, alone or concurrently with other runs; the paper: on a "
             "GTX 1080 Ti or 2080 Ti. Data loading, evaluation and checkpoints are excluded.",
             f"Ratios are paired by seed, on the same device. Section 4.5 of the paper: {overall:g} times as long.",
         ]
         if any(int(run.environment.get("replicas", 1)) > 1 for run in results.runs):
-            result.notes.append("For seeds that were trained together on a GPU, each has its share of the time.")
+            result.notes.append("Seeds that were trained together on a GPU each count with their share of the time.")
         return result
 
     def numbers(self, runs: list[RunResult]) -> list[Measurement]:

@@ -29,7 +29,7 @@ def _tuned_benchmark(name: str) -> str:
 
 
 class Tuned(Figure):
-    """The hyper-parameters that ``gmed tune`` chooses, as a heat map; missing candidates are computed."""
+    """The hyper-parameters that ``gmed tune`` chooses, as a heat map; missing candidates are run."""
 
     name = "tuned"
     title = "alpha and beta that gmed tune chooses"

@@ -68,7 +68,7 @@ def _cost_chart(
     names = base.mark_text(align="left", dx=6, dy=-8, fontSize=11, color=INK).encode(text="label:N")
     chart: Any = (front + points + names).properties(width="container", height=320)
     explanation = (
-        "Diamonds: methods with GMED. Line and labels: the Pareto front, without methods that shuffle the stream."
+        "Diamonds: methods with GMED. Line and labels: Pareto front, excluding methods that shuffle the stream."
     )
     return Chart(name, title, f"{caption} {explanation}", chart, records)
 
@@ -94,7 +94,7 @@ def records_of(runs: MethodRuns, cost_of: Callable[[Metrics], float]) -> list[Re
 
 
 def pareto_front(records: list[Record]) -> list[Record]:
-    """Return the records that no other matches at the same or a lower cost, the cheapest first.
+    """Return the records that are more accurate than all others at the same or a lower cost, the cheapest first.
 
     >>> records = [{"cost": c, "accuracy": a} for c, a in ((1, 50), (2, 40), (3, 70), (3, 60))]
     >>> [record["accuracy"] for record in pareto_front(records)]

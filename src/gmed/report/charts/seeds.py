@@ -108,7 +108,7 @@ def method_records(
 def paired_differences(compared: Sequence[Comparison]) -> Chart | None:
     """Return the chart of the differences at every seed for each comparison of one benchmark."""
     caption = (
-        "Accuracy of the first method minus the second at each seed (dots), the mean and its 95 % interval (Student's "
+        "Accuracy of the first method minus the second at each seed (dots), the mean and its 95% interval (Student's "
         f"t). Stars: one-tailed paired t-test, Holm-corrected ({describe_levels(LEVELS)}); gray: none."
     )
     return _forest_plot(compared, [c.name for c in compared], "paired", "Gains by seed", caption)
@@ -119,13 +119,13 @@ def gains_at_a_glance(
 ) -> Chart | None:
     """Return the chart of the gains on every benchmark: of GMED, or of every method over a baseline.
 
-    Memory may have any size; other parameters have the defaults of the benchmark.
+    The memory may have any size; other parameters have the defaults of the benchmark.
     """
     defaults = [c for c in compared if (baseline or edits_with_gmed(c.method)) and sets_only_memory(c.method)]
     methods, other = ("Each method", baseline) if baseline else ("Each method with GMED", "the same method without it")
     caption = (
-        f"{methods}, with the default settings of the benchmark apart from the size of memory, minus {other}: every "
-        "seed, the mean and its 95 % interval. Other settings and components are shown with their benchmark."
+        f"{methods}, with the default settings of the benchmark apart from the memory size, minus {other}: every "
+        "seed, the mean and its 95% interval. Other settings and components are shown with their benchmark."
     )
     names = [f"{c.method} · {titles[c.benchmark]}" for c in defaults]
     title = f"Gains over {baseline}" if baseline else "Gains of GMED"
@@ -142,7 +142,7 @@ def _forest_plot(
     axis = "difference in final accuracy, points"
     base = _rows_of("name:N")
     color = alt.condition("datum.marks != ''", alt.value(ACCENT), alt.value(MUTED))
-    fields = [("name:N", "difference"), ("mean:Q", "mean"), ("low:Q", "95 % from"), ("high:Q", "to"), ("p:N", "p")]
+    fields = [("name:N", "difference"), ("mean:Q", "mean"), ("low:Q", "95% from"), ("high:Q", "to"), ("p:N", "p")]
     tooltips = tooltip([*fields, ("n:O", "seeds")])
     zero = alt.Chart(data([{}])).mark_rule(color=INK, strokeDash=[4, 3]).encode(x=alt.datum(0))
     dots = base.mark_circle(size=24, opacity=0.4).encode(
@@ -178,7 +178,7 @@ def comparison_records(compared: Sequence[Comparison], names: Sequence[str]) -> 
 
 
 def _seed_records(common: Record, values: Mapping[int, float], summary: Record) -> list[Record]:
-    """Return a record for each seed of a row; the summary is in the first, so that its marks are drawn once."""
+    """Return a record for each seed of a row; the first one holds the summary, so that its marks are drawn once."""
     empty = {name: "" if isinstance(value, str) else None for name, value in summary.items()}
     return [
         {**common, "seed": seed, "value": value, **(empty if index else summary)}

@@ -1,4 +1,4 @@
-"""Charts of what is known of each task after each task: accuracies, and the classes in memory."""
+"""Charts of the state after each task: the accuracy on every task, and the classes in memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gmed.results.stats import Comparison
 Matrix = NDArray[np.float64]
 
 MAX_NUMBERED_TASKS = 10
-"""Number of tasks up to which cells have room for numbers."""
+"""Maximum number of tasks for which cells have room for numbers."""
 
 MAX_NAMED_CLASSES = 20
-"""Number of classes up to which the legend names each."""
+"""Maximum number of classes for which the legend names each."""
 
 
 def curves(runs: MethodRuns) -> Chart | None:
@@ -53,7 +53,7 @@ def curves(runs: MethodRuns) -> Chart | None:
         "curves",
         "Accuracy after each task",
         "Mean accuracy on the tasks seen so far, at the end of each task; bands: ± one standard deviation over seeds, "
-        "clipped at 100 %. At most eight methods at once.",
+        "clipped at 100%. At most eight methods at once.",
         (band + line + points).properties(width="container", height=300),
         records,
         Choice("method", list(dict.fromkeys([*default, *runs])), default, several=True),
@@ -141,13 +141,13 @@ def _matrix_chart(scale: Any, title: str, matrices: Mapping[str, Matrix], number
 
 
 def mean_matrices(runs: MethodRuns) -> dict[str, Matrix]:
-    """Return the mean matrix of each method, in percent, if all runs have the same number of several points."""
+    """Return the mean matrix of each method, in percent, if all its runs have the same points, at least two."""
     stacks = {method: stacked_matrices(method_runs) for method, method_runs in runs.items()}
     return {method: 100 * stack.mean(axis=0) for method, stack in stacks.items() if stack is not None}
 
 
 def stacked_matrices(runs: Sequence[RunResult]) -> Matrix | None:
-    """Return accuracies by run, point of evaluation and task, if all have the same, several points."""
+    """Return accuracies by run, point of evaluation and task, if all runs have the same points, at least two."""
     shapes = {np.shape(run.accuracy) for run in runs}
     if len(shapes) > 1 or any(len(shape) != 2 or shape[0] < 2 for shape in shapes):
         return None
