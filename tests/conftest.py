@@ -22,6 +22,11 @@ def interrupts_raise():
     signal.signal(signal.SIGINT, before)
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 @pytest.fixture
 def registry_restored():
     """Names that a test registers are taken back after it."""

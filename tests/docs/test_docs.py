@@ -37,6 +37,7 @@ PAGES = {
 }
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 CLASSIFIER = PAGES["docs/classifier.md"]
+pytestmark = pytest.mark.docs
 needs_benchmarks = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
 
 

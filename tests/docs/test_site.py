@@ -15,7 +15,10 @@ import gmed
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("material", reason="needs gmed[docs]")
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
+pytestmark = [
+    pytest.mark.docs,
+    pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,7 @@ def test_what_a_step_is_written_with_is_in_the_reference(site):
     assert "look_ahead for the parameters one step of SGD ahead" in listed
 
 
+@pytest.mark.browser
 def test_search_and_drawings_work_from_a_folder(site):
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     if (chromium := shutil.which("chromium")) is None:

@@ -408,7 +408,7 @@ def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
     assert made == [3, 2, 1]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", FORESEEN)
 def test_a_graph_of_several_equals_each_alone_on_a_gpu(name, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
@@ -420,7 +420,7 @@ def test_a_graph_of_several_equals_each_alone_on_a_gpu(name, monkeypatch):
         assert same(learner.state_dict(), alone(reference, stream(seed, 900, "cuda"), 10, [0, 455, 900]))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_a_memory_with_the_host_changes_nothing(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
@@ -458,7 +458,7 @@ def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
     assert inside == {name == "er+gmed"} and outside == {False}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_a_graph_of_kernels_is_the_loop_over_them_bit_for_bit():
     def network(seed):
         torch.manual_seed(seed)

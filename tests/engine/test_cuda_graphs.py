@@ -14,7 +14,7 @@ def test_every_row_in_its_order():
     assert seen == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 3, 4, 50])
 def test_a_graph_repeats_a_step_with_its_noise(rows, monkeypatch):
     def walked(warm_up):
@@ -31,7 +31,7 @@ def test_a_graph_repeats_a_step_with_its_noise(rows, monkeypatch):
     assert torch.equal(walked(cuda_graphs.WARM_UP), walked(rows))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("model", [gmed.models.MLP, gmed.models.ResNet18])
 def test_an_expert_made_by_a_graph_is_the_one_made_step_by_step(model, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)

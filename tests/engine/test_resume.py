@@ -78,10 +78,7 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.mark.parametrize("device", ["cpu", "cpu, grouped", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("device", ["cpu", "cpu, grouped", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("method", EVERY)
 def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
     specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]

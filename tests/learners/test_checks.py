@@ -43,8 +43,16 @@ BASES = [base for base, recipe in METHODS.items() if recipe.order is None]
 EDITED = [(base, edit) for base in BASES if METHODS[base].editable for edit in EDITS]
 EVERY = [written(base) for base in BASES] + [written(base, edit) for base, edit in EDITED]
 
+QUICK = ("finetune", "er", "er+gmed", "mir", "agem")
 
-@pytest.mark.parametrize("text", EVERY)
+
+def as_params(texts):
+    """Those of a few methods, and of all others marked as slow."""
+    quick = {written(*name.split("+")) for name in QUICK}
+    return [text if text in quick else pytest.param(text, marks=pytest.mark.slow) for text in texts]
+
+
+@pytest.mark.parametrize("text", as_params(EVERY))
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_every_method_keeps_what_is_promised(text, check):
     check(text)

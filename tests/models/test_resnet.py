@@ -17,8 +17,6 @@ from gmed.models import LookAhead, ResNet18, forward, trainable
 from gmed.models.batch_norm import BatchNorm
 from gmed.retrieval import interference
 
-ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 
 def small(classes=4):
     torch.manual_seed(0)
@@ -191,7 +189,7 @@ def test_the_order_of_numbers_in_memory_changes_rounding_alone(size):
         torch.testing.assert_close(last.state_dict()[name], tensor)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("benchmark", ["split-cifar10", "split-mini-imagenet"])
 def test_weights_lie_as_they_are_computed_with_fastest(device, benchmark):
     model = make_learner(RunSpec.make(benchmark, "er", 0), torch.device(device)).model

@@ -574,6 +574,7 @@ def opened(browser, page_file):
         yield watched
 
 
+@pytest.mark.browser
 def test_all_charts_are_drawn_and_nothing_complains(opened):
     opened.draw_all()
     assert opened.page.locator("figure.chart").count() > 20
@@ -584,6 +585,7 @@ def test_all_charts_are_drawn_and_nothing_complains(opened):
     assert opened.errors == []
 
 
+@pytest.mark.browser
 def test_nothing_is_asked_of_a_network(browser, page_file):
     with Watched(browser, page_file) as watched:
         watched.page.context.set_offline(True)
@@ -595,6 +597,7 @@ def test_nothing_is_asked_of_a_network(browser, page_file):
         assert blocked == "blocked"
 
 
+@pytest.mark.browser
 def test_hostile_names_are_shown_and_do_nothing(opened):
     opened.draw_all()
     assert opened.page.evaluate("window.hacked") is None
@@ -615,6 +618,7 @@ def column(page, table, place):
     return page.locator(f"#{table} tbody tr > :nth-child({place})").all_inner_texts()
 
 
+@pytest.mark.browser
 def test_tables_are_sorted_by_what_they_show(opened):
     page = opened.page
     assert column(page, "split-mnist-results", 1) == ["finetune", "er", "er+gmed"]
@@ -631,6 +635,7 @@ def test_tables_are_sorted_by_what_they_show(opened):
     assert page.locator("#split-mnist-results td.strong").first.inner_text().startswith("76.00 ± ")
 
 
+@pytest.mark.browser
 def test_the_slider_moves_through_time(opened):
     page = opened.page
     slider, output = page.locator("#split-mnist-gallery input"), page.locator("#split-mnist-gallery output")
@@ -645,6 +650,7 @@ def test_the_slider_moves_through_time(opened):
     assert first.locator(".now").evaluate("e => getComputedStyle(e).backgroundPosition") != before
 
 
+@pytest.mark.browser
 def test_what_is_chosen_is_shown(opened):
     page = opened.page
     figure = page.locator("#split-mnist-curves")
@@ -660,6 +666,7 @@ def test_what_is_chosen_is_shown(opened):
     assert opened.errors == []
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_charts_are_saved(opened, tmp_path, kind):
     with opened.page.expect_download() as download:
@@ -677,6 +684,7 @@ def test_charts_are_saved(opened, tmp_path, kind):
     assert opened.errors == []
 
 
+@pytest.mark.browser
 def test_tables_fit_a_page_of_1200_pixels(browser, tmp_path):
     """With all that can be measured, and as wide as numbers get."""
     overhead = {"examples": 10_000.0, "bytes": 123_456_789}
@@ -695,6 +703,7 @@ def test_tables_fit_a_page_of_1200_pixels(browser, tmp_path):
     assert [beyond for _, beyond in tables] == [0] * len(tables)
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 768, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_scrolls_sideways(browser, page_file, width, scheme):
@@ -705,6 +714,7 @@ def test_no_page_scrolls_sideways(browser, page_file, width, scheme):
         assert (sum(map(int, ground[4:-1].split(","))) < 3 * 64) == (scheme == "dark")
 
 
+@pytest.mark.browser
 def test_it_prints_with_every_chart(browser, page_file):
     with Watched(browser, page_file, color_scheme="dark") as watched:
         watched.page.evaluate("addEventListener('afterprint', () => { window.after = true; })")
@@ -713,6 +723,7 @@ def test_it_prints_with_every_chart(browser, page_file):
         assert watched.page.locator(".drawing svg").count() == watched.page.locator("figure.chart").count()
 
 
+@pytest.mark.browser
 def test_a_thousand_runs_open_quickly_and_take_little_room(browser, tmp_path):
     methods = ["er", "er+gmed", "mir", "mir+gmed", "finetune", *(f"er+gmed(alpha={n}.5)" for n in range(20))]
     with Store(tmp_path / "a.db") as store:
