@@ -8,7 +8,6 @@ import copy
 import gzip
 import io
 import json
-import os
 import pickle
 import shutil
 import sqlite3
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.torch import load, save
@@ -42,18 +41,9 @@ from gmed.learners import BGD, ER, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.results import Store
 from gmed.streams import Stream, fuzzy, iid, validation_stream
+from helpers import fuzzed, random_batch
 
 FILES = Path(__file__).parent / "files"
-MORE = os.environ.get("GMED_FUZZ")
-"""How many examples each random test makes, other ones every time; by default few, and always the same."""
-
-
-def fuzzed(examples):
-    return settings(
-        max_examples=int(MORE or examples),
-        derandomize=MORE is None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 # ---------------------------------------------------------------------- learners
@@ -89,8 +79,7 @@ def make(text, model=None, seed=0):
 
 
 def batch(size=10, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(size, 1, 3, 3, generator=g), torch.randint(4, (size,), generator=g)
+    return random_batch(size, (1, 3, 3), 4, seed)
 
 
 def observe(learner, x, y, task=0):

@@ -20,6 +20,7 @@ from gmed.results import Store
 from gmed.results.stats import paired_gain
 from gmed.results.tuning import GRIDS, best_candidate, candidates, read_grid, record_grid, recorded_grid, scores
 from gmed.tuning import TuningResult, TuningWarning, tune
+from helpers import invoke
 
 pytestmark = pytest.mark.filterwarnings("ignore::gmed.tuning.TuningWarning")
 
@@ -143,7 +144,7 @@ def test_what_is_given_is_not_tuned():
 def test_from_the_command_line(tiny_mnist, tmp_path):
     words = ["tune", "split-mnist", "er+gmed", "--seeds", "1", "--workers", "0", "--device", "cpu"]
     words += ["--store", str(tmp_path / "r.db")]
-    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    shown = invoke(*words)
     assert shown.exit_code == 0, shown.output
     assert "* best; the first of these 4 is chosen: alpha = 0, beta = 0." in shown.stdout
     assert "All candidates have the same score" in shown.stdout
@@ -278,13 +279,13 @@ def test_a_grid_of_ones_own_is_what_tuned_stands_for(tiny_mnist, tmp_path):
 def test_a_grid_at_the_command_line(tiny_mnist, tmp_path):
     words = ["--seeds", "2", "--workers", "0", "--device", "cpu", "--store", str(tmp_path / "r.db")]
     grid = ["--grid", "alpha=0.1,1", "--grid", "lr=0.001:0.1:2"]
-    shown = CliRunner().invoke(app, ["tune", "split-mnist", "er+gmed", *grid, *words], env={"COLUMNS": "80"})
+    shown = invoke("tune", "split-mnist", "er+gmed", *grid, *words)
     assert shown.exit_code == 0, shown.output
     assert max(map(len, shown.stdout.splitlines())) <= 80
     rows = [line.split()[:2] for line in shown.stdout.splitlines() if line.lstrip().startswith("er(lr=")]
     assert rows == [["er(lr=0.001)", "-"], ["er(lr=0.1)", "-"]]
     assert "Not better than er(lr=0.1) beyond noise" in shown.stdout and "Use it as" not in shown.stdout
-    shown = CliRunner().invoke(app, ["tune", "split-mnist", "er+gmed", *words], env={"COLUMNS": "80"})
+    shown = invoke("tune", "split-mnist", "er+gmed", *words)
     assert any(line.split()[0] == "er" for line in shown.stdout.splitlines() if line.strip())
     document = json.loads(CliRunner().invoke(app, ["tune", "split-mnist", "er", *grid[2:], "--json", *words]).stdout)
     assert [candidate["lr"] for candidate in document["tried"]] == [0.001, 0.1]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import fields
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import gmed as package
 from gmed.cli import answer
 from gmed.cli.app import app, main
 from gmed.experiment import Experiment
+from helpers import run_command
 
 SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
 
@@ -27,13 +29,7 @@ SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
 def gmed(tmp_path):
     """The command, run in a folder of its own at 80 columns."""
 
-    def command(*words, **kwargs):
-        return subprocess.run(
-            [sys.executable, "-m", "gmed.cli", *words],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "80"}, **kwargs,
-        )  # fmt: skip
-
-    return command
+    return partial(run_command, folder=tmp_path)
 
 
 def test_the_options_of_a_run_are_those_of_the_function_and_of_a_file():

@@ -9,30 +9,26 @@ import warnings
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import gmed
 from gmed.cli import console, paper
 from gmed.cli.app import app, main
 from gmed.cli.console import LiveProgress, PacedLines, make_console
 from gmed.cli.fit import _ProgressPrinter
-from gmed.engine import Progress, RunResult, RunSpec, get_benchmark, resolve
+from gmed.engine import Progress, RunSpec, get_benchmark, resolve
 from gmed.engine.methods import UnderstoodWarning, understand
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, parse_seeds
 from gmed.online.table_fit import FitProgress
 from gmed.report.tables import comparisons, result_table
 from gmed.results import Store
+from helpers import invoke, make_result
 
 PROGRAM = typer.main.get_command(app)
 
 
 def said(*words, **environment):
-    return CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "80", **environment})
-
-
-def finished(benchmark, method, seed, share=0.5):
-    return RunResult(benchmark, method, seed, [[share]], share, share, 1, {"train": 1.0}, {"device": "cpu"})
+    return invoke(*words, environment=environment)
 
 
 # ---------------------------------------------------------------------- names and seeds
@@ -164,10 +160,8 @@ def test_candidates_of_a_tuning_are_one_line(tmp_path):
         for name in names:
             for seed in range(2):
                 spec = RunSpec.make(benchmark, name, seed)
-                store.add(spec, finished(benchmark, spec.method.name, seed))
-        store.add(
-            RunSpec.make("split-mnist", "er+gmed(alpha=0.5)", 0), finished("split-mnist", "er+gmed(alpha=0.5)", 0)
-        )
+                store.add(spec, make_result(spec.method.name, seed, benchmark=benchmark))
+        store.add(RunSpec.make("split-mnist", "er+gmed(alpha=0.5)", 0), make_result("er+gmed(alpha=0.5)", 0))
     shown = said("runs", "--store", tmp_path / "a.db").output
     assert re.search(r"split-mnist-tuning +er\+gmed: 4 candidates +8 +-", shown)
     assert re.search(r"split-mnist +er\+gmed\(alpha=0.5\) +1 +-", shown)
@@ -216,7 +210,7 @@ def test_a_fit_says_the_time_left_of_what_it_has_itself_to_read(clock, capsys):
 
 
 def test_the_report_has_one_p_value_for_each_comparison():
-    runs = [finished("split-mnist", name, seed, share + 0.01 * seed * (name == "er"))
+    runs = [make_result(name, seed, share + 0.01 * seed * (name == "er"))
             for name, share in (("er", 0.7), ("er+gmed", 0.75), ("mir", 0.7)) for seed in range(5)]  # fmt: skip
     results = gmed.results.Results(runs)
     rows = results.rows()
@@ -270,7 +264,7 @@ def test_other_tests_are_shown_on_request(tmp_path):
     with Store(tmp_path / "a.db") as store:
         for spec in (RunSpec.make("split-mnist", name, seed) for name in ("gss", "gss+gmed") for seed in range(3)):
             share = 0.7 + 0.01 * spec.seed * (1 + len(spec.method.name) / 50)
-            store.add(spec, finished("split-mnist", spec.method.name, spec.seed, share))
+            store.add(spec, make_result(spec.method.name, spec.seed, share))
     words = ["reproduce", "gss", "--benchmarks", "split-mnist", "--seeds", "3", "--store", tmp_path / "a.db"]
     shown, more = said(*words).stdout, said(*words, "--all-tests").stdout
     assert "95 % interval" in shown and "permutation" not in shown and "corrected for" not in shown

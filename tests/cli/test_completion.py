@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gmed.cli.app import EXAMPLES, app
 from gmed.cli.console import make_console
+from helpers import invoke
 
 PROGRAM = typer.main.get_command(app)
 COMMANDS = [*PROGRAM.commands, *(f"data {name}" for name in PROGRAM.commands["data"].commands)]
@@ -20,7 +21,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
 
 
 def gmed(*words, **environment):
-    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "80", **environment})
+    done = invoke(*words, environment=environment)
     assert done.exit_code == 0, (words, done.output, done.exception)
     return done.output
 

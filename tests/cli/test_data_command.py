@@ -6,29 +6,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gmed.cli.app import main
 from gmed.data.cifar import CIFAR10, RecordFile
 from gmed.data.mini_imagenet import MiniImageNet, decoded_dir
 from gmed.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "80")
+def own_folder(tmp_path, monkeypatch, private_cache):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def gmed(monkeypatch, capsys):
+def gmed(call_gmed):
     """The command: its exit code and what it says on standard output and on standard error."""
 
     def command(*words):
-        monkeypatch.setattr("sys.argv", ["gmed", *words])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return stopped.value.code, *capsys.readouterr()
+        output, errors, code = call_gmed(*words)
+        return code, output, errors
 
     return command
 

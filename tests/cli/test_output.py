@@ -21,20 +21,16 @@ from gmed.experiment import Experiment, stored_results
 from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store
 from gmed.results.export import export
+from helpers import make_result
 
 CLOSED = 141
-
-
-def result(seed, accuracy=0.8):
-    matrix = [[accuracy] * 5] * 5
-    return RunResult("split-mnist", "er", seed, matrix, accuracy, accuracy, 500, {"train": 1.0}, {"device": "cpu"})
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("output")
     with Store(path / "gmed.db") as store:
-        store.add_all([(RunSpec.make("split-mnist", "er", seed), result(seed)) for seed in range(3)])
+        store.add_all([(RunSpec.make("split-mnist", "er", seed), make_result("er", seed, 0.8)) for seed in range(3)])
     (path / "rows.csv").write_text("a,b,kind\n" + "".join(f"{i},{i % 7},{'xy'[i % 2]}\n" for i in range(200)))
     gmed_(path, "fit", "rows.csv", "--label", "kind", "-o", "m.gmed")
     return path
@@ -148,14 +144,14 @@ def test_a_reader_that_has_read_enough(folder):
 def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in range(200)]
     with Store(tmp_path / "a.db") as store:
-        store.add(specs[0], result(0))
+        store.add(specs[0], make_result("er", 0, 0.8))
         (pages,) = store.database.execute("PRAGMA page_count").fetchone()
         store.database.execute(f"PRAGMA max_page_count = {pages + 2}")
         with pytest.raises(StoreError, match=r"could not be written: the disk is full .* Free some space") as caught:
-            store.add_all([(spec, result(spec.seed)) for spec in specs])
+            store.add_all([(spec, make_result("er", spec.seed, 0.8)) for spec in specs])
         assert "database or disk is full" in str(caught.value.__cause__)
         store.database.execute("PRAGMA max_page_count = 100000")
-        store.add(specs[1], result(1))  # the transaction was ended
+        store.add(specs[1], make_result("er", 1, 0.8))  # the transaction was ended
         assert [run.seed for run in store.runs()] == [0, 1]
 
 
@@ -171,11 +167,11 @@ sys.path.insert(0, sys.argv[2])
 from test_output import result
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with Store(sys.argv[1]) as store:
-    store.add(RunSpec.make("split-mnist", "er", 0), result(0))
+    store.add(RunSpec.make("split-mnist", "er", 0), make_result("er", 0, 0.8))
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, -1))
     try:
         for seed in range(1, 200):
-            store.add(RunSpec.make("split-mnist", "er", seed), result(seed))
+            store.add(RunSpec.make("split-mnist", "er", seed), make_result("er", seed, 0.8))
     except StoreError as error:
         print(seed, error, error.__cause__)
 """

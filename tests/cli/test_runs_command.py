@@ -12,8 +12,7 @@ import jsonschema
 import pytest
 from pyarrow import parquet
 
-from gmed.cli.app import main
-from gmed.engine import RunResult, RunSpec, extensions
+from gmed.engine import RunSpec, extensions
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.experiment import checkpoint_dir
 from gmed.paper.artifacts import get_artifact
@@ -21,35 +20,27 @@ from gmed.paper.published import published
 from gmed.report.tables import result_table
 from gmed.results import Results, Store, markdown
 from gmed.results.export import Document
+from helpers import make_result
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-
-
-def result(method, seed, accuracy=0.5):
-    matrix = [[accuracy] * 5] * 5
-    return RunResult("split-mnist", method, seed, matrix, accuracy, accuracy, 500, {"train": 1.0}, {"device": "cpu"})
 
 
 def fill(path, *runs):
     with Store(path) as store:
         for method, seed, outcome in runs:
-            kept = outcome if isinstance(outcome, str) else result(method, seed, outcome)
+            kept = outcome if isinstance(outcome, str) else make_result(method, seed, outcome)
             store.add(RunSpec.make("split-mnist", method, seed), kept)
 
 
 @pytest.fixture
-def gmed(tmp_path, monkeypatch, capsys):
+def gmed(tmp_path, monkeypatch, call_gmed):
     """The command in a folder of its own: what it printed, and its exit code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     fill("gmed.db", ("er", 0, 0.8), ("er", 1, 0.7), ("er+gmed", 0, 0.9), ("er+gmed", 1, "DivergedError: too large"))
 
     def command(*words):
-        monkeypatch.setattr("sys.argv", ["gmed", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return captured.out + captured.err, ended.value.code or 0
+        output, errors, code = call_gmed(*words)
+        return output + errors, code
 
     return command
 
@@ -114,7 +105,7 @@ def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
     assert "older runs do not record forward transfer and passes (3 runs)" in said
     assert "gmed run --prequential" in said
     measured = replace(
-        result("er", 0, 0.8), untrained=[0.1] * 5, passes={"forward": 1.998, "backward": 1.5}, prequential=0.625
+        make_result("er", 0, 0.8), untrained=[0.1] * 5, passes={"forward": 1.998, "backward": 1.5}, prequential=0.625
     )
     with Store("gmed.db") as store:
         store.remove("split-mnist")
@@ -174,7 +165,7 @@ def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
 def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
     with Store("gmed.db") as store:
         for name, seed in (("er+gmed(alpha=0.5,beta=0.1)", 0), ("er+gmed(alpha=0.5,beta=0.1)", 1)):
-            made = replace(result(name, seed), benchmark="split-mnist-tuning")
+            made = replace(make_result(name, seed), benchmark="split-mnist-tuning")
             store.add(RunSpec.make("split-mnist-tuning", name, seed), made)
         store.add(RunSpec.make("split-mnist-tuning", "er+gmed(alpha=10.0,beta=0.1)", 0), "DivergedError: too large")
     note = "tuning runs are not shown (3); to see them: gmed table split-mnist-tuning\n"

@@ -10,20 +10,21 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gmed.cli.app import app
-from gmed.engine import RunResult, RunSpec
+from gmed.engine import RunSpec
 from gmed.errors import UsageError
 from gmed.results import Store, SweepClaims
 from gmed.results.claims import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
+from helpers import invoke, make_result
 
 SPECS = [RunSpec.make("split-mnist", method, seed) for method in ("er", "finetune") for seed in range(2)]
 
 
-def finished(spec, share):
-    return RunResult("split-mnist", spec.method.name, spec.seed, [[share]], share, share, 1, {"train": 1.0}, {})
+def finished(spec, accuracy):
+    return make_result(spec.method.name, spec.seed, accuracy)
 
 
 def watch(*words):
-    shown = CliRunner().invoke(app, ["watch", *map(str, words)], env={"COLUMNS": "80"})
+    shown = invoke("watch", *words)
     assert shown.exit_code == 0, shown.output
     return shown.output
 

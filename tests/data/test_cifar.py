@@ -12,6 +12,8 @@ from gmed.data.cifar import CIFAR10, CIFAR100, RecordFile, read_records, record_
 from gmed.data.paths import cache_dir
 from gmed.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("private_cache")
+
 
 def small(cifar, parent, records=30, seed=0):
     """The data set in miniature: its files written in the official format, and the description that fits them."""
@@ -26,13 +28,6 @@ def small(cifar, parent, records=30, seed=0):
         return RecordFile(file.name, records, hashlib.sha1(rows.tobytes()).hexdigest())
 
     return replace(cifar, train=tuple(map(write, cifar.train)), test=tuple(map(write, cifar.test)))
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Neither the data nor the cache of whoever runs the tests."""
-    monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
 
 
 def refused(cifar, directory, *words):

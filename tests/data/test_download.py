@@ -72,8 +72,7 @@ def serving(content):
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
+def no_proxy(private_cache, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
 
 

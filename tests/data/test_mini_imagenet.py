@@ -19,14 +19,9 @@ from gmed.data.mini_imagenet import MINI_IMAGENET, MiniImageNet, decoded_dir, re
 from gmed.data.safe_pickle import ALLOWED_CLASSES, array_of, read_pickle
 from gmed.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("private_cache")
 SIZE = 8
 CLASSES = ["n01", "n02", "n03"]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

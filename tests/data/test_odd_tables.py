@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import string
 
 import numpy as np
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from gmed.data.tabular import TableFile, read_table
 from gmed.errors import DataError, InputError, UsageError
 from gmed.online import ClassifierConfig, OnlineClassifier
+from helpers import FUZZ_EXAMPLES
 
-MORE = os.environ.get("GMED_FUZZ")
 NOTATIONS = (repr, "{:+.17g}".format, "{:.17e}".format, "{:.17E}".format, " {!r}".format, "{!r}\t".format)
 
 numbers = st.one_of(
@@ -70,7 +69,10 @@ def tables(draw):
 
 
 @settings(
-    max_examples=int(MORE or 80), derandomize=MORE is None, suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=int(FUZZ_EXAMPLES or 80),
+    derandomize=FUZZ_EXAMPLES is None,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
 )
 @given(drawn=tables(), size=st.integers(1, 5))
 def test_whatever_table_is_legal_is_read_as_others_read_it(tmp_path_factory, drawn, size):

@@ -20,6 +20,7 @@ from gmed.learners import AGEM, BGD, ER, GEM, MIR, CompCL, ERAdam, ERAug, FineTu
 from gmed.memory import Reservoir, TaskRing, pinned
 from gmed.models import PassCounter, ResNet18
 from gmed.streams import Stream
+from helpers import states_equal
 
 CPU = ExecutionConfig(device="cpu")
 
@@ -85,10 +86,6 @@ def together(learners, streams, batch_size, cuts, ends=True):
     return group
 
 
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
 @pytest.mark.parametrize("name", FORESEEN)
 def test_each_equals_the_same_seed_alone(name):
     cuts = [0, 63, 64, 250, 1300]  # odd batches, a task of one example, more steps than tables have rows
@@ -96,7 +93,7 @@ def test_each_equals_the_same_seed_alone(name):
     group = together(learners, [stream(seed, 1300) for seed in range(3)], 7, cuts)
     assert group.capturable
     for seed, learner in enumerate(learners):
-        assert same(learner.state_dict(), alone(FORESEEN[name](model(seed), seed), stream(seed, 1300), 7, cuts))
+        assert states_equal(learner.state_dict(), alone(FORESEEN[name](model(seed), seed), stream(seed, 1300), 7, cuts))
 
 
 @settings(max_examples=25)
@@ -109,7 +106,7 @@ def test_however_the_stream_is_cut(name, batch_size, lengths):
     learner = FORESEEN[name](model(1), 1)
     together([learner], [stream(1, max(cuts[-1], 1))], batch_size, cuts)
     reference = FORESEEN[name](model(1), 1)
-    assert same(learner.state_dict(), alone(reference, stream(1, max(cuts[-1], 1)), batch_size, cuts))
+    assert states_equal(learner.state_dict(), alone(reference, stream(1, max(cuts[-1], 1)), batch_size, cuts))
 
 
 CUTS = [0, 63, 64, 250, 400]
@@ -143,7 +140,7 @@ def test_it_is_test_then_train(name):
     assert all(count.correct is None for count in together(plain, streams, 7, CUTS).counts)
     for seed in range(2):
         assert int(counts[seed].correct) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
-        assert same(learners[seed].state_dict(), plain[seed].state_dict())
+        assert states_equal(learners[seed].state_dict(), plain[seed].state_dict())
     assert group.capturable == (name in FORESEEN)
 
 
@@ -174,7 +171,7 @@ def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
                 rows = slice(at, min(at + 7, stop))
                 watched.observe(flow.x[rows].float() / 255, flow.y[rows], *told(watched, task))
         assert group.counts[seed].passes == watched.passes
-        assert same(watched.state_dict(), learners[seed].state_dict())
+        assert states_equal(watched.state_dict(), learners[seed].state_dict())
 
 
 @pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
@@ -186,7 +183,7 @@ def test_the_training_loop_counts_and_learns_as_a_plain_one_does(name):
     assert list(train(trained, flow, 7, counts=counts))[-1] == 400
     assert int(counts.correct) == predict_then_learn(make(model(0), 0), flow, 7, CUTS)
     watched.passes = PassCounter()
-    assert same(trained.state_dict(), alone(watched, flow, 7, CUTS))
+    assert states_equal(trained.state_dict(), alone(watched, flow, 7, CUTS))
     assert counts.passes == watched.passes
 
 
@@ -202,7 +199,7 @@ def test_one_that_diverges_does_not_stop_the_others():
     assert set(group.failures) == {1, 2}
     assert all(isinstance(error, DivergedError) for error in group.failures.values())
     assert "at step 43 " in str(group.failures[2])
-    assert same(learners[0].state_dict(), alone(FORESEEN["er+gmed"](model(0), 0), stream(0, 800), 10, [0, 800]))
+    assert states_equal(learners[0].state_dict(), alone(FORESEEN["er+gmed"](model(0), 0), stream(0, 800), 10, [0, 800]))
 
 
 class Unplanned(ER):
@@ -394,7 +391,7 @@ def test_learners_of_several_methods_together():
     names = sorted(FORESEEN.keys() - {"prog-nn", "comp-cl"})  # these are told tasks
     group = together([FORESEEN[name](model(3), 3) for name in names], [stream(3, 700)] * len(names), 7, [0, 350, 700])
     for name, learner in zip(names, group.learners, strict=True):
-        assert same(learner.state_dict(), alone(FORESEEN[name](model(3), 3), stream(3, 700), 7, [0, 350, 700]))
+        assert states_equal(learner.state_dict(), alone(FORESEEN[name](model(3), 3), stream(3, 700), 7, [0, 350, 700]))
 
 
 def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
@@ -417,7 +414,7 @@ def test_a_graph_of_several_equals_each_alone_on_a_gpu(name, monkeypatch):
     assert group.graph is not None
     for seed, learner in enumerate(learners):
         reference = FORESEEN[name](model(seed, "cuda"), seed)
-        assert same(learner.state_dict(), alone(reference, stream(seed, 900, "cuda"), 10, [0, 455, 900]))
+        assert states_equal(learner.state_dict(), alone(reference, stream(seed, 900, "cuda"), 10, [0, 455, 900]))
 
 
 @pytest.mark.gpu
@@ -434,10 +431,12 @@ def test_a_memory_with_the_host_changes_nothing(monkeypatch):
     on_gpu, on_host = learned(1.0), learned(0.0)
     for ours, theirs in zip(on_host, on_gpu, strict=True):
         state = ours.state_dict()
-        assert state["memory.x"].device.type == "cpu" and same({k: v.cpu() for k, v in state.items()}, cpu(theirs))
+        assert state["memory.x"].device.type == "cpu" and states_equal(
+            {k: v.cpu() for k, v in state.items()}, cpu(theirs)
+        )
         again = FORESEEN["er+gmed"](model(9, "cuda"), 9)
         again.load_state_dict(state)
-        assert "x" in again.memory._pinned and same(cpu(again), cpu(theirs))
+        assert "x" in again.memory._pinned and states_equal(cpu(again), cpu(theirs))
 
 
 def cpu(learner):
@@ -475,4 +474,4 @@ def test_a_graph_of_kernels_is_the_loop_over_them_bit_for_bit():
     for seed, learner in enumerate(learners):
         with conv_bn_relu.use_triton():
             reference = alone(FORESEEN["er+gmed"](network(seed), seed), photographs(seed), 10, [0, 300])
-        assert same(learner.state_dict(), reference)
+        assert states_equal(learner.state_dict(), reference)

@@ -18,6 +18,7 @@ from gmed.engine.runner import Interrupted, run_group
 from gmed.errors import UsageError
 from gmed.io.user_code import read_user_module
 from gmed.testing import CHECKS, check_method
+from helpers import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPLIT = get_benchmark("split-mnist")
@@ -52,10 +53,7 @@ def fade(tmp_path):
 
 
 def command(*words, folder, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "gmed.cli", *words],
-        cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "80", **environment},
-    )  # fmt: skip
+    return run_command(*words, folder=folder, environment=environment)
 
 
 # ---------------------------------------------------------------------- names

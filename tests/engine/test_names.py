@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from torch import nn
 from typer.testing import CliRunner
@@ -44,16 +44,7 @@ from gmed.results import Results, Store
 from gmed.results.export import Document
 from gmed.results.formatting import to_cli_args
 from gmed.results.store import current_spec
-
-MORE = os.environ.get("GMED_FUZZ")
-
-
-def fuzzed(examples):
-    return settings(
-        max_examples=int(MORE or examples),
-        derandomize=MORE is None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
+from helpers import fuzzed
 
 
 def of_source(module):
@@ -471,7 +462,7 @@ def test_a_file_that_is_called_like_an_option_is_written_as_a_file():
     assert typed[0] == "./--extension=evil.py"
 
 
-@fuzzed(300)
+@fuzzed(300, HealthCheck.function_scoped_fixture)
 @given(
     st.from_regex(r"[a-z_][a-z0-9 ;=\-\[\]]{0,12}", fullmatch=True),
     st.none() | st.text(st.sampled_from("ab ,;=[]"), min_size=1, max_size=6),
@@ -500,7 +491,7 @@ words = st.sampled_from(
 names = st.lists(words | st.text(max_size=3), max_size=12).map("".join)
 
 
-@fuzzed(300)
+@fuzzed(300, HealthCheck.function_scoped_fixture)
 @example("split-mnist", "iid-offline(passes=99999999)")
 @example("split-mnist[model=os:system(command='touch mark'),0123456789ab]", "er")
 @given(names | st.sampled_from(["split-mnist", OWN]), names)

@@ -17,6 +17,7 @@ from gmed.engine.benchmarks import clear_stream_cache
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.grammar import Component
 from gmed.engine.runner import Interrupted, _deterministic_cudnn, _GroupRunner, run_group
+from helpers import states_equal
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(n_compare=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {
@@ -74,10 +75,6 @@ def finished(specs, kept, stops=(), checkpoints=None, device="cpu", prequential=
     return [o.accuracy for o in outcomes], [learner.state_dict() for learner in run.learners], outcomes
 
 
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
 @pytest.mark.parametrize("device", ["cpu", "cpu, grouped", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("method", EVERY)
 def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
@@ -105,7 +102,7 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
                 times += 1
         assert times > 0
         assert found == accuracy
-        assert all(same(a, b) for a, b in zip(states, found_states, strict=True))
+        assert all(states_equal(a, b) for a, b in zip(states, found_states, strict=True))
         assert "resumed at example" in outcomes[0].environment
         for resumed, never_stopped in zip(outcomes, whole, strict=True):
             for figure in ("untrained", "passes", "prequential"):
@@ -140,7 +137,7 @@ def test_whenever_it_is_stopped(tmp_path_factory, stops):
             finished(specs, [checkpoints.load(specs[0])], {stop}, checkpoints)
     found = finished(specs, [checkpoints.load(specs[0])], (), checkpoints)
     assert found[0] == reference[0]
-    assert same(found[1][0], reference[1][0])
+    assert states_equal(found[1][0], reference[1][0])
 
 
 def test_runs_at_different_points_are_finished_too(tmp_path):

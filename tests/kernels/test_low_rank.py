@@ -14,6 +14,7 @@ from gmed.errors import DivergedError
 from gmed.kernels.low_rank import LinearChain, LowRankGradient, OuterFactors, add_grads, finite_checks, sgd_step
 from gmed.models import LookAhead, PassCounter, gradient, trainable
 from gmed.models.functional import forward
+from helpers import random_batch
 
 CHAINS = {
     "mlp": lambda: gmed.models.MLP(12, 9, 4),
@@ -30,9 +31,7 @@ def made(name, seed=0):
 
 
 def batch(name, count, seed):
-    source = torch.Generator().manual_seed(seed)
-    x = torch.rand(count, 12, generator=source, dtype=torch.float64)
-    return x, torch.randint(4, (count,), generator=source)
+    return random_batch(count, (12,), 4, seed, torch.float64)
 
 
 def both(name, count, seed):

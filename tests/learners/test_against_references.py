@@ -20,6 +20,7 @@ from gmed.memory.loss_aware import eviction_probabilities
 from gmed.models import LookAhead
 from gmed.retrieval import interference, most_interfered
 from gmed.rng import make_rng
+from helpers import random_batch
 
 
 def mlp(seed=0):
@@ -28,8 +29,7 @@ def mlp(seed=0):
 
 
 def batch(n, seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 1, 4, 4, generator=g, dtype=torch.float64), torch.randint(4, (n,), generator=g)
+    return random_batch(n, (1, 4, 4), 4, seed, torch.float64)
 
 
 def stepped(model, loss, lr):

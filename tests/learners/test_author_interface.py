@@ -15,11 +15,11 @@ from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, CompCL, ERAdam, ERA
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
 from gmed.models import MLP
 from gmed.registry import constructor_parameters
+from helpers import random_batch
 
 
 def batch(seed, classes=4):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(8, 6, generator=g), torch.randint(classes, (8,), generator=g)
+    return random_batch(8, (6,), classes, seed)
 
 
 def network(seed=0):

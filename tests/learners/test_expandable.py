@@ -21,6 +21,7 @@ from gmed.paper.artifacts import Request, get_artifact
 from gmed.results import Store
 from gmed.results.metrics import Metrics
 from gmed.streams import Examples
+from helpers import random_batch
 
 
 def small(inputs=16, classes=4):
@@ -31,8 +32,7 @@ def small(inputs=16, classes=4):
 
 
 def images(count=8, seed=0, classes=4, shape=(1, 4, 4)):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(count, *shape, generator=g), torch.randint(classes, (count,), generator=g)
+    return random_batch(count, shape, classes, seed)
 
 
 def changed(before, after):

@@ -16,13 +16,13 @@ from gmed.editing import GMED
 from gmed.io.signals import hold_interrupts
 from gmed.learners import BGD, ER, GEM, HAL, MIR, FineTune
 from gmed.memory import Reservoir
+from helpers import random_batch, states_equal
 
 PACKAGE = str(Path(gmed.__file__).parent)
 
 
 def batch(seed):
-    rng = torch.Generator().manual_seed(seed)
-    return torch.rand(8, 6, generator=rng), torch.randint(4, (8,), generator=rng)
+    return random_batch(8, (6,), 4, seed)
 
 
 def network():
@@ -60,10 +60,6 @@ class interrupted_at:  # noqa: N801
     @property
     def arrived(self):
         return self.left <= 0
-
-
-def same(state, other):
-    return state.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in state.items())
 
 
 def modes(learner):
@@ -113,13 +109,15 @@ def test_an_interrupt_at_any_line_of_a_step_tears_nothing(name):
         interrupts += 1
         assert raised, "an interrupt was swallowed"
         state = learner.state_dict()
-        assert same(state, before) or same(state, after), f"torn by an interrupt at line {line} of the step"
+        assert states_equal(state, before) or states_equal(state, after), (
+            f"torn by an interrupt at line {line} of the step"
+        )
         assert modes(learner) == was_training
         assert {name: id(p) for name, p in learner.model.named_parameters()} == places
         learner.load_state_dict(before)
     assert interrupts > 20
     assert not raised
-    assert same(learner.state_dict(), after)
+    assert states_equal(learner.state_dict(), after)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -151,7 +149,7 @@ def test_an_interrupt_at_any_line_of_other_calls_tears_nothing(name, call):
         if not interrupt.arrived:
             break
         state = attempt.state_dict()
-        assert same(state, before) or same(state, after)
+        assert states_equal(state, before) or states_equal(state, after)
         assert modes(attempt) == was_training
         assert all(isinstance(p, nn.Parameter) for m in attempt.model.modules() for p in m._parameters.values())
     assert line > 10

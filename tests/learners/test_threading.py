@@ -12,6 +12,7 @@ from torch import nn
 from gmed.editing import GMED
 from gmed.learners import ER
 from gmed.memory import Reservoir
+from helpers import random_batch
 
 STEPS = 60
 
@@ -25,8 +26,7 @@ def switching_often():
 
 
 def batch(seed):
-    rng = torch.Generator().manual_seed(seed)
-    return torch.rand(8, 6, generator=rng), torch.randint(4, (8,), generator=rng)
+    return random_batch(8, (6,), 4, seed)
 
 
 def make_learner():

@@ -13,6 +13,7 @@ from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.retrieval import uniform
 from gmed.rng import make_rng
+from helpers import random_batch
 
 
 def occupied(capacity, batches, seed=0):
@@ -130,8 +131,7 @@ def tagging(seed=0):
 
 
 def batch(seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(5, 4, generator=g), torch.randint(3, (5,), generator=g)
+    return random_batch(5, (4,), 3, seed)
 
 
 def test_columns_appear_when_they_are_first_stored():

@@ -23,6 +23,7 @@ from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead, ResNet18, gradient, trainable
 from gmed.models.batch_norm import BatchNorm
+from helpers import random_batch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -346,8 +347,7 @@ def networks():
 
 
 def batch(n, seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 3, 25, 25, generator=g).to(DEVICE), torch.randint(4, (n,), generator=g).to(DEVICE)
+    return tuple(tensor.to(DEVICE) for tensor in random_batch(n, (3, 25, 25), 4, seed))
 
 
 @pytest.mark.usefixtures("kernels", "large_tiles")

@@ -16,6 +16,7 @@ from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.models import LookAhead, ResNet18, forward, trainable
 from gmed.models.batch_norm import BatchNorm
 from gmed.retrieval import interference
+from helpers import random_batch
 
 
 def small(classes=4):
@@ -24,8 +25,7 @@ def small(classes=4):
 
 
 def batch(n=6, seed=0, size=25):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 3, size, size, generator=g), torch.randint(4, (n,), generator=g)
+    return random_batch(n, (3, size, size), 4, seed)
 
 
 def statistics(model):

@@ -16,6 +16,7 @@ from gmed.errors import UsageError
 from gmed.learners import BGD, ER, HAL, MIR, FineTune
 from gmed.memory import Reservoir
 from gmed.models import expand_outputs, forward
+from helpers import random_batch
 
 WIDTH, CLASSES = 6, 3
 
@@ -74,8 +75,7 @@ quirks = st.lists(st.sampled_from(QUIRKS), unique=True).filter(
 
 
 def batch(seed, classes=CLASSES):
-    rng = torch.Generator().manual_seed(seed)
-    return torch.rand(8, WIDTH, generator=rng), torch.randint(classes, (8,), generator=rng)
+    return random_batch(8, (WIDTH,), classes, seed)
 
 
 def identities(model):

@@ -19,11 +19,11 @@ from torch import nn
 import gmed
 from gmed.errors import InputError, UsageError
 from gmed.online import ClassifierConfig, OnlineClassifier
+from helpers import FUZZ_EXAMPLES
 
 sklearn = pytest.importorskip("sklearn")
 from gmed.sklearn import GMEDClassifier  # noqa: E402
 
-MORE = os.environ.get("GMED_FUZZ")
 PACKAGE = str(Path(gmed.__file__).parent)
 EVERY = int(os.environ.get("GMED_INTERRUPTS_EVERY", "97"))
 """An interrupt is tried at one line of so many."""
@@ -125,8 +125,8 @@ COUNTS = st.integers(2, 30).filter(lambda count: count % 10 != 1)
 
 @pytest.mark.usefixtures("switching_often")
 @settings(
-    max_examples=int(MORE or 5),
-    derandomize=MORE is None,
+    max_examples=int(FUZZ_EXAMPLES or 5),
+    derandomize=FUZZ_EXAMPLES is None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -16,8 +16,8 @@ from safetensors.torch import save as save_tensors
 from gmed.errors import UsageError
 from gmed.io.state import read_state, write_state
 from gmed.online import ClassifierConfig, OnlineClassifier
+from helpers import fuzzed
 
-MORE = os.environ.get("GMED_FUZZ")
 HUGE = [10**9, 10**12, 10**18, 10**25, 2**31, -1, 0, 1.5, "1", None, True, 1e308, [10**9]]
 
 
@@ -113,7 +113,7 @@ def refused_or_the_same(path, expected):
         assert state(model) == expected
 
 
-@settings(max_examples=int(MORE or 60), derandomize=MORE is None, suppress_health_check=[HealthCheck.too_slow])
+@fuzzed(60)
 @given(data=st.data())
 def test_whatever_is_done_to_a_model_file_is_noticed(tmp_path_factory, sound, data):
     raw, expected = sound
@@ -147,7 +147,7 @@ def number_fields():
     return [("settings", name) for name in named] + [("counts", name) for name in ("inputs", "seed", "rows")]
 
 
-@settings(max_examples=int(MORE or 60), derandomize=MORE is None, deadline=5000)
+@settings(fuzzed(60), deadline=5000)
 @given(place=st.sampled_from(number_fields()), value=st.sampled_from(HUGE), rows=st.sampled_from([0, 30]))
 def test_whatever_a_model_file_asks_for_takes_little_memory(tmp_path_factory, place, value, rows):
     """With a checksum that fits: somebody means it."""

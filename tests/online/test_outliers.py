@@ -1,20 +1,19 @@
 """Wrong values in a stream of rows: units that hold, one warning, stored rows that stay what they were."""
 
-import os
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gmed.errors import InputError
 from gmed.online import ClassifierConfig, OnlineClassifier, RunningScaler
 from gmed.online.scaling import CLIP_STD, EXTREMES
+from helpers import fuzzed
 
-MORE = os.environ.get("GMED_FUZZ")
 QUICK = ClassifierConfig(memory=200, hidden=32)
 
 
@@ -208,7 +207,7 @@ def test_a_request_to_forget_leaves_no_value_of_a_row_in_the_units():
 COLUMNS = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(2)), elements=st.floats(-1e150, 1e150, width=64))
 
 
-@settings(max_examples=int(MORE or 100), derandomize=MORE is None)
+@fuzzed(100)
 @given(COLUMNS, st.lists(st.integers(1, 60), max_size=5))
 def test_whatever_values_come_units_are_sound(x, sizes):
     known = RunningScaler.of(x[: sizes[0]] if sizes else x)

@@ -29,6 +29,7 @@ from gmed.results import Store
 from gmed.results.store import DamagedRunWarning, Timing
 from gmed.results.tuning import candidates
 from gmed.streams import to_float
+from helpers import invoke
 
 SMALL = "er(memory=40)+gmed"
 
@@ -50,7 +51,7 @@ def somewhat(spec):
 
 
 def reproduced(*words, **options):
-    shown = CliRunner().invoke(app, ["reproduce", *map(str, words)], env={"COLUMNS": "80"}, **options)
+    shown = invoke("reproduce", *words, **options)
     if shown.exception and not isinstance(shown.exception, SystemExit):
         raise shown.exception
     assert shown.exit_code == 0, shown.output

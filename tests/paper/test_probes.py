@@ -15,6 +15,7 @@ from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead
 from gmed.paper.probes import InstrumentedGMED, prediction_change
+from helpers import random_batch
 
 
 def model():
@@ -23,8 +24,7 @@ def model():
 
 
 def batch(n, seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 4, generator=g, dtype=torch.float64), torch.randint(3, (n,), generator=g)
+    return random_batch(n, (4,), 3, seed, torch.float64)
 
 
 def test_the_optimal_direction_by_finite_differences():

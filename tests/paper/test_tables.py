@@ -19,6 +19,7 @@ from gmed.paper.tables import build_table, reproduce
 from gmed.results import Results, paired_gain
 from gmed.results.formatting import format_gain
 from gmed.results.stats import holm, permutation_p
+from helpers import invoke
 
 
 def run(benchmark, method, seed, percent):
@@ -202,16 +203,14 @@ def test_a_small_version_says_that_it_is_one(tmp_path):
 def test_a_table_from_the_command_line(tmp_path):
     words = ["reproduce", "steps", "--benchmarks", "split-mnist", "--seeds", "1", "--device", "cpu", "--workers", "2"]
     words += ["--store", str(tmp_path / "r.db")]
-    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    shown = invoke(*words)
     assert shown.exit_code == 0, shown.output
     assert "Table 5" in shown.stdout
     assert "82.21 ± 2.9" in shown.stdout  # this table's, not Table 1's 82.67
     assert max(map(len, shown.stdout.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [row["cell"]["method"] for row in document["rows"]] == ["er+gmed", "er+gmed(steps=3)", "er+gmed(steps=5)"]
-    listed = CliRunner().invoke(
-        app, ["reproduce", "--list", "--no-estimate", "--store", str(tmp_path / "r.db")], env={"COLUMNS": "80"}
-    )
+    listed = invoke("reproduce", "--list", "--no-estimate", "--store", tmp_path / "r.db")
     assert "3/240" in listed.stdout
 
 

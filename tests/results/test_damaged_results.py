@@ -1,7 +1,6 @@
 """What a store or a results document holds that no run can have found is named and left out; all else is shown."""
 
 import json
-import os
 import sqlite3
 import time
 import warnings
@@ -10,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gmed.cli.app import main
 from gmed.cli.doctor import OK, PROBLEM, run_checks
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
@@ -26,19 +24,11 @@ from gmed.results import Store, SweepClaims
 from gmed.results.claims import STALE_SECONDS, is_alive
 from gmed.results.export import Document, export
 from gmed.results.store import DamagedRunWarning
+from helpers import fuzzed
 
 FILES = Path(__file__).parents[1] / "files"
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SPEC, OTHER = RunSpec.make("split-mnist", "er+gmed", 3), RunSpec.make("split-mnist", "er", 3)
-MORE = os.environ.get("GMED_FUZZ")
-
-
-def fuzzed(examples):
-    return settings(
-        max_examples=int(MORE or examples),
-        derandomize=MORE is None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 def result(spec=SPEC, accuracy=0.5):
@@ -64,19 +54,10 @@ def change(path, what, *, unsealed=True):
 
 
 @pytest.fixture
-def gmed(tmp_path, monkeypatch, capsys):
+def gmed(tmp_path, monkeypatch, call_gmed):
     """The command in a folder of its own: what it printed, its complaints and its exit code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def command(*words):
-        monkeypatch.setattr("sys.argv", ["gmed", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return captured.out, captured.err, ended.value.code or 0
-
-    return command
+    return call_gmed
 
 
 def of_store(path):

@@ -8,20 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from gmed.engine import RunResult, RunSpec
+from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store
 from gmed.results.store import DamagedRunWarning
+from helpers import make_result
 
 SPEC = RunSpec.make("split-mnist", "er+gmed", seed=3)
 FILES = Path(__file__).parents[1] / "files"
 
 
 def result(accuracy=0.8, method="er+gmed", seed=3):
-    return RunResult(
-        "split-mnist", method, seed, [[0.5, 0.1], [accuracy, accuracy]], accuracy, accuracy, 7,
-        {"train": 1.5}, {"device": "cpu"},
-    )  # fmt: skip
+    return replace(make_result(method, seed, accuracy), accuracy=[[0.5, 0.1], [accuracy, accuracy]])
 
 
 def test_what_goes_in_comes_out(tmp_path):
