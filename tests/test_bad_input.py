@@ -352,6 +352,7 @@ def test_large_seeds_work_and_larger_ones_are_refused(tmp_path):
     assert parse_seeds(f"{2**32 + 5},{2**63 - 1}") == [2**32 + 5, 2**63 - 1]
 
 
+@pytest.mark.slow
 def test_large_seeds_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["gmed", "run", "split-mnist", "finetune", "--workers", "0", "--device", "cpu", "--store", "r.db"]
@@ -412,6 +413,7 @@ def labels(draw, x):
 TRIED = {(text, norm): begun(text, 1, net(*norm)) for text in LEARNERS for norm in ((), (nn.BatchNorm1d(8),))}
 
 
+@pytest.mark.slow
 @fuzzed(100)
 @given(st.data(), st.sampled_from(list(TRIED)), st.booleans(), st.integers(0, 2))
 def test_whatever_is_observed_is_learned_from_or_refused(data, which, first, task):

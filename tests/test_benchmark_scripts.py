@@ -12,6 +12,8 @@ from gmed.engine import RunSpec
 from gmed.experiment import stored_results
 from gmed.results import Store
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kept.py"
 
 

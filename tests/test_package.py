@@ -60,12 +60,14 @@ def built_elsewhere(tmp_path_factory):
     return build(copy, tmp_path_factory.mktemp("dist-elsewhere"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [".whl", ".gz"])
 def test_the_same_sources_give_the_same_bytes(built, built_elsewhere, kind):
     assert built[kind].name == built_elsewhere[kind].name
     assert built[kind].read_bytes() == built_elsewhere[kind].read_bytes()
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(built):
     names = set(zipfile.ZipFile(built[".whl"]).namelist())
     about = {name for name in names if ".dist-info/" in name}
@@ -78,6 +80,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     assert about == {f"{folder}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", *licences)}
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_what_is_tracked_and_the_site_builds_from_it(built, tmp_path):
     with tarfile.open(built[".gz"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -124,6 +127,7 @@ def test_the_first_page_says_what_is_needed_and_which_extras_and_variables_there
     )
 
 
+@pytest.mark.slow
 def test_importing_needs_no_extra():
     """Whatever is not of the core is out of reach, and the package and its command line are imported all the same."""
     blocked = (

@@ -17,6 +17,7 @@ from gmed.results import Results
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.slow
 def test_the_page_of_old_names_is_up_to_date():
     """In a process of its own: the tests declare old names too."""
     code = "import runpy; print(runpy.run_path('tools/renamed.py')['page'](), end='')"

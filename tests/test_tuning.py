@@ -85,6 +85,7 @@ def test_mir_and_gem_share_what_was_chosen_for_er_unless_tuned_themselves(tiny_m
         assert best_candidate(store, "split-mnist", "mir+gmed") == own.chosen
 
 
+@pytest.mark.slow
 def test_neither_test_examples_nor_later_tasks_can_be_seen(tiny_mnist, tmp_path, monkeypatch):
     first = tune("split-mnist", "er+gmed", seeds=1, store=tmp_path / "a.db", device="cpu", workers=0)
     x_train = tiny_mnist.x_train.copy()
@@ -158,6 +159,7 @@ def test_from_the_command_line(tiny_mnist, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):
     tune("split-mnist", "er+gmed", seeds=2, store=tmp_path / "r.db", device="cpu", workers=0)
     name = candidates("split-mnist", "er+gmed")[1.0, 0.1]
@@ -247,6 +249,7 @@ def test_values_are_lists_or_ranges_of_any_parameter():
             read_grid(method, grid)
 
 
+@pytest.mark.slow
 def test_a_grid_of_ones_own_is_what_tuned_stands_for(tiny_mnist, tmp_path):
     options = {"seeds": 2, "store": tmp_path / "r.db", "device": "cpu", "workers": 0}
     with pytest.warns(TuningWarning, match="longer stream"):
@@ -276,6 +279,7 @@ def test_a_grid_of_ones_own_is_what_tuned_stands_for(tiny_mnist, tmp_path):
         assert recorded_grid(store, "split-mnist", "er+gmed") == GRIDS["gmed"]
 
 
+@pytest.mark.slow
 def test_a_grid_at_the_command_line(tiny_mnist, tmp_path):
     words = ["--seeds", "2", "--workers", "0", "--device", "cpu", "--store", str(tmp_path / "r.db")]
     grid = ["--grid", "alpha=0.1,1", "--grid", "lr=0.001:0.1:2"]

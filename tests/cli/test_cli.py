@@ -39,6 +39,7 @@ def test_the_options_of_a_run_are_those_of_the_function_and_of_a_file():
     assert in_python - {"rerun", "executor"} == in_files
 
 
+@pytest.mark.slow
 def test_run_then_table(gmed, tmp_path):
     done = gmed("run", "split-mnist", "finetune", "er", "er+gmed", "--seeds", "2", "--device", "cpu")
     assert done.returncode == 0, done.stderr
@@ -60,6 +61,7 @@ def test_run_then_table(gmed, tmp_path):
     assert {run["method"] for run in document["runs"]} == {"er"}
 
 
+@pytest.mark.slow
 def test_fuzzy_is_a_benchmark_of_its_own(gmed):
     done = gmed("run", "split-mnist", "finetune", "er", "--fuzzy", "--seeds", "1", "--device", "cpu")
     assert done.returncode == 0, done.stderr
@@ -69,6 +71,7 @@ def test_fuzzy_is_a_benchmark_of_its_own(gmed):
     assert gmed("table", "split-mnist", "--json").stdout != shown.stdout
 
 
+@pytest.mark.slow
 def test_other_json_has_the_documented_keys_and_no_others(gmed):
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     for words in (["bench", "split-mnist", "finetune", "--steps", "5", "--replicas", "1, 2"], ["doctor"]):
@@ -81,6 +84,7 @@ def test_other_json_has_the_documented_keys_and_no_others(gmed):
         assert named - keys - values <= {"note", "problem"}
 
 
+@pytest.mark.slow
 def test_json_is_the_documented_document_and_nothing_else(gmed):
     done = gmed("run", "split-mnist", "finetune", "finetune(lr=1e30)", "--seeds", "3,7", "--json", "--device", "cpu")
     document = json.loads(done.stdout)
@@ -91,6 +95,7 @@ def test_json_is_the_documented_document_and_nothing_else(gmed):
     assert done.returncode == 1  # a run failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["toml", "yaml"])
 def test_experiment_files(gmed, tmp_path, suffix):
     text = {
@@ -146,6 +151,7 @@ def test_bad_usage_is_one_helpful_line_and_exit_code_2(tmp_path, monkeypatch, ca
     assert not (tmp_path / "gmed.db").exists()
 
 
+@pytest.mark.slow
 def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_STORE", "[odd] name.db")
     (tmp_path / "e.toml").write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\n')
@@ -155,6 +161,7 @@ def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypat
     assert "more than two standard errors" not in done.stdout  # one seed says nothing about that
 
 
+@pytest.mark.slow
 def test_list_names_everything(gmed):
     shown = gmed("list").stdout
     for word in ("split-mnist-full", "rotated-mnist", "present", "iid-offline", "...+gmed", "alpha"):
@@ -163,6 +170,7 @@ def test_list_names_everything(gmed):
     assert "missing" in gmed("list", "--data-dir", "nowhere").stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_finished_runs(tmp_path):
     store = tmp_path / "gmed.db"
     words = ["run", "split-mnist", "finetune", "--seeds", "50", "--workers", "1", "--device", "cpu"]
@@ -193,6 +201,7 @@ def finished(store):
             return 0
 
 
+@pytest.mark.slow
 def test_importing_the_package_needs_four_libraries_alone():
     blocked = [
         "rich",
@@ -210,6 +219,7 @@ def test_importing_the_package_needs_four_libraries_alone():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_scripts_need_no_main_guard(tmp_path):
     """Workers do not import the caller's script."""
     script = "import gmed\nprint(gmed.run('split-mnist', 'finetune', seeds=1, workers=1, device='cpu').runs[0].steps)"
@@ -218,6 +228,7 @@ def test_scripts_need_no_main_guard(tmp_path):
     assert done.stdout == "500\n", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["-h"]])
 def test_help_without_torch_is_that_of_the_full_program(tmp_path, words):
     start = "import sys; from gmed.cli{} import main; sys.argv[0] = 'gmed'; main()"

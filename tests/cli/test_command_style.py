@@ -70,6 +70,7 @@ def test_a_name_in_a_file_is_taken_as_it_is():
         RunSpec.parse("split-mnist", "ER+GMED", 0)
 
 
+@pytest.mark.slow
 def test_what_was_understood_is_said_on_one_line(tmp_path, monkeypatch, capsys):
     words = ["run", "split-mnist", "Finetune", "--seed", "1", "--workers", "0", "--store", str(tmp_path / "a.db")]
     monkeypatch.setattr("sys.argv", ["gmed", *words])
@@ -230,6 +231,7 @@ def quick_speeds(monkeypatch):
     monkeypatch.setattr("gmed.paper.status.os.cpu_count", lambda: 2)
 
 
+@pytest.mark.slow
 def test_many_runs_are_announced_with_the_time_they_take(tmp_path, monkeypatch, quick_speeds):
     def stop(self, request):
         raise UsageError("started")
@@ -246,6 +248,7 @@ def test_many_runs_are_announced_with_the_time_they_take(tmp_path, monkeypatch, 
     assert said(*words, "--seeds", "1").stderr == said(*words, "--quick").stderr == ""
 
 
+@pytest.mark.slow
 def test_in_a_terminal_it_asks_before_many_runs(tmp_path):
     words = [sys.executable, "-m", "gmed.cli", "reproduce", "gss", "--no-estimate", "--store", str(tmp_path / "a.db")]
     terminal, end = pty.openpty()

@@ -149,6 +149,7 @@ def in_a_terminal(*words, **environment):
     return written.decode()
 
 
+@pytest.mark.slow
 def test_colours_in_a_terminal_unless_asked_not_to(tmp_path):
     words = "doctor", "--store", str(tmp_path / "none.db")
     colour = re.compile(r"\x1b\[[\d;]*3\d")
@@ -157,6 +158,7 @@ def test_colours_in_a_terminal_unless_asked_not_to(tmp_path):
     assert "gmed" in plain and not colour.search(plain)
 
 
+@pytest.mark.slow
 def test_nothing_but_text_into_a_pipe_and_at_most_80_columns(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert make_console().no_color

@@ -144,6 +144,7 @@ def test_a_fit_from_standard_input_resumes(table, tmp_path):
     assert "resumed after row 10" in call(*words, given=table.read_bytes()).stderr
 
 
+@pytest.mark.slow
 def test_a_closed_standard_input_is_noticed(tmp_path):
     words = [sys.executable, "-m", "gmed.cli", "fit", "-", "--label", "kind", "-o", str(tmp_path / "m")]
     done = subprocess.run(["sh", "-c", f"{shlex.join(words)} <&-"], capture_output=True, text=True)
@@ -193,6 +194,7 @@ def test_a_fit_that_is_cut_ends_as_one_that_is_not(table, tmp_path, kind, cuts):
     assert state(parts.model) == state(whole.model) and not parts.checkpoint.exists()
 
 
+@pytest.mark.slow
 def test_a_fit_that_is_killed_goes_on_from_its_checkpoint(tmp_path):
     table = write_rows(tmp_path / "trees.csv", 30_000)
     command = [sys.executable, "-m", "gmed.cli", "fit", table, "--label", "kind", "--drop", "id", "-o"]
@@ -353,6 +355,7 @@ class killed_at:  # noqa: N801
         return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("place", ["another place", "the place of the old model"])
 def test_a_fit_that_is_killed_anywhere_never_learns_twice(tmp_path, place, before):
@@ -469,6 +472,7 @@ def test_a_pipe_is_no_table(tmp_path):
         call("fit", tmp_path / "pipe.csv", "--label", "kind", "-o", tmp_path / "m")
 
 
+@pytest.mark.slow
 def test_two_predictions_into_one_file_do_not_mix_their_bytes(tmp_path, table):
     """The second begins while the first has written a part; whoever ends last is what is there."""
     model, out = tmp_path / "m", tmp_path / "same.csv"

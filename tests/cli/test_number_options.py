@@ -24,7 +24,7 @@ CASES = [
     (["tune", "split-mnist", "er+gmed"], "--workers", "-1"),
     (["reproduce", "main"], "--seeds", "9" * 12),
     (["reproduce", "main"], "--seeds", "0"),
-    (["reproduce", "main"], "--workers", "-1"),
+    pytest.param(["reproduce", "main"], "--workers", "-1", marks=pytest.mark.slow),
 ]
 
 

@@ -93,6 +93,7 @@ def ended(folder, into):
     return {" ".join(words): found for words, found in zip(EVERY, json.loads(told.stdout), strict=True)}
 
 
+@pytest.mark.slow
 def test_whoever_reads_closes_the_pipe(folder):
     """As ``| true`` and ``| head`` do: no traceback, neither at once nor when the interpreter ends."""
     reading, writing = os.pipe()
@@ -104,6 +105,7 @@ def test_whoever_reads_closes_the_pipe(folder):
     assert found == {name: [CLOSED, ON_STANDARD_ERROR.get(name, "")] for name in found}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_standard_output_is_full(folder):
     full = os.open("/dev/full", os.O_WRONLY)
@@ -115,6 +117,7 @@ def test_standard_output_is_full(folder):
     assert found == {name: [2, ON_STANDARD_ERROR.get(name, "") + said] for name in found}
 
 
+@pytest.mark.slow
 def test_standard_error_is_closed_or_full(folder):
     reading, writing = os.pipe()
     os.close(reading)
@@ -125,6 +128,7 @@ def test_standard_error_is_closed_or_full(folder):
         assert gmed_(folder, "runs", "--store", "nowhere.db", stderr=full).returncode == 2
 
 
+@pytest.mark.slow
 def test_standard_output_was_closed_before(folder):
     words = f"{sys.executable} -m gmed.cli predict m.gmed rows.csv >&-"
     ended = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, timeout=60)
@@ -132,6 +136,7 @@ def test_standard_output_was_closed_before(folder):
     assert (ended.returncode, ended.stderr) == (2, said)
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_read_enough(folder):
     words = f"{sys.executable} -m gmed.cli list | head -1; echo ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, timeout=60)
@@ -141,6 +146,7 @@ def test_a_reader_that_has_read_enough(folder):
 # ---------------------------------------------------------------------- full disks
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in range(200)]
     with Store(tmp_path / "a.db") as store:
@@ -177,6 +183,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_that_sqlite_calls_an_io_error(tmp_path):
     words = [sys.executable, "-c", LIMITED, str(tmp_path / "a.db"), str(Path(__file__).parent)]
     said = subprocess.run(words, capture_output=True, text=True, timeout=120)

@@ -351,6 +351,7 @@ def test_a_damaged_compressed_document_is_named(gmed, tmp_path, monkeypatch):
     assert code == 2 and "expands to more than" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")
 def test_the_results_of_this_repository_fill_a_table_of_the_paper():
     file = RESULTS / "mnist.json.xz"

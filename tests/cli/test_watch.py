@@ -71,6 +71,7 @@ def test_how_long_it_takes_is_told_only_once_something_is_done():
     assert estimate_remaining(SweepStatus("here", 0.0, half), [], now=10.0) == 30.0
 
 
+@pytest.mark.slow
 def test_a_sweep_of_another_process(tmp_path):
     path = tmp_path / "a.db"
     words = ["run", "split-mnist", "er+gmed", "--seeds", "2", "--device", "cpu", "--workers", "1", "--store", str(path)]
@@ -96,6 +97,7 @@ def test_there_must_be_a_store(tmp_path):
         CliRunner().invoke(app, ["watch", "--store", str(tmp_path / "none.db")], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_curves_for_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     words = ["run", "split-mnist", "finetune", "--seeds", "3,", "--device", "cpu", "--workers", "1"]

@@ -364,6 +364,7 @@ def test_data_in_memory_are_the_file_that_numpy_writes(tmp_path, kind):
     assert [run.timings for run in found.runs] == [run.timings for run in expected.runs]  # computed once
 
 
+@pytest.mark.slow
 def test_workers_and_tuning_read_data_in_memory_too(tmp_path, monkeypatch):
     monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0,)})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

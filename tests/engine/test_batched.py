@@ -86,6 +86,7 @@ def together(learners, streams, batch_size, cuts, ends=True):
     return group
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORESEEN)
 def test_each_equals_the_same_seed_alone(name):
     cuts = [0, 63, 64, 250, 1300]  # odd batches, a task of one example, more steps than tables have rows
@@ -96,6 +97,7 @@ def test_each_equals_the_same_seed_alone(name):
         assert states_equal(learner.state_dict(), alone(FORESEEN[name](model(seed), seed), stream(seed, 1300), 7, cuts))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @example("er", 10, [5, 60])  # the first task is shorter than a batch
 @given(st.sampled_from(sorted(FORESEEN)), st.integers(1, 12), st.lists(st.integers(0, 90), min_size=1, max_size=4))
@@ -127,6 +129,7 @@ def predict_then_learn(learner, stream, batch_size, cuts):
     return right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
 def test_it_is_test_then_train(name):
     """With batch-norm, whose statistics predictions use and leave alone, in stretches and step by step."""
@@ -159,6 +162,7 @@ def test_predictions_by_hand():
     assert int(counts.correct) == int((flow.y == 1).sum()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORESEEN)
 def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
     learners = [FORESEEN[name](model(seed), seed) for seed in range(2)]
@@ -174,6 +178,7 @@ def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
         assert states_equal(watched.state_dict(), learners[seed].state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
 def test_the_training_loop_counts_and_learns_as_a_plain_one_does(name):
     make = {**FORESEEN, **STEP_BY_STEP}[name]
@@ -312,6 +317,7 @@ def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
     assert runner._out_of_memory(found.value) == isinstance(error, torch.OutOfMemoryError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [5, 1])
 def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
     """A device with room for two learners at a time, and one with room for none."""
@@ -333,6 +339,7 @@ def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
         assert isinstance(outcomes[0], torch.OutOfMemoryError)
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
     """An error that is not a divergence, in one of several methods: its runs fail, the rest is computed without."""
     real = GMED.edit
@@ -352,6 +359,7 @@ def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
         assert outcomes[place].accuracy == expected[place]
 
 
+@pytest.mark.slow
 def test_runs_together_are_the_runs_alone(grouped):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
     both = run_group(specs, CPU)
@@ -379,6 +387,7 @@ def test_points_of_a_grid_advance_together():
     assert {spec.method.name for group in groups[:3] for spec in group} == {spec.method.name for spec in specs[:60]}
 
 
+@pytest.mark.slow
 def test_a_grid_together_is_each_point_alone(grouped):
     methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0,gamma=0.9)", "er(lr=0.1)+gmed(beta=1.0)"
     specs = [RunSpec.make("split-mnist-tuning", method, 4) for method in methods]
@@ -386,6 +395,7 @@ def test_a_grid_together_is_each_point_alone(grouped):
     assert [runner.accuracy for runner in run_group(specs, CPU)] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
+@pytest.mark.slow
 def test_learners_of_several_methods_together():
     """Each is decided ahead as its own steps ask, once all of them can be."""
     names = sorted(FORESEEN.keys() - {"prog-nn", "comp-cl"})  # these are told tasks
@@ -394,6 +404,7 @@ def test_learners_of_several_methods_together():
         assert states_equal(learner.state_dict(), alone(FORESEEN[name](model(3), 3), stream(3, 700), 7, [0, 350, 700]))
 
 
+@pytest.mark.slow
 def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
     made, original = [], runner._GroupRunner

@@ -56,6 +56,7 @@ def accuracies(results):
     return {(run.method, run.seed): run.accuracy for run in results.runs}
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_checkpoints_and_not_the_run(tmp_path, monkeypatch):
     expected = accuracies(gmed.run("split-mnist", "finetune", seeds=2, device="cpu", store=None, workers=0))
     experiment = Experiment("split-mnist", ["finetune"], 2, store=tmp_path / "r.db", workers=0, checkpoint_every=1e-9)
@@ -77,6 +78,7 @@ def test_a_full_disk_costs_the_checkpoints_and_not_the_run(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["r.db"]
 
 
+@pytest.mark.slow
 def test_the_terminal_says_once_that_workers_cannot_write_checkpoints(tmp_path):
     words = ["run", "split-mnist", "finetune", "er", "--seeds", "2", "--device", "cpu", "--workers", "2"]
     words += ["--store", str(tmp_path / "r.db"), "--checkpoint-every", "0.05"]
@@ -94,6 +96,7 @@ def test_the_terminal_says_once_that_workers_cannot_write_checkpoints(tmp_path):
     assert len(gmed.run("split-mnist", ["finetune", "er"], seeds=2, device="cpu", store=tmp_path / "r.db").runs) == 4
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "r.db.unfinished").write_text("a file of somebody's")
     experiment = Experiment("split-mnist", ["finetune"], 1, store=tmp_path / "r.db", checkpoint_every=1e-3, workers=1)
@@ -102,6 +105,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     assert (tmp_path / "r.db.unfinished").read_text() == "a file of somebody's"
 
 
+@pytest.mark.slow
 def test_what_killed_writers_left_goes_at_the_next_start(tmp_path):
     store = tmp_path / "r.db"
     folder = checkpoint_dir(store)

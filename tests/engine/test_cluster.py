@@ -25,6 +25,8 @@ from gmed.engine.executors.protocol import Job
 from gmed.errors import UsageError
 from gmed.io.records import encode
 
+pytestmark = pytest.mark.slow
+
 distributed = pytest.importorskip("distributed")
 
 METHODS = ["er+gmed", "mir"]

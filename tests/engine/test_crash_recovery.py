@@ -11,7 +11,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 import gmed
+
+pytestmark = pytest.mark.slow
 
 METHODS = ["er+gmed", "mir+gmed", "gem+gmed", "hal"]
 KILLS = int(os.environ.get("GMED_KILLS", "5"))

@@ -165,6 +165,7 @@ def test_every_seed_has_weights_of_its_own_and_a_module_is_copied(nets):
     assert all(torch.equal(before[name], t) for name, t in given.state_dict().items())
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_model(nets):
     here, there = (
         gmed.run("split-mnist", "er", seeds=1, model="nets.py:small(chance=0.2)", store=None, device="cpu", workers=w)
@@ -220,6 +221,7 @@ def test_dropout_is_drawn_anew_at_every_step_and_alike_within_one():
         assert not torch.equal(first, drawn[0])
 
 
+@pytest.mark.slow
 def test_experiment_files_and_the_command_line(nets):
     (nets.parent / "e.toml").write_text(
         'benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\nmodel = "nets.py:small(width=8)"\n'
@@ -254,6 +256,7 @@ needs_onnx = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_onnx
 @pytest.mark.parametrize(("make", "shape"), [(MLP, (1, 28, 28)), (ResNet18, (3, 32, 32))])
 def test_onnx_predicts_what_the_learner_predicts(make, shape, tmp_path):
@@ -273,6 +276,7 @@ def test_onnx_predicts_what_the_learner_predicts(make, shape, tmp_path):
     assert np.abs(logits - learner.logits(x).numpy()).max() < 1e-4 > apart
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_onnx_files_that_would_be_wrong_are_not_written(tmp_path, monkeypatch):
     from gmed.models import onnx_export

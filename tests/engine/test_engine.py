@@ -29,12 +29,14 @@ def in_process():
     return accuracies(gmed.run("split-mnist", METHODS, seeds=[0, 5], store=None, workers=0, device="cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_do_not_depend_on_workers_or_order(in_process, workers):
     results = gmed.run("split-mnist", METHODS[::-1], seeds=[5, 0], store=None, workers=workers, device="cpu")
     assert accuracies(results) == in_process
 
 
+@pytest.mark.slow
 def test_a_worker_computes_points_of_a_grid_together():
     """Two methods at two seeds in one job: each result and each evaluation reaches the run it is of."""
     methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0)"
@@ -98,6 +100,7 @@ def test_final_accuracy_is_the_mean_over_tasks_and_pooled_the_mean_over_examples
     assert result.timings.keys() == {"data", "train", "evaluate"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["er+gmed", "gem(memory=50)"])
 def test_what_is_in_memory_is_counted_and_changes_nothing(method):
     """Against a plain loop that counts by hand, and evaluates without looking into memory."""
@@ -116,6 +119,7 @@ def test_what_is_in_memory_is_counted_and_changes_nothing(method):
     assert run_one(RunSpec.make("split-mnist", "finetune", 0), CPU).memory is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_every_point_of_evaluation_is_told(workers):
     spec = RunSpec.make("split-mnist", "finetune", 0)
@@ -129,6 +133,7 @@ def test_every_point_of_evaluation_is_told(workers):
     assert told[-1].accuracy == finished.result.accuracy
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
     launched = []
     original = local._Worker._launch
@@ -146,6 +151,7 @@ def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
     assert len(launched) == 2
 
 
+@pytest.mark.slow
 def test_stopping_early_stops_the_workers(monkeypatch):
     launched = []
     original = local._Worker._launch
@@ -178,6 +184,7 @@ def test_ctrl_c_does_not_reach_workers_on_windows_either(monkeypatch):
     assert asked["creationflags"] == 0x200 and asked["start_new_session"]
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
     for name in ("random.py", "queue.py", "gmed.py"):
         (tmp_path / name).write_text("raise SystemExit('imported from the current folder')")
@@ -196,6 +203,7 @@ def test_in_process_runs_do_not_see_torch_defaults(in_process):
     assert accuracies(results)["finetune", 5] == in_process["finetune", 5]
 
 
+@pytest.mark.slow
 def test_a_failing_run_is_reported_and_the_rest_goes_on(tmp_path):
     """Far too large a learning rate: that run fails with its reason, the other is there."""
     results = gmed.run(
@@ -207,6 +215,7 @@ def test_a_failing_run_is_reported_and_the_rest_goes_on(tmp_path):
     assert "DivergedError: at step" in failure.error
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
     store = tmp_path / "r.db"
     first = gmed.run("split-mnist", "finetune", seeds=1, store=store, workers=0, device="cpu")
@@ -275,6 +284,7 @@ def test_a_baseline_has_the_memory_of_what_is_compared_with_it(methods, gains):
     assert found == gains
 
 
+@pytest.mark.slow
 def test_the_baseline_of_a_run_is_settled_as_its_methods_are(tmp_path):
     options = {"memory": 20, "seeds": 1, "store": tmp_path / "r.db", "workers": 0}
     results = gmed.run("split-mnist", ["er", "finetune", "er(memory=30)"], baseline="er", **options)

@@ -294,6 +294,7 @@ def test_what_it_inherits_from_counts_too(fade, tmp_path, monkeypatch):
         del sys.modules["basis_of_it"]
 
 
+@pytest.mark.slow
 def test_workers_have_it_too_and_come_to_the_same(fade):
     here, there = (
         gmed.run("split-mnist", ["er+fade", "er"], seeds=1, store=None, device="cpu", workers=workers)
@@ -304,6 +305,7 @@ def test_workers_have_it_too_and_come_to_the_same(fade):
     assert here.runs[0].accuracy != here.runs[1].accuracy
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_same_end(fade, tmp_path):
     spec = RunSpec.make("split-mnist", "er+fade", 3)
     kept = ExecutionConfig("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
@@ -315,6 +317,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(fade, tmp_path):
     assert resumed.accuracy == run_one(spec, ExecutionConfig("cpu")).accuracy
 
 
+@pytest.mark.slow
 def test_an_error_in_a_part_fails_its_run_alone(tmp_path):
     (tmp_path / "bad.py").write_text(FADE.replace("x_m * (1 - self.share)", "undefined"))
     gmed.load_extension(tmp_path / "bad.py")
@@ -409,6 +412,7 @@ def _block(name, folder):
     return folder / name
 
 
+@pytest.mark.slow
 def test_the_tutorial_is_short_and_results_that_need_its_file_say_so(tmp_path):
     assert len(_blocks()[0].splitlines()) < 40
     _block("my_edit.py", tmp_path)
@@ -441,6 +445,7 @@ def test_the_tutorials_methods_keep_what_is_promised(tmp_path, name):
 # ---------------------------------------------------------------------- the command line and other processes
 
 
+@pytest.mark.slow
 def test_command_line_keeps_old_and_new_results(tmp_path):
     (tmp_path / "fade.py").write_text("print('hello')\n" + FADE)
     words = ["run", "split-mnist", "er+fade", "--seeds", "1", "--extension", "fade.py", "--json", "--device", "cpu"]
@@ -460,6 +465,7 @@ def test_command_line_keeps_old_and_new_results(tmp_path):
     assert (bad.returncode, bad.stderr) == (2, "gmed: nowhere.py: no such file\n")
 
 
+@pytest.mark.slow
 def test_an_installed_package_names_its_modules(tmp_path):
     about = tmp_path / "faders-1.0.dist-info"
     about.mkdir()
@@ -478,6 +484,7 @@ def test_an_installed_package_names_its_modules(tmp_path):
     assert "...+fade" in command("list", folder=tmp_path, PYTHONPATH=path).stdout
 
 
+@pytest.mark.slow
 def test_parts_defined_in_the_script_itself(tmp_path):
     script = (
         FADE + "\nr = gmed.run('split-mnist', 'er+fade', seeds=1, store=None, device='cpu', {})\nprint(len(r.runs))"

@@ -12,6 +12,8 @@ from gmed.engine.benchmarks import clear_stream_cache
 from gmed.learners import ER
 from gmed.memory import Reservoir
 
+pytestmark = pytest.mark.slow
+
 CPU = ExecutionConfig(device="cpu")
 PHOTOGRAPHS = {  # tasks, classes of each, size of an image
     "split-cifar10": (5, 2, 32),

@@ -93,6 +93,7 @@ def extended():
         raise KeyError
 
 
+@pytest.mark.slow
 def test_a_results_document_runs_nothing(here):
     """It is merged and shown in every way there is, by processes that have just begun."""
     mark = here / "mark"
@@ -264,6 +265,7 @@ def test_what_makes_a_model_is_found(package, model):
     assert isinstance(ModelRef.from_user(model)(), nn.Module)
 
 
+@pytest.mark.slow
 def test_a_run_of_an_experiment_file_in_a_process(here):
     Path("e.toml").write_text(
         'benchmark = "split-mnist"\nmethods = ["er"]\nseeds = 1\nmodel = "os:system(command=\'touch mark\')"\n',
@@ -305,6 +307,7 @@ def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
     assert spec.benchmark.make_model().in_features == 8
 
 
+@pytest.mark.slow
 def test_the_gallery_makes_the_model_that_is_given_with_it(here):
     Path("net.py").write_text(
         "from torch import nn\ndef small(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n", encoding="utf-8"

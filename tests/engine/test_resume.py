@@ -34,6 +34,7 @@ EDITED = [
     "er-expanded+gmed",
 ]
 EVERY = [*(CHEAP.get(name, name) for name in METHODS), *EDITED]
+QUICK = EDITED[:2]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,7 +77,9 @@ def finished(specs, kept, stops=(), checkpoints=None, device="cpu", prequential=
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu, grouped", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize(
+    "method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in EVERY if m not in QUICK)]
+)
 def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
     specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]
     grouped = device != "cpu" and specs[0].is_capturable()

@@ -107,6 +107,7 @@ def compute_in_double(benchmark: str, method: str) -> float:
     return float(np.mean(evaluate_tasks(learner, stream.tests)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("benchmark", "method"), RUNS)
 def test_accuracies_are_as_recorded(benchmark, method):
     name = f"{benchmark} {method}"
@@ -117,6 +118,7 @@ def test_accuracies_are_as_recorded(benchmark, method):
     assert compute_in_double(benchmark, method) == pytest.approx(recorded("accuracies-double")[name], abs=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["er", "er+gmed", "mir+gmed"])
 def test_accuracies_in_double_precision_are_as_recorded(method):
     expected = recorded("accuracies-double")[f"split-mnist {method}"]
@@ -133,6 +135,7 @@ def documents() -> dict[str, dict]:
     return found
 
 
+@pytest.mark.slow
 def test_every_stored_run_keeps_its_key():
     checked = 0
     for content in documents().values():
@@ -142,6 +145,7 @@ def test_every_stored_run_keeps_its_key():
     assert checked >= 8811
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar.json.xz", "expansion.json.xz", "mnist_again.json.xz"])
 def test_documents_are_merged_whole(name, tmp_path):
     content = documents()[name]
@@ -156,6 +160,7 @@ def test_documents_are_merged_whole(name, tmp_path):
         assert by_key[key]["accuracy"] == run["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar_kernels.json.xz", "follow_up.json.xz", "mnist_gpu.json.xz"])
 def test_documents_without_keys_are_read_and_not_merged(name, tmp_path):
     assert "keys" not in documents()[name]
@@ -260,6 +265,7 @@ def resume(folder: Path) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the checkpoints are named by the digest of a file with \\n")
 def test_runs_resume_from_checkpoints(tmp_path):
     (tmp_path / "net.py").write_bytes(NETWORK.encode())

@@ -20,6 +20,8 @@ from gmed.learners import ER, ERAdam
 from gmed.memory import Reservoir
 from gmed.retrieval import Retrieval
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "avalanche.md"
 DECLARED = []  # a torch library lives as long as somebody holds it
 

@@ -231,6 +231,7 @@ class Quadratic(nn.Module):
         return torch.stack([self.w.expand(len(x)) * x[:, 0], torch.zeros(len(x), dtype=torch.float64)], 1)
 
 
+@pytest.mark.slow
 def test_bgd_against_its_closed_form_with_exact_expectations():
     """Expectations over ε by quadrature against Monte Carlo with many samples, one step."""
     x, y = torch.ones(6, 1, dtype=torch.float64), torch.ones(6, dtype=torch.long)
@@ -268,6 +269,7 @@ class GaussianBGD(BGD):
         return 0.5 * self.precision * ((output[:, 0] - y) ** 2).sum()
 
 
+@pytest.mark.slow
 def test_bgd_finds_the_exact_posterior_of_a_linear_gaussian_model():
     """Inputs along the axes, so the posterior is a product of two Gaussians, known in closed form. BGD's steps approach
     it as each example carries less information: here at most 0.01 of the prior's."""

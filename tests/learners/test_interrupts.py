@@ -18,6 +18,8 @@ from gmed.learners import BGD, ER, GEM, HAL, MIR, FineTune
 from gmed.memory import Reservoir
 from helpers import random_batch, states_equal
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = str(Path(gmed.__file__).parent)
 
 

@@ -28,6 +28,7 @@ def occupied(capacity, batches, seed=0):
     return memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 10, 30])
 def test_every_example_is_stored_with_the_same_probability(size):
     """Chi-square over 1,000 reservoirs of 12 out of 60; inclusions within a reservoir are negatively

@@ -122,6 +122,7 @@ def test_it_is_convolution_normalisation_and_rectifier(size, stride, before, aft
     check(*layers(before, after, size, stride), images(2, before, 9, 7), apply_relu=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("apply_relu", [True, False])
@@ -135,6 +136,7 @@ def test_more_channels_than_a_tile_has_columns():
     check(*layers(70, 80), images(2, 70, 4, 4), images(2, 80, 4, 4, seed=1))
 
 
+@pytest.mark.slow
 @settings(max_examples=20 if DEVICE == "cpu" else 40, deadline=None)
 @given(
     st.integers(1, 4),
@@ -350,6 +352,7 @@ def batch(n, seed):
     return tuple(tensor.to(DEVICE) for tensor in random_batch(n, (3, 25, 25), 4, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels", "large_tiles")
 def test_a_network_of_such_units(made):
     """Loss, its gradients and one step ahead, as torch's operations have them in float64."""
@@ -366,6 +369,7 @@ def test_a_network_of_such_units(made):
     assert len(made) == 3 * 20  # convolutions of a pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large_tiles")
 def test_a_learner_on_such_a_network(made, monkeypatch):
     """Two steps of ER with edits: the same parameters and the same edited memory, but for the order of sums."""

@@ -170,6 +170,7 @@ def test_a_batch_of_one_image_is_enough():
     assert len(learner.memory) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [25, 40])
 def test_the_order_of_numbers_in_memory_changes_rounding_alone(size):
     def learned(layout):

@@ -97,6 +97,7 @@ def learners(model):
     yield FineTune(model, lr=0.1)
 
 
+@pytest.mark.slow
 @given(quirks)
 @settings(max_examples=40)
 def test_every_parameter_stays_the_same_object_in_its_places(chosen):

@@ -270,6 +270,7 @@ def check_interrupts(model, call, every):
         line += every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "call"), [*(("one update", call) for call in CALLS), ("batch-norm", "a step"), ("by default", "a step")]
 )

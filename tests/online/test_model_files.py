@@ -165,6 +165,7 @@ def test_whatever_a_model_file_asks_for_takes_little_memory(tmp_path_factory, pl
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "name"), [("settings", "hidden"), ("counts", "inputs"), ("settings", "memory")])
 def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path, part, name):
     path = tmp_path / "huge"

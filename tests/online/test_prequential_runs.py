@@ -10,6 +10,7 @@ from gmed.experiment import Experiment
 from gmed.results import Store
 
 
+@pytest.mark.slow
 def test_a_run_has_the_figure_only_if_asked_and_is_the_same():
     spec = RunSpec.make("split-mnist", "er", 4)
     asked, plain = run_one(spec, ExecutionConfig("cpu", prequential=True)), run_one(spec, ExecutionConfig("cpu"))
@@ -19,6 +20,7 @@ def test_a_run_has_the_figure_only_if_asked_and_is_the_same():
     assert (asked.accuracy, asked.untrained, asked.passes) == (plain.accuracy, plain.untrained, plain.passes)
 
 
+@pytest.mark.slow
 def test_a_stored_run_without_it_is_computed_again_and_only_then(tmp_path):
     path, how = tmp_path / "r.db", {"seeds": 1, "device": "cpu", "workers": 0}
     plain = gmed.run("split-mnist", "finetune", store=path, **how).runs[0]
@@ -31,6 +33,7 @@ def test_a_stored_run_without_it_is_computed_again_and_only_then(tmp_path):
         assert again.runs == [asked]
 
 
+@pytest.mark.slow
 def test_computed_anew_without_it_a_run_keeps_it(tmp_path):
     how = {"seeds": 1, "workers": 0, "device": "cpu", "store": tmp_path / "r.db"}
     asked = gmed.run("split-mnist", "finetune", prequential=True, **how).runs[0]
@@ -39,6 +42,7 @@ def test_computed_anew_without_it_a_run_keeps_it(tmp_path):
         assert [run.prequential for run in store.runs()] == [asked.prequential]
 
 
+@pytest.mark.slow
 def test_workers_and_files_are_told(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\nprequential = true\n')
@@ -75,6 +79,7 @@ def test_the_learners_predict_is_asked(tmp_path):
     assert contrary.environment["prequential"] == "by predict"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registry_restored")
 def test_what_was_measured_otherwise_is_measured_again(tmp_path):
     (tmp_path / "contrary.py").write_text(CONTRARY)

@@ -80,6 +80,7 @@ def memory():
     return edited_memory(RunSpec.make("split-mnist", SMALL, 0))
 
 
+@pytest.mark.slow
 def test_the_edited_memory_is_what_a_plain_loop_leaves(memory):
     spec = RunSpec.make("split-mnist", SMALL, 0)
     learner, stream = make_learner(spec, torch.device("cpu")), spec.benchmark.make_stream(None, 0)
@@ -101,6 +102,7 @@ def pairs(memory):
     return [torch.stack(pair) for pair in zip(memory.before, memory.after, strict=True)]
 
 
+@pytest.mark.slow
 def test_what_goes_into_tsne_is_what_memory_holds(memory):
     some = edited_examples(memory, (0, 1, 2, 3))
     wanted = [place for place in range(40) if memory.label[place] <= 3 and memory.edit_count[place] > 0]
@@ -127,6 +129,7 @@ def test_nearest_neighbours_one_by_one():
     assert edited_module.chance_agreement(labels) == pytest.approx(np.mean(pairs))
 
 
+@pytest.mark.slow
 def test_rows_of_the_gallery_are_what_memory_holds(memory):
     chosen = edited_module.drawn(edited_examples(memory, (0, 1, 2, 3)))
     records = edited_module.pixel_records(chosen)
@@ -155,6 +158,7 @@ def test_colours_of_a_difference():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gallery", "tsne"])
 def test_figures_of_one_memory(name, tmp_path):
     words = (name, "--workers", 0, "--device", "cpu", "--out", tmp_path / "new" / "out", "--store", tmp_path / "r.db")
@@ -404,6 +408,7 @@ def test_what_cannot_have_been_observed_is_computed_again(tmp_path, content):
         assert store.get_probe(*planned.specs(), "share") == shares[0]
 
 
+@pytest.mark.slow
 def test_processes_find_what_this_one_finds():
     planned = PlannedRuns("split-mnist", SMALL, 2)
     alone = run_probe(prediction_change, planned, Request(options={"workers": 0, "device": "cpu"}))
@@ -421,6 +426,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_nothing_that_draws_is_imported_before_it_draws():
     look = "import sys, gmed.cli; print([n for n in ('altair', 'vl_convert', 'sklearn', 'PIL') if n in sys.modules])"
     package = str(Path(charts.__file__).parents[2])

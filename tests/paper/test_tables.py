@@ -200,6 +200,7 @@ def test_a_small_version_says_that_it_is_one(tmp_path):
         reproduce("full-mnist", benchmarks=["split-mnist"], store=None)
 
 
+@pytest.mark.slow
 def test_a_table_from_the_command_line(tmp_path):
     words = ["reproduce", "steps", "--benchmarks", "split-mnist", "--seeds", "1", "--device", "cpu", "--workers", "2"]
     words += ["--store", str(tmp_path / "r.db")]

@@ -100,6 +100,7 @@ def start(store, *words):
     )
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once(tmp_path):
     """They overlap; each ends with all that it was asked for, and every run was computed by one of them."""
     store = tmp_path / "shared.db"
@@ -122,6 +123,7 @@ def test_two_sweeps_at_once(tmp_path):
         assert db.execute("SELECT count(*) FROM sweeps").fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_one_of_two_is_killed_and_the_other_finishes_its_work(tmp_path):
     store = tmp_path / "shared.db"
     first = start(store, "er+gmed", "--seeds", "3")
@@ -147,6 +149,7 @@ def claims(store):
         return 0
 
 
+@pytest.mark.slow
 def test_what_another_sweep_fails_at_is_a_failure_here(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "POLL_SECONDS", 0.01)
     with Store(tmp_path / "a.db") as store, SweepClaims(store) as other:

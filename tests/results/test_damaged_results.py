@@ -107,6 +107,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "why"), DAMAGE.items(), ids=range(len(DAMAGE)))
 def test_a_damaged_run_is_named_and_left_out_and_all_others_are_shown(tmp_path, gmed, damage, why):
     change(fill("gmed.db"), damage)
@@ -243,6 +244,7 @@ def test_a_store_with_a_schema_of_its_own_is_refused(tmp_path):
             Store(path)
 
 
+@pytest.mark.slow
 def test_an_error_text_may_be_anything(tmp_path, gmed):
     with Store("gmed.db") as store:
         store.add_all([(SPEC, ""), (OTHER, "a file called \udcff\n|there|")])
@@ -348,6 +350,7 @@ def check_that_it_can_be_read(path):
             inline_json([chart.to_dict() for chart in section.charts])
 
 
+@pytest.mark.slow
 @fuzzed(60)
 @given(data=st.data())
 def test_whatever_is_in_a_document(tmp_path_factory, written, data):
@@ -394,6 +397,7 @@ CELLS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @fuzzed(60)
 @given(cells=st.lists(st.tuples(st.sampled_from(COLUMNS), CELLS, st.booleans()), min_size=1, max_size=3))
 def test_whatever_is_in_a_row(tmp_path_factory, cells):
@@ -444,6 +448,7 @@ def test_a_gallery_that_is_sound_is_shown(tmp_path):
     assert "Edited examples over time" in page and "Effect of edits on losses" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "new"),
     [
@@ -471,6 +476,7 @@ def test_a_gallery_that_is_damaged_or_forged_is_left_out(tmp_path, place, new):
     assert "Edited examples over time" not in page and "split-mnist" in page and "example.org" not in page
 
 
+@pytest.mark.slow
 @fuzzed(15)
 @given(data=st.data())
 def test_whatever_was_observed(tmp_path_factory, data):

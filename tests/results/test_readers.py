@@ -257,6 +257,7 @@ def test_a_folder_that_may_not_be_written_to_is_noticed_at_once(shared, own):
     assert "all.csv: cannot be written: files in" in found[1] and "Fix the permissions" in found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["runs"], ["doctor"], ["table"], ["run", "split-mnist", "finetune", "--seeds", "1"]])
 def test_a_pipe_in_place_of_a_store_is_refused_at_once(tmp_path, words):
     os.mkfifo(tmp_path / "pipe.db")

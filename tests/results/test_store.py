@@ -203,6 +203,7 @@ Store(sys.argv[1]).close()
 """
 
 
+@pytest.mark.slow
 def test_processes_that_create_one_store_at_the_same_time(tmp_path):
     for attempt in range(2):
         go = tmp_path / f"go{attempt}"
