@@ -66,7 +66,7 @@ def listed():
     return {file: re.findall(r"`([\w.]+)`", functions) for file, functions in rows}
 
 
-def test_the_tree_that_is_listed_is_the_tree():
+def test_documented_tree_equals_the_package():
     tree = PAGE.read_text(encoding="utf-8").partition("src/gmed/\n")[2].partition("```")[0]
     names = {name.strip("/") for line in tree.splitlines() for name in line.strip().partition("   ")[0].split()}
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}

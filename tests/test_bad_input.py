@@ -137,13 +137,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", FIRST)
 @pytest.mark.parametrize(("x", "y", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_batch_is_refused(text, x, y, message):
+def test_invalid_batches_are_refused(text, x, y, message):
     refused(make(text), x, y, message)
     refused(begun(text), x, y, message)
 
 
 @EVERY
-def test_odd_batches_are_learned_from(text):
+def test_unusual_batches_are_accepted(text):
     """Other types, one class alone, a feature that never changes, one example, inputs with gradients."""
     learner = make(text)
     for x, y in [
@@ -235,7 +235,7 @@ def test_models_that_return_something_else_are_refused(text, change, message):
     refused(make(text, Wrong(change)), X, Y, message)
 
 
-def test_predicting_with_such_models_or_inputs_is_refused_too():
+def test_predicting_with_invalid_models_or_inputs_is_refused():
     for model, x, message in [
         (Wrong(lambda o: (o, o)), X, "not tuple"),
         (Wrong(lambda o: o.mean(0, keepdim=True)), X, r"shape \(1, 4\)"),
@@ -264,7 +264,7 @@ class Failing(Reservoir):
         return super().select_slots(y, rng, **columns)
 
 
-def test_what_fails_inside_a_step_leaves_no_trace_in_memory_and_counters():
+def test_failure_inside_a_step_leaves_memory_and_counters_unchanged():
     learner = ER(net(), lr=0.1, memory=Failing(20), editing=GMED(1.0, 0.1), updates_per_batch=2)
     for step in range(3):
         learner.observe(*batch(seed=step))
@@ -300,7 +300,7 @@ def test_gamma_out_of_range(gamma):
 @pytest.mark.parametrize(
     "editing", [GMED(1e300, 0.1), GMED(1.0, 1e300), RandomEdit(1e300), AdversarialEdit(1e300), OptimalEdit(1e300)]
 )
-def test_strides_beyond_the_numbers_of_the_model_leave_examples_as_they_were(editing):
+def test_overflowing_strides_leave_examples_unchanged(editing):
     learner, plain = (ER(net(), lr=0.1, memory=Reservoir(20), editing=e) for e in (editing, None))
     for step in range(4):
         learner.observe(*batch(seed=step))
@@ -327,7 +327,7 @@ def test_a_memory_larger_than_the_machine_says_so(capacity):
     assert unchanged(learner, before) and not learner.memory.is_allocated
 
 
-def test_learning_rates_beyond_the_numbers_of_the_model_are_refused():
+def test_overflowing_learning_rates_are_refused():
     with pytest.raises(UsageError, match="lr must be at most"):
         FineTune(net(), lr=1e300)
     FineTune(net().double(), lr=1e300)
@@ -623,7 +623,7 @@ def test_whatever_is_in_a_checkpoint(tmp_path_factory, data):
     assert path.read_bytes() == raw
 
 
-def test_progress_of_another_kind_is_no_checkpoint(tmp_path):
+def test_invalid_progress_is_not_a_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=1)
     for progress in (
         "[]",
@@ -681,7 +681,7 @@ def _runs(store):
         return []
 
 
-def test_a_store_that_is_refused_is_closed_again(tmp_path):
+def test_refused_store_is_closed(tmp_path):
     path = tmp_path / "newer.db"
     Store(path).close()
     with sqlite3.connect(path) as database:
@@ -746,7 +746,7 @@ LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n
     ],
     ids=range(15),
 )
-def test_experiment_files_that_no_reader_likes(tmp_path, monkeypatch, suffix, text):
+def test_invalid_experiment_files_are_refused(tmp_path, monkeypatch, suffix, text):
     """Deep, long, impossible or malicious ones: an error in a moment, and nothing in them is run."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / f"experiment{suffix}"
@@ -758,7 +758,7 @@ def test_experiment_files_that_no_reader_likes(tmp_path, monkeypatch, suffix, te
 
 
 @pytest.mark.parametrize("value", ["memory", "workers", "checkpoint_every", "fuzzy", "methods", "device", "seeds"])
-def test_values_that_grow_without_end_when_written_are_cut_short(value):
+def test_huge_values_are_truncated_in_messages(value):
     bomb = ["lol"]
     for _ in range(40):
         bomb = [bomb, bomb]
@@ -771,7 +771,7 @@ def test_values_that_grow_without_end_when_written_are_cut_short(value):
 # ---------------------------------------------------------------------- formats of other versions
 
 
-def test_a_state_of_the_first_version_is_read(tmp_path):
+def test_state_of_the_first_version_is_read(tmp_path):
     path = tmp_path / "old.safetensors"
     shutil.copy(FILES / "learner-state-1.safetensors", path)
     learner = small_er()
@@ -793,7 +793,7 @@ def test_a_state_of_a_newer_version_says_what_to_do(tmp_path):
     assert unchanged(learner, before)
 
 
-def test_a_pickled_state_is_refused_and_not_run(tmp_path):
+def test_pickled_state_is_refused_and_not_executed(tmp_path):
     path, canary = tmp_path / "state.safetensors", tmp_path / "canary"
 
     class Touch:
@@ -856,7 +856,7 @@ def test_a_damaged_state_changes_nothing(name, change):
     assert unchanged(target, source.state_dict())
 
 
-def test_a_state_whose_own_part_is_missing_changes_nothing():
+def test_incomplete_state_changes_nothing():
     source, target = (BGD(net(), samples=2, seed=seed) for seed in (0, 1))
     source.observe(X, Y)
     state, before = source.state_dict(), target.state_dict()

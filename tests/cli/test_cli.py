@@ -32,7 +32,7 @@ def gmed(tmp_path):
     return partial(run_command, folder=tmp_path)
 
 
-def test_the_options_of_a_run_are_those_of_the_function_and_of_a_file():
+def test_run_options_match_function_and_experiment_file():
     at_command_line = {p.name for p in typer.main.get_command(app).commands["run"].params}
     in_python, in_files = set(inspect.signature(package.run).parameters), {f.name for f in fields(Experiment)}
     assert at_command_line - {"rerun", "tensorboard", "seed", "as_json"} == in_files
@@ -62,7 +62,7 @@ def test_run_then_table(gmed, tmp_path):
 
 
 @pytest.mark.slow
-def test_fuzzy_is_a_benchmark_of_its_own(gmed):
+def test_fuzzy_run_is_stored_as_its_own_benchmark(gmed):
     done = gmed("run", "split-mnist", "finetune", "er", "--fuzzy", "--seeds", "1", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "split-mnist-fuzzy" in done.stdout
@@ -72,7 +72,7 @@ def test_fuzzy_is_a_benchmark_of_its_own(gmed):
 
 
 @pytest.mark.slow
-def test_other_json_has_the_documented_keys_and_no_others(gmed):
+def test_other_json_output_has_exactly_the_documented_keys(gmed):
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     for words in (["bench", "split-mnist", "finetune", "--steps", "5", "--replicas", "1, 2"], ["doctor"]):
         document = json.loads(gmed(*words, "--json").stdout)
@@ -85,7 +85,7 @@ def test_other_json_has_the_documented_keys_and_no_others(gmed):
 
 
 @pytest.mark.slow
-def test_json_is_the_documented_document_and_nothing_else(gmed):
+def test_json_output_matches_schema_and_stdout_holds_nothing_else(gmed):
     done = gmed("run", "split-mnist", "finetune", "finetune(lr=1e30)", "--seeds", "3,7", "--json", "--device", "cpu")
     document = json.loads(done.stdout)
     jsonschema.validate(document, SCHEMA)
@@ -134,7 +134,7 @@ def test_experiment_files(gmed, tmp_path, suffix):
         (["frobnicate"], "no such command"),
     ],
 )
-def test_bad_usage_is_one_helpful_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
+def test_bad_usage_prints_one_line_and_exits_with_2(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["gmed", *words])
     (tmp_path / "bad.toml").write_text("benchmark = ")
@@ -152,7 +152,7 @@ def test_bad_usage_is_one_helpful_line_and_exit_code_2(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.slow
-def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypatch):
+def test_store_variable_applies_to_experiment_files(gmed, tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_STORE", "[odd] name.db")
     (tmp_path / "e.toml").write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\n')
     done = gmed("run", "e.toml", "--device", "cpu")
@@ -162,7 +162,7 @@ def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_list_names_everything(gmed):
+def test_list_shows_all_registered_names(gmed):
     shown = gmed("list").stdout
     for word in ("split-mnist-full", "rotated-mnist", "present", "iid-offline", "...+gmed", "alpha"):
         assert word in shown
@@ -202,7 +202,7 @@ def finished(store):
 
 
 @pytest.mark.slow
-def test_importing_the_package_needs_four_libraries_alone():
+def test_import_needs_only_four_libraries():
     blocked = [
         "rich",
         "typer",
@@ -230,7 +230,7 @@ def test_scripts_need_no_main_guard(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["-h"]])
-def test_help_without_torch_is_that_of_the_full_program(tmp_path, words):
+def test_help_without_torch_equals_full_help(tmp_path, words):
     start = "import sys; from gmed.cli{} import main; sys.argv[0] = 'gmed'; main()"
     found = [
         subprocess.run(
@@ -245,7 +245,7 @@ def test_help_without_torch_is_that_of_the_full_program(tmp_path, words):
     assert found[0] == found[1], "run: python tools/static.py"
 
 
-def test_help_in_a_narrow_terminal_and_by_another_name_is_laid_out_anew(monkeypatch):
+def test_help_is_reformatted_for_width_and_program_name(monkeypatch):
     monkeypatch.setattr("sys.argv", ["gmed"])
     monkeypatch.setenv("COLUMNS", "60")
     assert not answer(["--help"])

@@ -79,7 +79,7 @@ def test_bash_completes(script, line, offered):
 
 
 @needs_bash
-def test_bash_knows_every_command_and_option(script):
+def test_bash_completion_covers_every_command_and_option(script):
     assert set(completed(script, "gmed ")) == set(PROGRAM.commands)
     for name in COMMANDS:
         command = PROGRAM
@@ -89,7 +89,7 @@ def test_bash_knows_every_command_and_option(script):
         assert options | {"--help"} <= set(completed(script, f"gmed {name} --"))
 
 
-def test_other_shells_have_the_same_words():
+def test_other_shells_complete_the_same_words():
     assert "bashcompinit" in gmed("completion", "zsh") and "_gmed_words" in gmed("completion", "zsh")
     fish = gmed("completion", "fish")
     assert all(re.search(rf"^complete -c gmed .*-a {name} -d '", fish, flags=re.M) for name in PROGRAM.commands)
@@ -150,7 +150,7 @@ def in_a_terminal(*words, **environment):
 
 
 @pytest.mark.slow
-def test_colours_in_a_terminal_unless_asked_not_to(tmp_path):
+def test_colours_in_a_terminal_unless_disabled(tmp_path):
     words = "doctor", "--store", str(tmp_path / "none.db")
     colour = re.compile(r"\x1b\[[\d;]*3\d")
     assert colour.search(in_a_terminal(*words))
@@ -159,7 +159,7 @@ def test_colours_in_a_terminal_unless_asked_not_to(tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_but_text_into_a_pipe_and_at_most_80_columns(monkeypatch):
+def test_piped_output_is_plain_text_of_at_most_80_columns(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert make_console().no_color
     for words in (["list"], ["data"], ["reproduce", "--list", "--no-estimate"]):

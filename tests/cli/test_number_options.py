@@ -29,7 +29,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("words", "option", "value"), CASES)
-def test_a_number_that_cannot_be_meant(tmp_path, words, option, value, monkeypatch, capsys):
+def test_impossible_number_is_refused_by_option_name(tmp_path, words, option, value, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GMED_STORE", str(tmp_path / "r.db"))
     (tmp_path / "rows.csv").write_text("a,kind\n1,x\n2,y\n3,x\n4,y\n")

@@ -94,7 +94,7 @@ def ended(folder, into):
 
 
 @pytest.mark.slow
-def test_whoever_reads_closes_the_pipe(folder):
+def test_reader_closes_the_pipe(folder):
     """As ``| true`` and ``| head`` do: no traceback, neither at once nor when the interpreter ends."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -137,7 +137,7 @@ def test_standard_output_was_closed_before(folder):
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_read_enough(folder):
+def test_reader_stops_early(folder):
     words = f"{sys.executable} -m gmed.cli list | head -1; echo ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == ["Benchmarks", str(CLOSED)] and not ended.stderr
@@ -147,7 +147,7 @@ def test_a_reader_that_has_read_enough(folder):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path):
+def test_full_disk_is_reported_and_finished_runs_are_kept(tmp_path):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in range(200)]
     with Store(tmp_path / "a.db") as store:
         store.add(specs[0], make_result("er", 0, 0.8))
@@ -184,7 +184,7 @@ with Store(sys.argv[1]) as store:
 
 
 @pytest.mark.slow
-def test_a_full_disk_that_sqlite_calls_an_io_error(tmp_path):
+def test_full_disk_reported_by_sqlite_as_io_error(tmp_path):
     words = [sys.executable, "-c", LIMITED, str(tmp_path / "a.db"), str(Path(__file__).parent)]
     said = subprocess.run(words, capture_output=True, text=True, timeout=120)
     kept, *_ = said.stdout.split()
@@ -206,7 +206,7 @@ def test_a_full_disk_that_sqlite_calls_an_io_error(tmp_path):
         (["predict", "m.gmed", "rows.csv", "-o", "OUT"], "found.csv"),
     ],
 )
-def test_a_place_that_is_none_is_noticed_before_any_work(folder, monkeypatch, words, name, place):
+def test_bad_output_path_is_reported_before_any_work(folder, monkeypatch, words, name, place):
     def work(*arguments, **how):
         pytest.fail("began")
 
@@ -219,7 +219,7 @@ def test_a_place_that_is_none_is_noticed_before_any_work(folder, monkeypatch, wo
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 
-def test_a_report_that_could_not_be_written_is_not_begun(folder, monkeypatch):
+def test_unwritable_report_is_refused_before_it_is_built(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "file").touch()
     (folder / "out" / "report.html").mkdir(parents=True)
@@ -230,7 +230,7 @@ def test_a_report_that_could_not_be_written_is_not_begun(folder, monkeypatch):
             CliRunner().invoke(app, ["report", "--gallery", "-o", out], catch_exceptions=False)
 
 
-def test_curves_that_could_not_be_written_are_noticed_before_any_run(folder, monkeypatch):
+def test_unwritable_curves_are_refused_before_any_run(folder, monkeypatch):
     pytest.importorskip("torch.utils.tensorboard")
     monkeypatch.chdir(folder)
     (folder / "no-folder").touch()
@@ -258,7 +258,7 @@ def curious(tmp_path):
     return tmp_path / "gmed.db"
 
 
-def test_text_is_text_in_every_format(curious, tmp_path):
+def test_text_is_escaped_in_every_format(curious, tmp_path):
     results, _ = stored_results(curious)
     export(results, tmp_path / "all.csv")
     for text in ((tmp_path / "all.csv").read_text(), csv_table(results)):

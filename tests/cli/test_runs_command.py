@@ -62,7 +62,7 @@ def test_runs_counts_finished_failed_and_half_finished(gmed):
     assert "1 failed" in said
 
 
-def test_rm_removes_what_it_is_told_and_nothing_else(gmed):
+def test_rm_removes_only_the_selected_runs(gmed):
     assert gmed("rm", "split-mnist", "--failed") == ("removed 1 run\n", 0)
     assert counts(gmed("runs")[0]) == {"er": ["2", "-", "-"], "er+gmed": ["1", "-", "-"]}
     assert gmed("rm", "split-mnist", "er(lr=0.05)") == ("removed 2 runs\n", 0)
@@ -98,7 +98,7 @@ def test_export_in_three_formats(gmed, tmp_path):
     assert "cannot be written" in said
 
 
-def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
+def test_metrics_fit_in_80_columns_and_mark_unmeasured_values(gmed):
     said, code = gmed("table", "--metrics")
     assert code == 0
     assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
@@ -124,7 +124,7 @@ def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
     assert document["runs"][0]["untrained"] == [0.1] * 5
 
 
-def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
+def test_merge_adds_results_and_overwrites_nothing(gmed, tmp_path):
     runs = ("er", 0, 0.8), ("er", 1, 0.6), ("er", 5, 0.4), ("er+gmed", 1, 0.9), ("mir", 0, "Error: x")
     fill(tmp_path / "server.db", *runs)
     said, code = gmed("merge", "server.db")
@@ -146,14 +146,14 @@ def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["table"], ["table", "--json"], ["report", "--format", "csv"]])
-def test_without_results_of_what_was_asked_for_it_is_said_of_what_there_are(gmed, command):
+def test_missing_results_name_what_the_store_has(gmed, command):
     said, code = gmed(*command, "rotated-mnist")
     assert (said, code) == ("gmed: gmed.db: no results of rotated-mnist; it has results of split-mnist\n", 2)
     said, code = gmed(*command, "split-mnist", "mir")
     assert code == 2 and said.endswith("no results of split-mnist with mir; there are results with er, er+gmed\n")
 
 
-def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
+def test_table_says_when_no_pair_has_a_baseline(gmed):
     said, code = gmed("table", "--baseline", "mir")
     assert code == 2 and "same seeds as the baseline mir; methods shown: er, er+gmed" in said
     for option in ("--baseline", "--over"):
@@ -162,7 +162,7 @@ def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
         assert ("--over is now --baseline" in said) == (option == "--over")
 
 
-def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
+def test_tables_omit_tuning_runs_by_default(gmed):
     with Store("gmed.db") as store:
         for name, seed in (("er+gmed(alpha=0.5,beta=0.1)", 0), ("er+gmed(alpha=0.5,beta=0.1)", 1)):
             made = replace(make_result(name, seed), benchmark="split-mnist-tuning")
@@ -183,7 +183,7 @@ def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
     assert "7 runs in" in said
 
 
-def test_names_break_between_their_parts(gmed):
+def test_long_names_wrap_between_their_parts(gmed):
     """At 80 columns no line begins with the bracket that ends a name, and no word is cut."""
     names = "er(memory=20)+gmed(alpha=10.0,beta=0.001)", "er(memory=2000)+random-edit(stride=0.0003)"
     fill("gmed.db", *((name, seed, 0.5) for name in names for seed in range(2)))
@@ -195,7 +195,7 @@ def test_names_break_between_their_parts(gmed):
             assert word in said
 
 
-def test_a_mark_of_a_miss_is_explained_with_its_number_of_seeds(gmed):
+def test_mark_of_a_missed_number_is_explained_with_its_seeds(gmed):
     fill("gmed.db", *(("mir", seed, 0.3 + 0.001 * seed) for seed in range(4)))
     (row,) = Results(store_runs("mir"), published=published).rows()
     assert row.difference.within is False
@@ -218,7 +218,7 @@ def finished(path):
         return {(run.method, run.seed): run.final_accuracy for run in store.runs()}
 
 
-def test_merge_takes_in_a_results_document(gmed, tmp_path):
+def test_merge_reads_a_results_document(gmed, tmp_path):
     gmed("export", "results.json")
     assert gmed("merge", "results.json", "--store", "new.db") == ("3 added, 0 already in the store\n", 0)
     assert finished("new.db") == finished("gmed.db")
@@ -232,7 +232,7 @@ def test_merge_takes_in_a_results_document(gmed, tmp_path):
     assert finished("other.db")["er", 1] == 0.6
 
 
-def test_merge_leaves_out_what_today_would_compute_otherwise(gmed, tmp_path):
+def test_merge_skips_outdated_runs(gmed, tmp_path):
     gmed("export", "results.json")
     document = json.loads((tmp_path / "results.json").read_text())
     document["keys"][0] = "of another version"
@@ -252,7 +252,7 @@ def registered_only_here():
         raise KeyError  # whatever was registered is taken back
 
 
-def test_merge_loads_what_computed_the_runs(gmed, tmp_path):
+def test_merge_loads_the_extensions_of_the_runs(gmed, tmp_path):
     (tmp_path / "shift.py").write_text(
         "from dataclasses import dataclass\nimport gmed\nfrom gmed.editing.base import Edit\n"
         "@gmed.register('shift')\n@dataclass(frozen=True)\nclass Shift(Edit):\n"
@@ -309,7 +309,7 @@ def broken(document, change):
         (lambda d: json.dumps(d | {"keys": None}), "has no list 'keys'"),
     ],
 )
-def test_of_a_broken_document_nothing_is_taken_in(gmed, tmp_path, damage, said):
+def test_broken_document_adds_nothing(gmed, tmp_path, damage, said):
     gmed("export", "results.json")
     document = json.loads((tmp_path / "results.json").read_text())
     (tmp_path / "results.json").write_text(damage(document))
@@ -320,7 +320,7 @@ def test_of_a_broken_document_nothing_is_taken_in(gmed, tmp_path, damage, said):
     assert not (tmp_path / "new.db").exists()
 
 
-def test_a_document_that_cannot_be_read_is_named(gmed, tmp_path):
+def test_unreadable_document_is_named(gmed, tmp_path):
     (tmp_path / "folder.json").mkdir()
     said, code = gmed("merge", "folder.json")
     assert (code, said.startswith("gmed: folder.json: cannot be read")) == (2, True)

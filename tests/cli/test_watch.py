@@ -29,7 +29,7 @@ def watch(*words):
     return shown.output
 
 
-def test_how_far_every_run_is(tmp_path):
+def test_watch_shows_progress_of_every_run(tmp_path):
     path = tmp_path / "a.db"
     with Store(path) as store, Store(path) as other, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
@@ -55,7 +55,7 @@ def test_how_far_every_run_is(tmp_path):
     assert "no sweep is running" in watch("--once", "--store", path)
 
 
-def test_a_result_of_an_earlier_time_does_not_count_as_done(tmp_path):
+def test_earlier_result_does_not_count_as_done(tmp_path):
     """A run that is computed anew has not ended before its claim has."""
     with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep:
         store.add(SPECS[0], finished(SPECS[0], 0.5))
@@ -64,7 +64,7 @@ def test_a_result_of_an_earlier_time_does_not_count_as_done(tmp_path):
         assert found.runs == [RunStatus("split-mnist", "er", 0, 0.0)]
 
 
-def test_how_long_it_takes_is_told_only_once_something_is_done():
+def test_time_left_needs_some_progress():
     runs = [RunStatus("b", "er", 0, 0.0), RunStatus("b", "er", 1, 0.0)]
     assert estimate_remaining(SweepStatus("here", 0.0, runs), [], now=10.0) is None
     half = [RunStatus("b", "er", 0, 0.5), RunStatus("b", "er", 1, 0.0)]
@@ -92,7 +92,7 @@ def test_a_sweep_of_another_process(tmp_path):
         assert store.database.execute("SELECT count(*) FROM planned").fetchone()[0] == 0
 
 
-def test_there_must_be_a_store(tmp_path):
+def test_watch_without_store_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="no results yet"):
         CliRunner().invoke(app, ["watch", "--store", str(tmp_path / "none.db")], catch_exceptions=False)
 
@@ -123,7 +123,7 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
         CliRunner().invoke(app, [*words, "--tensorboard", str(tmp_path)], catch_exceptions=False)
 
 
-def test_a_sweep_that_was_stopped_is_not_called_done(tmp_path, monkeypatch):
+def test_stopped_sweep_is_not_reported_as_done(tmp_path, monkeypatch):
     """What counts is what the sweep has stored since it began, not that it is gone, nor what was stored before."""
     with Store(tmp_path / "a.db") as store:
         store.add(SPECS[3], finished(SPECS[3], 0.5))

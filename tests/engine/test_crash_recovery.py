@@ -64,7 +64,7 @@ def stored(store):
     return 0
 
 
-def test_killed_again_and_again(tmp_path, capsys):
+def test_repeatedly_killed_sweep_ends_with_the_same_results(tmp_path, capsys):
     store = tmp_path / "killed.db"
     chance = random.Random(0)
     unfinished = Path(f"{store}.unfinished")

@@ -80,7 +80,7 @@ def finished(specs, kept, stops=(), checkpoints=None, device="cpu", prequential=
 @pytest.mark.parametrize(
     "method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in EVERY if m not in QUICK)]
 )
-def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
+def test_stopped_run_resumes_bit_for_bit(method, device, tmp_path, monkeypatch):
     specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]
     grouped = device != "cpu" and specs[0].is_capturable()
     if device == "cpu, grouped":
@@ -116,7 +116,7 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
     assert not (tmp_path / "unfinished").exists()
 
 
-def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path, monkeypatch):
+def test_checkpoint_time_is_at_most_two_percent(tmp_path, monkeypatch):
     now = 0.0
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
     often, written = Checkpoints(tmp_path, every=5.0), 0.0
@@ -131,7 +131,7 @@ def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path, monkeypatch):
 
 @settings(max_examples=20)
 @given(st.sets(st.integers(1, 214), max_size=4))
-def test_whenever_it_is_stopped(tmp_path_factory, stops):
+def test_resume_from_random_stops_is_exact(tmp_path_factory, stops):
     specs = [RunSpec.make("split-mnist", "mir+gmed", 3)]
     checkpoints = Checkpoints(tmp_path_factory.mktemp("kept") / "unfinished", every=3600)
     reference = finished(specs, [None])
@@ -143,7 +143,7 @@ def test_whenever_it_is_stopped(tmp_path_factory, stops):
     assert states_equal(found[1][0], reference[1][0])
 
 
-def test_runs_at_different_points_are_finished_too(tmp_path):
+def test_group_of_runs_at_different_points_resumes(tmp_path):
     """One seed has a checkpoint, another none: each goes on from where it is."""
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (0, 1, 2)]
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
@@ -154,7 +154,7 @@ def test_runs_at_different_points_are_finished_too(tmp_path):
     assert ["resumed at example" in o.environment for o in outcomes] == [False, True, False]
 
 
-def test_checkpoints_that_have_counted_less(tmp_path):
+def test_checkpoint_with_fewer_measurements_resumes(tmp_path):
     """A prequential run begins anew where nothing was predicted; passes that an older checkpoint lacks stay unknown."""
     spec = RunSpec.make("split-mnist", "er", 0)
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
@@ -171,7 +171,7 @@ def test_checkpoints_that_have_counted_less(tmp_path):
     assert resumed.passes is resumed.prequential is None
 
 
-def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):
+def test_checkpoint_interval_is_respected(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "MIN_INTERVAL_RATIO", 0.0)
     specs = [RunSpec.make("split-mnist", "er", 0)]
     saved = []
@@ -193,7 +193,7 @@ def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "another run's", "another version's"])
-def test_a_checkpoint_that_is_not_sound_is_as_good_as_none(tmp_path, damage):
+def test_corrupt_checkpoint_is_ignored(tmp_path, damage):
     spec, other = (RunSpec.make("split-mnist", "er", seed) for seed in (0, 1))
     checkpoints = Checkpoints(tmp_path, every=1)
     checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))
@@ -213,7 +213,7 @@ def test_a_checkpoint_that_is_not_sound_is_as_good_as_none(tmp_path, damage):
     assert checkpoints.load(spec) is None
 
 
-def test_a_checkpoint_that_does_not_fit_is_discarded_with_a_reason(tmp_path):
+def test_incompatible_checkpoint_is_discarded_with_a_reason(tmp_path):
     spec = RunSpec.make("split-mnist", "er", 0)
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
     checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))

@@ -223,7 +223,7 @@ def outputs_after(learner: learners.Learner) -> list[float]:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_a_saved_learner_goes_on(name, tmp_path):
+def test_saved_learner_continues_as_recorded(name, tmp_path):
     with zipfile.ZipFile(HERE / "learners.zip") as archive:
         archive.extract(f"{name}.safetensors", tmp_path)
     learner = make_learner(name)
@@ -247,7 +247,7 @@ def export(folder: Path) -> dict:
     return json.loads((folder / "runs.json").read_text(encoding="utf-8"))
 
 
-def test_a_store_is_read(tmp_path):
+def test_recorded_store_is_read(tmp_path):
     shutil.copy(HERE / "store.db", tmp_path)
     content, expected = export(tmp_path), recorded("store")
     for name in ("keys", "runs"):
@@ -302,7 +302,7 @@ def numbers(table: str) -> np.ndarray:
     return np.array([[float(cell) for cell in line.split(",")[1:]] for line in table.splitlines()[1:]])
 
 
-def test_a_fitted_model_predicts(tmp_path):
+def test_recorded_model_predicts_as_recorded(tmp_path):
     shutil.copy(HERE / "model.gmed", tmp_path)
     expected, found = recorded("model")["predictions"], predictions(tmp_path, "model.gmed")
     assert [line.partition(",")[0] for line in found.splitlines()] == [
@@ -311,7 +311,7 @@ def test_a_fitted_model_predicts(tmp_path):
     assert numbers(found) == pytest.approx(numbers(expected), abs=1e-5)
 
 
-def test_a_fitted_model_learns_on(tmp_path):
+def test_recorded_model_continues_learning_as_recorded(tmp_path):
     shutil.copy(HERE / "model.gmed", tmp_path)
     (tmp_path / "more.csv").write_text(rows(300, 600), encoding="utf-8")
     words = ("fit", "more.csv", "--label", "kind", "--from", "model.gmed", "-o", "more.gmed")

@@ -188,7 +188,7 @@ def test_gss_replacement_probabilities_by_enumeration():
     assert (np.abs(taken / draws - expected) < 4.5 * error + 1e-4).all()
 
 
-def test_gss_passes_over_batches_that_agree():
+def test_gss_ignores_repeated_batches():
     learner = GSS(mlp(), lr=0.05, memory=GSSGreedy(10), n_compare=4)
     same = batch(10, 5)
     for _ in range(6):

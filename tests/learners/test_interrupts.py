@@ -88,7 +88,7 @@ def observe(learner, seed):
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_an_interrupt_at_any_line_of_a_step_tears_nothing(name):
+def test_interrupt_at_any_line_of_a_step_leaves_a_whole_state(name):
     learner = LEARNERS[name]()
     for seed in range(3):
         observe(learner, seed)
@@ -135,7 +135,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ["er+gmed", "er+gmed with batch-norm"])
-def test_an_interrupt_at_any_line_of_other_calls_tears_nothing(name, call):
+def test_interrupt_at_any_line_of_other_calls_leaves_a_whole_state(name, call):
     learner = LEARNERS[name]()
     for seed in range(3):
         observe(learner, seed)
@@ -157,7 +157,7 @@ def test_an_interrupt_at_any_line_of_other_calls_tears_nothing(name, call):
     assert line > 10
 
 
-def test_a_second_interrupt_is_not_held_back():
+def test_second_interrupt_is_not_deferred():
     reached = []
 
     def hang():
@@ -172,7 +172,7 @@ def test_a_second_interrupt_is_not_held_back():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_handlers_of_ones_own_run_at_the_end():
+def test_custom_signal_handlers_run_after_the_step():
     seen = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
@@ -184,7 +184,7 @@ def test_handlers_of_ones_own_run_at_the_end():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_other_threads_are_left_alone():
+def test_interrupts_in_other_threads_are_not_deferred():
     def work():
         with hold_interrupts():
             handlers.append(signal.getsignal(signal.SIGINT))

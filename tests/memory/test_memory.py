@@ -101,7 +101,7 @@ def test_capacity_must_be_a_count(capacity):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))])
-def test_a_copy_is_a_memory_of_its_own(copied):
+def test_copied_memory_is_independent(copied):
     memory = occupied(12, [10] * 3)
     memory.remove(np.array([4]))
     other = copied(memory)
@@ -147,7 +147,7 @@ def test_columns_appear_when_they_are_first_stored():
 
 
 @pytest.mark.parametrize("way", ["state", "copy", "pickle", "file"])
-def test_columns_go_wherever_the_memory_goes(way, tmp_path):
+def test_columns_are_saved_moved_and_copied_with_the_memory(way, tmp_path):
     learner = tagging()
     for seed in range(4):
         learner.observe(*batch(seed))
@@ -169,7 +169,7 @@ def test_columns_go_wherever_the_memory_goes(way, tmp_path):
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_columns_are_undone_with_a_step_that_fails(before):
+def test_columns_are_rolled_back_with_a_failed_step(before):
     class Fails(Tagging):
         def update_memory(self, x, y, **columns):
             super().update_memory(
@@ -192,7 +192,7 @@ def test_columns_are_undone_with_a_step_that_fails(before):
     assert not hasattr(learner.memory, "late")
 
 
-def test_columns_are_emptied_on_request_and_follow_the_type_of_examples():
+def test_columns_are_removable_and_follow_the_dtype():
     learner = tagging()
     for seed in range(4):
         learner.observe(*batch(seed))
@@ -206,7 +206,7 @@ def test_columns_are_emptied_on_request_and_follow_the_type_of_examples():
 
 
 @pytest.mark.parametrize("name", ["insert", "capacity", "seen", "age", "no name", "_rows", "class_counts"])
-def test_a_column_takes_no_name_that_is_taken(name):
+def test_column_cannot_reuse_a_name(name):
     memory = occupied(4, [3])
     with pytest.raises(UsageError, match="cannot be named"):
         memory.insert(torch.rand(2, 1), torch.tensor([0, 1]), make_rng(0, "reservoir", 5), **{name: torch.ones(2)})

@@ -100,7 +100,7 @@ def learners(model):
 @pytest.mark.slow
 @given(quirks)
 @settings(max_examples=40)
-def test_every_parameter_stays_the_same_object_in_its_places(chosen):
+def test_parameters_keep_their_identity_and_places(chosen):
     torch.manual_seed(0)
     model = Net(*chosen)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -121,7 +121,7 @@ def test_every_parameter_stays_the_same_object_in_its_places(chosen):
     assert not torch.equal(fc, was)  # a user's optimizer still has hold of it
 
 
-def test_anchors_leave_parameters_in_their_places():
+def test_hal_anchors_keep_parameters_in_place():
     torch.manual_seed(0)
     model = Net("names", "shared block", "tied weights", "batch-norm")
     before = identities(model)
@@ -133,7 +133,7 @@ def test_anchors_leave_parameters_in_their_places():
 
 @given(quirks)
 @settings(max_examples=40)
-def test_further_names_change_nothing_about_what_is_learned(chosen):
+def test_aliases_of_a_layer_do_not_change_learning(chosen):
     outputs = []
     for names in ([], ["names"]):
         torch.manual_seed(0)
@@ -147,7 +147,7 @@ def test_further_names_change_nothing_about_what_is_learned(chosen):
 
 @given(quirks)
 @settings(max_examples=40)
-def test_the_output_at_other_parameters_is_that_of_a_model_that_has_them(chosen):
+def test_functional_forward_equals_model_with_those_parameters(chosen):
     torch.manual_seed(0)
     model = Net(*chosen).eval()
     other = copy.deepcopy(model)
@@ -159,7 +159,7 @@ def test_the_output_at_other_parameters_is_that_of_a_model_that_has_them(chosen)
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_edit_of_a_layer_used_twice_is_that_of_finite_differences(mode):
+def test_edit_with_a_reused_layer_equals_finite_differences(mode):
     torch.manual_seed(0)
     layer = nn.Linear(WIDTH, WIDTH)
     model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(WIDTH, CLASSES)).double()

@@ -91,7 +91,7 @@ def as_written_before(path, model):
     path.write_bytes(save_tensors(tensors, labels | {"checksum": files.checksum(tensors, labels)}))
 
 
-def test_models_of_earlier_versions_go_on(tmp_path):
+def test_models_of_earlier_versions_continue(tmp_path):
     model = classifier()
     model._snapshot = model._snapshot.__class__(model.labels, model.units.without_extremes(), model.learner, model.rows)
     as_written_before(tmp_path / "old", model)
@@ -186,14 +186,14 @@ def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path
     assert "huge" in found.stdout and found.stdout.endswith("True\n")
 
 
-def test_a_model_that_has_learned_nothing_asks_for_no_more_memory_than_there_is(tmp_path):
+def test_unfitted_model_is_limited_to_available_memory(tmp_path):
     model = OnlineClassifier(ClassifierConfig(hidden=10**9), inputs=3)
     model.save(tmp_path / "huge")
     with pytest.raises(UsageError, match="takes 4e\\+09 GB of memory, more than there is; choose a smaller one"):
         OnlineClassifier.load(tmp_path / "huge")[0].learn(np.zeros((2, 3)), np.array([0, 1]))
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
+def test_file_replaced_while_reading_is_not_reported_as_damaged(tmp_path, monkeypatch):
     import gmed.io.state as files
 
     path, real = tmp_path / "model", files.read_bytes
@@ -211,11 +211,11 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_p
     assert OnlineClassifier.load(path)[0].rows == 10
 
 
-def test_a_pipe_is_no_model(tmp_path):
+def test_pipe_is_refused_as_model(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="cannot be read"):
         OnlineClassifier.load(tmp_path / "pipe")
 
 
-def test_tensors_are_those_of_the_file(sound):
+def test_loaded_tensors_equal_the_file(sound):
     assert load_tensors(sound[0]).keys() == {name for name in sound[1] if "." in name}

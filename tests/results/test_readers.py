@@ -112,7 +112,7 @@ def check_that_everything_is_seen(path, own, runs):
     assert sorted(file.name for file in path.parent.iterdir()) == before
 
 
-def test_during_a_sweep(shared, own):
+def test_read_only_store_during_a_sweep(shared, own):
     path = shared / "gmed.db"
     with Store(path) as store, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
@@ -128,7 +128,7 @@ def test_during_a_sweep(shared, own):
 
 @pytest.mark.parametrize("folder_too", [True, False])
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["", "without shared memory"])
-def test_after_a_kill(shared, own, shared_memory, folder_too):
+def test_read_only_store_after_a_kill(shared, own, shared_memory, folder_too):
     path = shared / "killed" / "gmed.db"
     with Store(shared / "gmed.db") as store:
         for spec in SPECS:
@@ -144,7 +144,7 @@ def test_after_a_kill(shared, own, shared_memory, folder_too):
     path.parent.chmod(0o755)
 
 
-def test_what_a_killed_transaction_left_undone_is_not_seen(shared):
+def test_uncommitted_changes_of_a_killed_writer_are_not_seen(shared):
     """In the journal mode of file systems without shared memory: the file alone holds half of a transaction."""
     path = shared / "gmed.db"
     with Store(path) as store:
@@ -168,7 +168,7 @@ def test_what_a_killed_transaction_left_undone_is_not_seen(shared):
     (shared / "killed").chmod(0o755)
 
 
-def test_a_store_that_nobody_uses_is_read_and_nothing_is_made_beside_it(shared, own):
+def test_reading_an_idle_store_creates_no_files(shared, own):
     with Store(shared / "gmed.db") as store:
         store.add_all([(spec, make_result("er", spec.seed, 0.8)) for spec in SPECS])
     lock(shared)
@@ -176,7 +176,7 @@ def test_a_store_that_nobody_uses_is_read_and_nothing_is_made_beside_it(shared, 
     assert [file.name for file in shared.iterdir()] == ["gmed.db"]
 
 
-def test_results_that_cannot_be_reached_are_not_left_out_silently(shared):
+def test_unreachable_results_are_reported(shared):
     path = shared / "killed" / "gmed.db"
     with Store(shared / "gmed.db") as store:
         store.add(SPECS[0], make_result("er", 0, 0.8))
@@ -192,7 +192,7 @@ def test_results_that_cannot_be_reached_are_not_left_out_silently(shared):
     path.parent.chmod(0o755)
 
 
-def test_a_sweep_that_begins_while_somebody_reads_is_noticed(shared):
+def test_sweep_started_while_reading_is_noticed(shared):
     path = shared / "gmed.db"
     with Store(path) as store:
         store.add(SPECS[0], make_result("er", 0, 0.8))
@@ -226,7 +226,7 @@ def test_a_sweep_that_begins_while_somebody_reads_is_noticed(shared):
     assert seeds(path) == [0, 1]
 
 
-def test_doctor_looks_at_what_it_may_only_read(shared):
+def test_doctor_checks_a_read_only_store(shared):
     path = shared / "gmed.db"
     with Store(path) as store:
         store.add(SPECS[0], make_result("er", 0, 0.8))
@@ -237,7 +237,7 @@ def test_doctor_looks_at_what_it_may_only_read(shared):
     assert found[1][0] == PROBLEM and "cannot be written to" in found[1][1]
 
 
-def test_what_can_only_be_read_is_not_begun_to_be_written(shared):
+def test_read_only_store_is_refused_for_writing(shared):
     path = shared / "gmed.db"
     Store(path).close()
     lock(shared)
@@ -249,7 +249,7 @@ def test_what_can_only_be_read_is_not_begun_to_be_written(shared):
     assert "cannot be written" in as_reader(look)
 
 
-def test_a_folder_that_may_not_be_written_to_is_noticed_at_once(shared, own):
+def test_unwritable_folder_is_reported_at_once(shared, own):
     with Store(shared / "gmed.db") as store:
         store.add(SPECS[0], make_result("er", 0, 0.8))
     lock(shared)
@@ -259,7 +259,7 @@ def test_a_folder_that_may_not_be_written_to_is_noticed_at_once(shared, own):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["runs"], ["doctor"], ["table"], ["run", "split-mnist", "finetune", "--seeds", "1"]])
-def test_a_pipe_in_place_of_a_store_is_refused_at_once(tmp_path, words):
+def test_pipe_is_refused_as_store(tmp_path, words):
     os.mkfifo(tmp_path / "pipe.db")
     done = subprocess.run(
         [sys.executable, "-m", "gmed.cli", *words, "--store", str(tmp_path / "pipe.db")],
