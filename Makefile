@@ -6,7 +6,7 @@
 #   make docs       the documentation as a site, build/site/index.html
 PYTHON ?= python3
 BIN := .venv/bin
-FAST := -m "not slow and not browser and not docs and not gpu" --numprocesses auto
+FAST := tests -m "not slow and not browser and not docs and not gpu" --numprocesses auto
 
 .PHONY: demo test test-fast coverage lint docs package clean-install clean
 .DEFAULT_GOAL := demo

@@ -178,6 +178,7 @@ def test_workers_build_the_same_model(nets):
         gmed.run("split-mnist", "finetune", seeds=1, model=MLP(hidden=8), store=None, device="cpu", workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["nets.py:small(chance=0.5)", "nets.py:Own", "nets.py:normed"])
 def test_random_or_stateful_model_resumes_exactly(nets, model, tmp_path):
     """Dropout as a layer and as a function, batch-norm: stopped twice, and never stopped."""

@@ -82,6 +82,7 @@ def test_step_timings_add_up():
     assert sum(stages.seconds.values()) <= perf_counter() - start
 
 
+@pytest.mark.slow
 def test_the_accuracy_matrix(in_process):
     matrix = in_process["er+gmed", 0]
     assert [len(row) for row in matrix] == [5] * 5

@@ -129,6 +129,7 @@ def test_checkpoint_time_is_at_most_two_percent(tmp_path, monkeypatch):
     assert 0.015 < written / now <= 0.02
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.sets(st.integers(1, 214), max_size=4))
 def test_resume_from_random_stops_is_exact(tmp_path_factory, stops):

@@ -109,6 +109,7 @@ def test_errors_are_reported():
 # ---------------------------------------------------------------------- River's model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", list(checks.yield_checks(GMEDClassifier())), ids=lambda check: check.__name__)
 def test_river_estimator_checks_pass(check):
     check(GMEDClassifier(ClassifierConfig(hidden=8, updates_per_batch=1)))
@@ -164,6 +165,7 @@ def test_predictions_before_the_first_step_use_waiting_labels():
     assert model.predict_proba_one({"x": 1.0}) == {"a": 0.25, "b": 0.75}
 
 
+@pytest.mark.slow
 def test_missing_river_says_what_to_install():
     code = "import sys; sys.modules['river'] = None; import gmed.river"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

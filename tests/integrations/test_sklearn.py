@@ -22,6 +22,7 @@ from gmed.errors import UsageError
 from gmed.sklearn import GMEDClassifier
 
 
+@pytest.mark.slow
 @parametrize_with_checks([GMEDClassifier(), GMEDClassifier(memory=0)])
 def test_sklearn_estimator_checks_pass(estimator, check):
     check(estimator)
@@ -54,6 +55,7 @@ def test_class_incremental_digits_without_memory_are_forgotten():
     assert model.score(X_test, y_test) < 0.4
 
 
+@pytest.mark.slow
 def test_fit_on_all_digits_at_once():
     X, y, X_test, y_test = digits()
     assert GMEDClassifier(random_state=0).fit(X, y).score(X_test, y_test) > 0.93
@@ -76,6 +78,7 @@ def test_results_depend_only_on_the_seed():
     assert (found[0] != found[2]).any()
 
 
+@pytest.mark.slow
 def test_tools_around_estimators():
     X, y = load_iris(return_X_y=True)
     names = load_iris().target_names[y]
@@ -265,6 +268,7 @@ def test_unfitted_estimator_cannot_be_saved(tmp_path):
         GMEDClassifier.load(tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_missing_sklearn_says_what_to_install():
     code = "import sys; sys.modules['sklearn'] = None; import gmed; import gmed.sklearn"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -58,6 +58,7 @@ def test_method_passes_contract_check(text, check):
     check(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "edit"), [(base, edit) for base, edit in EDITED if edit in STRIDE])
 def test_zero_stride_equals_the_base_method_to_rounding(base, edit):
     plain = learn(make(written(base)), stream(40))

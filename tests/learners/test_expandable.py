@@ -196,6 +196,7 @@ def clusters(count, size=400):
         yield torch.from_numpy(np.abs(pattern - flipped)).float(), torch.from_numpy(rng.integers(0, 2, 60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_expert_is_made_per_cluster(count):
     """What x alone tells apart. LabelEncoder are of no use, and classifiers are not trained."""
@@ -242,6 +243,7 @@ def test_sleep_trains_only_the_new_expert():
     assert all(n.startswith("model.experts.1.") or n == "model.counts" for n in new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [28, 33])
 def test_convolutional_experts(size):
     """Images whose sides are not multiples of four are generated all the same; a state goes on exactly."""

@@ -172,6 +172,7 @@ def test_figures_of_one_memory(name, tmp_path):
         reproduced(*words, "--benchmarks", "rotated-mnist")
 
 
+@pytest.mark.slow
 def test_the_cosine_figure(tmp_path, monkeypatch):
     curves = {seed: np.sin(np.arange(499) / (30 + seed)).tolist() for seed in range(3)}
     monkeypatch.setattr(edit_measures, "similarity_to_optimal_edit", lambda spec, device, data_dir: curves[spec.seed])
@@ -192,6 +193,7 @@ def test_the_cosine_figure(tmp_path, monkeypatch):
     assert float(rows[0]["high"]) == pytest.approx(np.mean(first) + np.std(first, ddof=1))
 
 
+@pytest.mark.slow
 def test_the_memory_figure_shows_its_table(tmp_path):
     study = get_artifact("memory-figure")
     some = [one._replace(seeds=4) for one in study.plan() if one.benchmark in ("split-mnist", "rotated-mnist")]
@@ -326,6 +328,7 @@ def test_unstorable_observations_are_not_made(tmp_path, monkeypatch):
     assert not looked_at
 
 
+@pytest.mark.slow
 def test_tuning_beyond_the_paper(tmp_path):
     """Everything is in the store but one candidate at one seed, which is computed."""
     best = {"er+gmed": (0.5, 0.1), "er-aug+gmed": (10.0, 0.0)}
@@ -396,6 +399,7 @@ def test_stored_observations_need_no_data(tmp_path, monkeypatch):
         reproduced(*words, "--seeds", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [[], {"a": 1}, "0.1", True])
 def test_invalid_stored_observation_is_recomputed(tmp_path, content):
     planned, how = PlannedRuns("split-mnist", SMALL, 1), {"workers": 0, "device": "cpu", "store": tmp_path / "r.db"}
@@ -442,6 +446,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         get_artifact("gallery").run(Request(folder=tmp_path / "file"))  # before anything is computed
 
 
+@pytest.mark.slow
 def test_the_list(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
@@ -462,6 +467,7 @@ def test_the_list(tmp_path, monkeypatch):
     assert listed["gallery"]["kept"] is False and listed["cosine"]["kept"] and listed["cosine"]["needed"] == 20
 
 
+@pytest.mark.slow
 def test_list_estimates_durations_by_default(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)

@@ -223,6 +223,7 @@ def registered(file):
         raise KeyError  # it is taken back
 
 
+@pytest.mark.slow
 def test_listed_commands_reproduce_the_stored_runs(own_parts):
     """Each is given to a new process, as a reader gives it."""
     with registered("mine.py"):
@@ -242,6 +243,7 @@ def test_listed_commands_reproduce_the_stored_runs(own_parts):
     assert "left out" not in (own_parts / "report" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_omitted_runs_name_the_missing_extension(own_parts):
     said = "2 stored results are left out: code that computed them has changed since, or is not loaded: --extension"
     assert f"{said} mine.py\n" in report("--store", "own.db")
@@ -321,6 +323,7 @@ def _first_task(stream):
     return replace(stream, x=stream.x[:1000], y=stream.y[:1000], tests=stream.tests[:1], eval_points=(1000,))
 
 
+@pytest.mark.slow
 def test_recorded_loss_increase_equals_a_real_step():
     torch.manual_seed(0)
     model, x, y = MLP(), torch.rand(10, 1, 28, 28), torch.randint(10, (10,))
@@ -458,6 +461,7 @@ def test_missing_values_leave_no_gap(tmp_path):
         assert "nan" not in write(contents.results).lower().replace("finance", "")
 
 
+@pytest.mark.slow
 def test_gallery_is_cached(tmp_path, monkeypatch):
     path, calls = fill(tmp_path / "a.db"), []
     history = synthetic_history()
