@@ -1,4 +1,4 @@
-"""The walk of a batch, as docs/architecture.md lists it."""
+"""The package tree in docs/architecture.md is the actual one."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Benchmark scripts go on from the results that are kept, as far as today's code would compute the same."""
+"""Benchmark scripts reuse published results that are still current."""
 
 import importlib.util
 import json

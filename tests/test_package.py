@@ -1,4 +1,4 @@
-"""Wheel and sdist: what they hold, and that the same sources give the same bytes."""
+"""Wheel and sdist: content and reproducible builds."""
 
 import os
 import re

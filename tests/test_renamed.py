@@ -1,4 +1,4 @@
-"""Old names still work, warn of the new ones, and are listed in the documentation."""
+"""Deprecated names work, warn with the new ones, and are documented."""
 
 import importlib
 import subprocess

@@ -1,3 +1,5 @@
+"""Random numbers by purpose and step."""
+
 import torch
 
 from gmed.rng import make_rng, seeded_torch

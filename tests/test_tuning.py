@@ -1,4 +1,4 @@
-"""Hyper-parameters are chosen on held-out examples of the first three tasks, and on nothing else."""
+"""Tuning uses held-out examples of the first three tasks only."""
 
 import json
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""The gmed command in a process of its own: run, table, list, JSON output, interrupts and start-up."""
+
 import inspect
 import json
 import os

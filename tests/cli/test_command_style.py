@@ -1,4 +1,4 @@
-"""The command line reads what people write and says what they need, in one style."""
+"""Command line style: spellings of names, seeds, error messages, progress lines and confirmation prompts."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""The command line as a terminal has it: completion, help, colours, width."""
+"""Shell completion, help, colours and width of the command line."""
 
 import os
 import re

@@ -1,3 +1,5 @@
+"""gmed data: listing, fetching, verifying and removing data sets."""
+
 import hashlib
 import tarfile
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""gmed doctor finds what is wrong, and changes nothing."""
+"""gmed doctor finds problems and modifies nothing."""
 
 import json
 import sqlite3

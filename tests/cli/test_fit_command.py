@@ -1,4 +1,4 @@
-"""gmed fit and gmed predict: tables larger than memory, fits that are cut, what goes wrong."""
+"""gmed fit and gmed predict: large tables, resuming, checkpoints and errors."""
 
 import csv
 import gzip

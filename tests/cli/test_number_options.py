@@ -1,4 +1,4 @@
-"""Numbers on the command line that are not finite, negative or absurd are refused by name, before anything is done."""
+"""Number options of the command line refuse non-finite, negative and excessive values by name."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Output that cannot be written: closed pipes, full devices and disks, folders that are not there."""
+"""Output errors: closed pipes, full devices and disks, missing folders."""
 
 import csv
 import html

@@ -162,7 +162,7 @@ def test_table_says_when_no_pair_has_a_baseline(gmed):
         assert ("--over is now --baseline" in said) == (option == "--over")
 
 
-def test_tables_omit_tuning_runs_by_default(gmed):
+def test_tables_omit_grid_search_runs_by_default(gmed):
     with Store("gmed.db") as store:
         for name, seed in (("er+gmed(alpha=0.5,beta=0.1)", 0), ("er+gmed(alpha=0.5,beta=0.1)", 1)):
             made = replace(make_result(name, seed), benchmark="split-mnist-tuning")

@@ -1,4 +1,4 @@
-"""What others see of a sweep under way: gmed watch, and curves for TensorBoard."""
+"""gmed watch, and training curves for TensorBoard."""
 
 import os
 import subprocess

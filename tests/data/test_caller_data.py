@@ -1,4 +1,4 @@
-"""What the caller gives stays the caller's: nobody changes it, and changing it later changes nothing here."""
+"""Batches passed by the caller are neither modified nor kept by reference."""
 
 import numpy as np
 import pandas as pd

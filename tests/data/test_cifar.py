@@ -1,3 +1,5 @@
+"""Reading CIFAR-10 and CIFAR-100: locations, checksums and damaged files."""
+
 import hashlib
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Data of one's own: tables, arrays and folders of images, divided into tasks."""
+"""Custom data sets: tables, arrays and image folders, divided into tasks."""
 
 import csv
 import gzip

@@ -1,3 +1,5 @@
+"""The packaged MNIST, and reading MNIST from a local folder."""
+
 import gzip
 import shutil
 

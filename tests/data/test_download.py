@@ -1,3 +1,5 @@
+"""Downloads: resuming, checksums, archives, the cache and concurrent fetches."""
+
 import errno
 import gzip
 import hashlib

@@ -1,3 +1,5 @@
+"""Reading mini-ImageNet from image folders and pickled caches, and its decoded copy."""
+
 import copyreg
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Tables with odd but legal features are read as other readers read them; what is no table of numbers is refused."""
+"""Unusual but valid tables are read as pandas and pyarrow read them; non-numeric ones are refused."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The examples run, and their notebooks are in step."""
+"""The examples run, and their notebooks are up to date."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The documentation as a site: built without a warning, complete, and usable without a network."""
+"""The documentation site builds without warnings, is complete and works offline."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""The edit against an independent implementation and against finite differences of its objective."""
+"""GMED's edit against an independent implementation and finite differences of its objective."""
 
 import copy
 

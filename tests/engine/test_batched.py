@@ -1,4 +1,4 @@
-"""Learners that advance together come out as each would alone, bit for bit."""
+"""Learners trained as a group equal the same learners trained alone, bit for bit."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Files of checkpoints: on full disks, beside other processes, after kills, and with anything in them."""
+"""Checkpoint files: full disks, concurrent writers, leftovers of killed processes, damaged content."""
 
 import errno
 import json

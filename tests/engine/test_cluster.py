@@ -1,4 +1,4 @@
-"""A Dask cluster computes what this machine does, bit for bit, also when a worker is lost in the middle."""
+"""Runs on a Dask cluster equal local runs, also when workers are lost."""
 
 import os
 import subprocess

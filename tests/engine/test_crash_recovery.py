@@ -1,4 +1,4 @@
-"""A sweep that is killed again and again, without warning, ends with the results of one that never was."""
+"""A sweep that is killed repeatedly ends with the results of an uninterrupted one."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The same step made again and again: on a GPU the graph does what the loop does, the noise of a step included."""
+"""CUDA graphs of repeated steps equal the plain loop, including random noise."""
 
 import pytest
 import torch

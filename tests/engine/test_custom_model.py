@@ -1,4 +1,4 @@
-"""Models of one's own: found, tried, told apart, repeated and resumed exactly, written as ONNX."""
+"""Custom models: validation, identity, weights, resuming and export to ONNX."""
 
 import importlib.util
 import json

@@ -1,3 +1,5 @@
+"""The engine: workers, evaluation, timings, failures and baselines."""
+
 import os
 from collections import Counter
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Parts of one's own: named, run, kept, carried to other processes, and told apart."""
+"""Extensions: naming, running, storing, sending to workers and versioning of custom components."""
 
 import os
 import re

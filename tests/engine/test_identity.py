@@ -1,4 +1,4 @@
-"""What identifies a run is declared: no name of Python's decides a key, and parameters can be renamed."""
+"""Keys of runs come from declared ids and parameters, not from Python names."""
 
 import json
 import lzma

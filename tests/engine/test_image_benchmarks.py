@@ -1,4 +1,4 @@
-"""Every method and edit on the benchmarks of photographs, on small generated images."""
+"""Every method and edit on the image benchmarks, with small generated images."""
 
 import numpy as np
 import pytest

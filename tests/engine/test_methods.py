@@ -1,3 +1,5 @@
+"""Method names: defaults, canonical form, validation and keys."""
+
 import pytest
 import torch
 from hypothesis import given

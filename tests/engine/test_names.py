@@ -1,4 +1,4 @@
-"""A name in a file is a name: nothing runs because of what results, checkpoints and experiment files say."""
+"""Names read from stores, results, checkpoints and experiment files execute no code."""
 
 import json
 import os

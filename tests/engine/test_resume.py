@@ -1,4 +1,4 @@
-"""A run that was stopped and goes on is, bit for bit, the run that was never stopped."""
+"""A run that is stopped and resumed equals the uninterrupted run bit for bit."""
 
 from contextlib import suppress
 from dataclasses import replace

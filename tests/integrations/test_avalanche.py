@@ -1,4 +1,4 @@
-"""The Avalanche plugin against our own learner. Skipped where Avalanche cannot be imported."""
+"""The Avalanche plugin against the package's own learner. Skipped where Avalanche cannot be imported."""
 
 import copy
 import doctest

@@ -1,4 +1,4 @@
-"""Prequential evaluation, and River's model."""
+"""Prequential evaluation and the River classifier."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The scikit-learn estimator: scikit-learn's own checks, the tools around it, streams, files, failures."""
+"""The scikit-learn estimator: scikit-learn's checks, pipelines, streams, files and errors."""
 
 import pickle
 import subprocess

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, by any number of writers."""
+"""Atomic file writes, with any number of concurrent writers."""
 
 import os
 import stat

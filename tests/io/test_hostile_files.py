@@ -1,4 +1,4 @@
-"""Files with anything in them: read as what they are, or refused, in bounded time and memory and without blocking."""
+"""Hostile files are read or refused in bounded time and memory, without blocking."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Records: what is decoded, encoded and described from one definition."""
+"""Records: decoding, encoding and JSON schema from one definition."""
 
 import json
 import math

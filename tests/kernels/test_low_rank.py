@@ -1,4 +1,4 @@
-"""Gradients of linear layers in factors: against autograd, which writes them out."""
+"""Low-rank gradients of linear layers against autograd."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Calls use one thread of torch, put the number back, and do not depend on it."""
+"""Calls use one torch thread, restore the setting and do not depend on it."""
 
 import threading
 

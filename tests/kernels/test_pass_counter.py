@@ -1,4 +1,4 @@
-"""Passes through the model, counted from outside, against counts by hand."""
+"""Counted passes through the model against counts by hand."""
 
 import pytest
 import torch

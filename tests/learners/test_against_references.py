@@ -1,4 +1,4 @@
-"""Each method against something that does not share its code."""
+"""Each method against an independent reference: brute force, closed form or finite differences."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""What a method says of itself in a loss, an optimizer and extras, and what follows from it everywhere."""
+"""The interface for method authors: losses, optimizers, stored values and extras."""
 
 import copy
 from functools import partial

@@ -1,4 +1,4 @@
-"""What every method owes its users, checked on every combination of base and edit that the grammar allows."""
+"""The contract every method keeps, for every combination of method and edit."""
 
 import pytest
 import torch

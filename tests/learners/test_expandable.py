@@ -1,4 +1,4 @@
-"""Learners whose networks grow, against references of their own."""
+"""Learners with growing networks against references."""
 
 import numpy as np
 import pytest

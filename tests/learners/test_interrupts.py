@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment leaves a learner as it was before a step or as it is after it, never between."""
+"""Ctrl-C leaves a learner in the state before or after a step, never between."""
 
 import copy
 import signal

@@ -1,3 +1,5 @@
+"""Learners: steps, random draws, states, batch norm and input validation."""
+
 import copy
 
 import numpy as np

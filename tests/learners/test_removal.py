@@ -1,4 +1,4 @@
-"""Examples that are removed on request are gone, and nothing else is."""
+"""Removal of examples from memory on request."""
 
 from itertools import pairwise
 

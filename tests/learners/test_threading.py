@@ -1,4 +1,4 @@
-"""Threads may predict, save and forget while one of them learns; nothing that is learned or read is a mixture."""
+"""Threads may predict, save and remove examples while another one learns."""
 
 import copy
 import pickle

@@ -1,3 +1,5 @@
+"""Memories: reservoir sampling, draws, ages and columns."""
+
 import copy
 import pickle
 

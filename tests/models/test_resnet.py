@@ -1,4 +1,4 @@
-"""The reduced ResNet-18, and batch-norm in learners: batch statistics in every pass, kept by the update alone."""
+"""The reduced ResNet-18, and batch norm in learners."""
 
 import copy
 

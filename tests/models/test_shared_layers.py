@@ -1,4 +1,4 @@
-"""Models whose layers or weights have several names are learned as any other, and hold their own parameters after."""
+"""Models with shared layers or tied weights learn like any other and keep their parameters."""
 
 import copy
 

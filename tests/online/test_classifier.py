@@ -1,4 +1,4 @@
-"""The classifier under the estimator: units, classes that appear late, failures that leave no trace."""
+"""The online classifier: feature scaling, late classes, growth, rollback and files."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Rows are removed from a classifier's memory on request."""
+"""Removal of rows from a classifier's memory on request."""
 
 import numpy as np
 import pytest

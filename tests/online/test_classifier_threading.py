@@ -1,4 +1,4 @@
-"""The classifier is of one moment: whatever other threads do beside it, and wherever Ctrl-C arrives."""
+"""The classifier under concurrent calls and interrupts."""
 
 import copy
 import os

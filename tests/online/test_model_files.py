@@ -1,4 +1,4 @@
-"""Model files as they should not be: they load the same classifier, or are refused at once and without much memory."""
+"""Damaged and hostile model files load the same classifier or are refused quickly with little memory."""
 
 import json
 import os

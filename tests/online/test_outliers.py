@@ -1,4 +1,4 @@
-"""Wrong values in a stream of rows: units that hold, one warning, stored rows that stay what they were."""
+"""Outliers in a stream of rows: robust scaling, one warning, stored rows unchanged."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Every batch predicted before it is learned from: the same learners, and one figure more."""
+"""Prequential accuracy of runs: optional, and without effect on learning."""
 
 from dataclasses import replace
 

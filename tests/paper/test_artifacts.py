@@ -1,4 +1,4 @@
-"""Figures, and tables that are not of accuracies: what they hold, what is written, and what is listed."""
+"""Figures and tables of the paper: their content, files and listing."""
 
 import csv
 import json

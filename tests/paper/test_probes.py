@@ -1,4 +1,4 @@
-"""What is measured of edits besides accuracy."""
+"""Probes of edits: optimal direction and observation of runs."""
 
 import copy
 

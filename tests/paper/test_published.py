@@ -1,4 +1,4 @@
-"""The published numbers: what is in the file, and whether it is what the paper prints."""
+"""The published numbers in the package against what the paper prints."""
 
 import csv
 import re

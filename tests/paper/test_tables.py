@@ -1,4 +1,4 @@
-"""Tables of the paper: what they need, how ours are set beside the published numbers, and what is compared."""
+"""Tables of the paper: rows, our numbers beside the published ones, and statistical comparisons."""
 
 import json
 import math

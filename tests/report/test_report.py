@@ -1,4 +1,4 @@
-"""Reports: what they hold against counts by hand, tables for papers, and the page in a real browser."""
+"""Reports: their numbers, tables for papers, and the page in a browser."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Two sweeps on one store compute nothing twice and lose nothing, whatever becomes of either."""
+"""Concurrent sweeps on one store compute nothing twice and lose nothing."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a store or a results document holds that no run can have found is named and left out; all else is shown."""
+"""Damaged or impossible runs in stores and results files are named and skipped; all others are shown."""
 
 import json
 import sqlite3

@@ -1,3 +1,5 @@
+"""Continual learning metrics against their definitions."""
+
 import math
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whoever may only read a store sees everything in it, whatever its writers do or did last, or is told why not."""
+"""Read-only access to a store shows every committed result, or says why not."""
 
 import json
 import os

@@ -1,3 +1,5 @@
+"""Statistics against scipy and their definitions."""
+
 import math
 from itertools import product
 

@@ -1,3 +1,5 @@
+"""The store: round trips, older schemas, merging, observations and failures."""
+
 import shutil
 import sqlite3
 import subprocess

@@ -1,3 +1,5 @@
+"""Streams: split, permuted, rotated, i.i.d. and fuzzy."""
+
 import sys
 
 import numpy as np
