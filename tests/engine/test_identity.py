@@ -153,8 +153,3 @@ def test_component_inherits_benchmark_defaults_of_its_base(registry_restored):
     assert (found["split-mnist"]["rotation"], found["split-mnist"]["crop"]) == (20.0, 1)
     assert (found["rotated-mnist"]["rotation"], found["rotated-mnist"]["crop"]) == (0.0, 2)
     assert EDITS["gmed"].defaults_on("rotated-mnist", "mnist") == {"alpha": 1.0, "beta": 0.01}
-
-
-def test_this_package_registers_as_everybody_does():
-    assert {entry.part.__module__.split(".")[1] for entry in METHODS.values()} == {"learners"}
-    assert not hasattr(gmed.engine.methods, "Recipe")
