@@ -1,11 +1,14 @@
 # Everything a checkout needs; each target sets up the virtual environment first.
-#   make demo    Split MNIST: fine-tuning, ER and ER+GMED over 20 seeds
-#   make test    the tests
-#   make docs    the documentation as a site, build/site/index.html
+#   make demo       Split MNIST: fine-tuning, ER and ER+GMED over 20 seeds
+#   make test       the tests
+#   make test-fast  the quick ones among them, about a minute
+#   make coverage   the quick ones, and how much of the package they run
+#   make docs       the documentation as a site, build/site/index.html
 PYTHON ?= python3
 BIN := .venv/bin
+FAST := tests -m "not slow and not browser and not docs and not gpu" --numprocesses auto
 
-.PHONY: demo test lint docs package clean-install clean
+.PHONY: demo test test-fast coverage lint docs package clean-install clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/ready
@@ -13,6 +16,13 @@ demo: .venv/ready
 
 test: .venv/ready
 	$(BIN)/python -m pytest --numprocesses auto
+
+test-fast: .venv/ready
+	$(BIN)/python -m pytest $(FAST) -q
+
+# On its own, because tracing makes the tests take two thirds longer.
+coverage: .venv/ready
+	$(BIN)/python -m pytest $(FAST) -q --cov=gmed --cov-report=term:skip-covered
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from gmed.cli.app import main
 from gmed.data import Dataset
 from gmed.engine import extensions
 
@@ -20,6 +21,32 @@ def interrupts_raise():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def call_gmed(monkeypatch, capsys):
+    """The command line in this process: standard output, standard error and the exit code."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*words):
+        monkeypatch.setattr("sys.argv", ["gmed", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return *capsys.readouterr(), ended.value.code or 0
+
+    return call
+
+
+@pytest.fixture
+def private_cache(tmp_path, monkeypatch):
+    """Neither the data nor the cache of whoever runs the tests."""
+    monkeypatch.delenv("GMED_DATA", raising=False)
+    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import copy
 import gzip
 import io
 import json
-import os
 import pickle
 import shutil
 import sqlite3
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.torch import load, save
@@ -42,18 +41,9 @@ from gmed.learners import BGD, ER, FineTune
 from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.results import Store
 from gmed.streams import Stream, fuzzy, iid, validation_stream
+from helpers import fuzzed, random_batch
 
 FILES = Path(__file__).parent / "files"
-MORE = os.environ.get("GMED_FUZZ")
-"""How many examples each random test makes, other ones every time; by default few, and always the same."""
-
-
-def fuzzed(examples):
-    return settings(
-        max_examples=int(MORE or examples),
-        derandomize=MORE is None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 # ---------------------------------------------------------------------- learners
@@ -89,8 +79,7 @@ def make(text, model=None, seed=0):
 
 
 def batch(size=10, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(size, 1, 3, 3, generator=g), torch.randint(4, (size,), generator=g)
+    return random_batch(size, (1, 3, 3), 4, seed)
 
 
 def observe(learner, x, y, task=0):
@@ -148,13 +137,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", FIRST)
 @pytest.mark.parametrize(("x", "y", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_batch_is_refused(text, x, y, message):
+def test_invalid_batches_are_refused(text, x, y, message):
     refused(make(text), x, y, message)
     refused(begun(text), x, y, message)
 
 
 @EVERY
-def test_odd_batches_are_learned_from(text):
+def test_unusual_batches_are_accepted(text):
     """Other types, one class alone, a feature that never changes, one example, inputs with gradients."""
     learner = make(text)
     for x, y in [
@@ -246,7 +235,7 @@ def test_models_that_return_something_else_are_refused(text, change, message):
     refused(make(text, Wrong(change)), X, Y, message)
 
 
-def test_predicting_with_such_models_or_inputs_is_refused_too():
+def test_predicting_with_invalid_models_or_inputs_is_refused():
     for model, x, message in [
         (Wrong(lambda o: (o, o)), X, "not tuple"),
         (Wrong(lambda o: o.mean(0, keepdim=True)), X, r"shape \(1, 4\)"),
@@ -275,7 +264,7 @@ class Failing(Reservoir):
         return super().select_slots(y, rng, **columns)
 
 
-def test_what_fails_inside_a_step_leaves_no_trace_in_memory_and_counters():
+def test_failure_inside_a_step_leaves_memory_and_counters_unchanged():
     learner = ER(net(), lr=0.1, memory=Failing(20), editing=GMED(1.0, 0.1), updates_per_batch=2)
     for step in range(3):
         learner.observe(*batch(seed=step))
@@ -311,7 +300,7 @@ def test_gamma_out_of_range(gamma):
 @pytest.mark.parametrize(
     "editing", [GMED(1e300, 0.1), GMED(1.0, 1e300), RandomEdit(1e300), AdversarialEdit(1e300), OptimalEdit(1e300)]
 )
-def test_strides_beyond_the_numbers_of_the_model_leave_examples_as_they_were(editing):
+def test_overflowing_strides_leave_examples_unchanged(editing):
     learner, plain = (ER(net(), lr=0.1, memory=Reservoir(20), editing=e) for e in (editing, None))
     for step in range(4):
         learner.observe(*batch(seed=step))
@@ -338,7 +327,7 @@ def test_a_memory_larger_than_the_machine_says_so(capacity):
     assert unchanged(learner, before) and not learner.memory.is_allocated
 
 
-def test_learning_rates_beyond_the_numbers_of_the_model_are_refused():
+def test_overflowing_learning_rates_are_refused():
     with pytest.raises(UsageError, match="lr must be at most"):
         FineTune(net(), lr=1e300)
     FineTune(net().double(), lr=1e300)
@@ -363,6 +352,7 @@ def test_large_seeds_work_and_larger_ones_are_refused(tmp_path):
     assert parse_seeds(f"{2**32 + 5},{2**63 - 1}") == [2**32 + 5, 2**63 - 1]
 
 
+@pytest.mark.slow
 def test_large_seeds_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["gmed", "run", "split-mnist", "finetune", "--workers", "0", "--device", "cpu", "--store", "r.db"]
@@ -423,6 +413,7 @@ def labels(draw, x):
 TRIED = {(text, norm): begun(text, 1, net(*norm)) for text in LEARNERS for norm in ((), (nn.BatchNorm1d(8),))}
 
 
+@pytest.mark.slow
 @fuzzed(100)
 @given(st.data(), st.sampled_from(list(TRIED)), st.booleans(), st.integers(0, 2))
 def test_whatever_is_observed_is_learned_from_or_refused(data, which, first, task):
@@ -632,7 +623,7 @@ def test_whatever_is_in_a_checkpoint(tmp_path_factory, data):
     assert path.read_bytes() == raw
 
 
-def test_progress_of_another_kind_is_no_checkpoint(tmp_path):
+def test_invalid_progress_is_not_a_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=1)
     for progress in (
         "[]",
@@ -690,7 +681,7 @@ def _runs(store):
         return []
 
 
-def test_a_store_that_is_refused_is_closed_again(tmp_path):
+def test_refused_store_is_closed(tmp_path):
     path = tmp_path / "newer.db"
     Store(path).close()
     with sqlite3.connect(path) as database:
@@ -755,7 +746,7 @@ LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n
     ],
     ids=range(15),
 )
-def test_experiment_files_that_no_reader_likes(tmp_path, monkeypatch, suffix, text):
+def test_invalid_experiment_files_are_refused(tmp_path, monkeypatch, suffix, text):
     """Deep, long, impossible or malicious ones: an error in a moment, and nothing in them is run."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / f"experiment{suffix}"
@@ -767,7 +758,7 @@ def test_experiment_files_that_no_reader_likes(tmp_path, monkeypatch, suffix, te
 
 
 @pytest.mark.parametrize("value", ["memory", "workers", "checkpoint_every", "fuzzy", "methods", "device", "seeds"])
-def test_values_that_grow_without_end_when_written_are_cut_short(value):
+def test_huge_values_are_truncated_in_messages(value):
     bomb = ["lol"]
     for _ in range(40):
         bomb = [bomb, bomb]
@@ -780,7 +771,7 @@ def test_values_that_grow_without_end_when_written_are_cut_short(value):
 # ---------------------------------------------------------------------- formats of other versions
 
 
-def test_a_state_of_the_first_version_is_read(tmp_path):
+def test_state_of_the_first_version_is_read(tmp_path):
     path = tmp_path / "old.safetensors"
     shutil.copy(FILES / "learner-state-1.safetensors", path)
     learner = small_er()
@@ -802,7 +793,7 @@ def test_a_state_of_a_newer_version_says_what_to_do(tmp_path):
     assert unchanged(learner, before)
 
 
-def test_a_pickled_state_is_refused_and_not_run(tmp_path):
+def test_pickled_state_is_refused_and_not_executed(tmp_path):
     path, canary = tmp_path / "state.safetensors", tmp_path / "canary"
 
     class Touch:
@@ -865,7 +856,7 @@ def test_a_damaged_state_changes_nothing(name, change):
     assert unchanged(target, source.state_dict())
 
 
-def test_a_state_whose_own_part_is_missing_changes_nothing():
+def test_incomplete_state_changes_nothing():
     source, target = (BGD(net(), samples=2, seed=seed) for seed in (0, 1))
     source.observe(X, Y)
     state, before = source.state_dict(), target.state_dict()

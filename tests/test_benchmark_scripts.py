@@ -1,4 +1,4 @@
-"""Benchmark scripts go on from the results that are kept, as far as today's code would compute the same."""
+"""Benchmark scripts reuse published results that are still current."""
 
 import importlib.util
 import json
@@ -11,6 +11,8 @@ import gmed
 from gmed.engine import RunSpec
 from gmed.experiment import stored_results
 from gmed.results import Store
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kept.py"
 
@@ -32,7 +34,7 @@ def kept(monkeypatch):
     return module
 
 
-def test_a_new_store_goes_on_from_the_results(kept, tmp_path, capsys):
+def test_new_store_starts_from_the_published_results(kept, tmp_path, capsys):
     first = kept.run(tmp_path)
     (tmp_path / "kept.db").unlink()
     again = kept.run(tmp_path)
@@ -40,7 +42,7 @@ def test_a_new_store_goes_on_from_the_results(kept, tmp_path, capsys):
     assert len(kept.run(tmp_path, seeds=3)["runs"]) == 3
 
 
-def test_runs_that_would_come_out_otherwise_are_left_out(kept, tmp_path, capsys):
+def test_outdated_runs_are_left_out(kept, tmp_path, capsys):
     content = kept.run(tmp_path)
     content["keys"][0] = "of another version"
     content["runs"][1]["method"] = "a method of another time"

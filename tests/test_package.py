@@ -1,4 +1,4 @@
-"""Wheel and sdist: what they hold, and that the same sources give the same bytes."""
+"""Wheel and sdist: content and reproducible builds."""
 
 import os
 import re
@@ -60,13 +60,15 @@ def built_elsewhere(tmp_path_factory):
     return build(copy, tmp_path_factory.mktemp("dist-elsewhere"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [".whl", ".gz"])
-def test_the_same_sources_give_the_same_bytes(built, built_elsewhere, kind):
+def test_builds_are_reproducible(built, built_elsewhere, kind):
     assert built[kind].name == built_elsewhere[kind].name
     assert built[kind].read_bytes() == built_elsewhere[kind].read_bytes()
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(built):
+@pytest.mark.slow
+def test_wheel_holds_only_the_package(built):
     names = set(zipfile.ZipFile(built[".whl"]).namelist())
     about = {name for name in names if ".dist-info/" in name}
     assert names - about == {name.removeprefix("src/") for name in SOURCES if name.startswith("src/gmed/")}
@@ -78,7 +80,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     assert about == {f"{folder}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", *licences)}
 
 
-def test_the_sdist_holds_what_is_tracked_and_the_site_builds_from_it(built, tmp_path):
+@pytest.mark.slow
+def test_sdist_holds_tracked_files_and_builds_the_site(built, tmp_path):
     with tarfile.open(built[".gz"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
         archive.extractall(tmp_path, filter="data")
@@ -90,7 +93,7 @@ def test_the_sdist_holds_what_is_tracked_and_the_site_builds_from_it(built, tmp_
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_citation_is_of_this_version_and_of_the_paper():
+def test_citation_names_this_version_and_the_paper():
     yaml = pytest.importorskip("yaml", reason="needs gmed[yaml]")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["type"], str(citation["version"])) == ("software", __version__)
@@ -99,7 +102,7 @@ def test_the_citation_is_of_this_version_and_of_the_paper():
     assert (paper["type"], paper["year"]) == ("conference-paper", 2021)
 
 
-def test_the_core_is_small_and_dev_has_every_extra():
+def test_core_dependencies_are_few_and_dev_has_every_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     core = {line.split(">")[0] for line in project["dependencies"]}
     assert core == {"torch", "numpy", "scipy", "safetensors", "rich", "typer"}
@@ -109,7 +112,7 @@ def test_the_core_is_small_and_dev_has_every_extra():
     assert set(everything[5:-1].split(",")) == set(extras) - apart
 
 
-def test_the_first_page_says_what_is_needed_and_which_extras_and_variables_there_are():
+def test_readme_lists_requirements_extras_and_variables():
     page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     listed = re.search(r"^Extras: (.*?)\.\s", page, flags=re.M | re.S)[1]
@@ -124,6 +127,7 @@ def test_the_first_page_says_what_is_needed_and_which_extras_and_variables_there
     )
 
 
+@pytest.mark.slow
 def test_importing_needs_no_extra():
     """Whatever is not of the core is out of reach, and the package and its command line are imported all the same."""
     blocked = (

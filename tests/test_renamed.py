@@ -1,4 +1,4 @@
-"""Old names still work, warn of the new ones, and are listed in the documentation."""
+"""Deprecated names work, warn with the new ones, and are documented."""
 
 import importlib
 import subprocess
@@ -17,7 +17,8 @@ from gmed.results import Results
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_page_of_old_names_is_up_to_date():
+@pytest.mark.slow
+def test_page_of_deprecated_names_is_up_to_date():
     """In a process of its own: the tests declare old names too."""
     code = "import runpy; print(runpy.run_path('tools/renamed.py')['page'](), end='')"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -25,7 +26,7 @@ def test_the_page_of_old_names_is_up_to_date():
 
 
 @pytest.mark.parametrize("old", MOVED)
-def test_modules_are_found_by_their_old_names(old):
+def test_modules_are_importable_by_deprecated_names(old):
     if MOVED[old].endswith((".worker", ".triton_kernels", "_autograd")):
         pytest.importorskip("triton")
     sys.modules.pop(old, None)
@@ -34,14 +35,14 @@ def test_modules_are_found_by_their_old_names(old):
 
 
 @pytest.mark.parametrize(("module", "old"), [(module, old) for module in RENAMED for old in RENAMED[module]])
-def test_functions_and_classes_are_found_by_their_old_names(module, old):
+def test_functions_and_classes_are_available_by_deprecated_names(module, old):
     new = RENAMED[module][old]
     vars(importlib.import_module(module)).pop(old, None)  # a module of that name, imported by another test
     with pytest.warns(DeprecationWarning, match=f"{module}.{old} is now {module}.{new}"):
         assert getattr(importlib.import_module(module), old) is getattr(importlib.import_module(module), new)
 
 
-def test_parameters_are_taken_by_their_old_names():
+def test_parameters_are_accepted_by_deprecated_names():
     with pytest.warns(DeprecationWarning, match="subsample"):
         learner = MIR(MLP(), lr=0.1, memory=Reservoir(10), candidates=7)
     with pytest.warns(DeprecationWarning, match="subsample"):
@@ -54,7 +55,7 @@ def test_parameters_are_taken_by_their_old_names():
         assert results.over == results.baseline == "er"
 
 
-def test_methods_are_written_with_old_names_of_parameters():
+def test_method_names_accept_deprecated_parameters():
     resolve, benchmark = gmed.engine.resolve, gmed.engine.get_benchmark("split-mnist")
     assert resolve(benchmark, "mir(candidates=20)").name == "mir(subsample=20)"
     assert (

@@ -1,3 +1,5 @@
+"""Random numbers by purpose and step."""
+
 import torch
 
 from gmed.rng import make_rng, seeded_torch
@@ -14,7 +16,7 @@ def test_purposes_and_steps_are_independent_and_repeatable():
     assert drawn[0, "replay", 1] == tuple(make_rng(0, "replay", 1).integers(2**62, size=4).tolist())
 
 
-def test_torch_state_outside_is_untouched():
+def test_torch_rng_outside_is_unchanged():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)

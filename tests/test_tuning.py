@@ -1,4 +1,4 @@
-"""Hyper-parameters are chosen on held-out examples of the first three tasks, and on nothing else."""
+"""Tuning uses held-out examples of the first three tasks only."""
 
 import json
 from dataclasses import replace
@@ -20,6 +20,7 @@ from gmed.results import Store
 from gmed.results.stats import paired_gain
 from gmed.results.tuning import GRIDS, best_candidate, candidates, read_grid, record_grid, recorded_grid, scores
 from gmed.tuning import TuningResult, TuningWarning, tune
+from helpers import invoke
 
 pytestmark = pytest.mark.filterwarnings("ignore::gmed.tuning.TuningWarning")
 
@@ -65,7 +66,7 @@ def test_the_best_of_the_grid_is_chosen_and_used_by_name(tiny_mnist, tmp_path):
     assert len(results.runs[0].accuracy) == 5
 
 
-def test_mir_and_gem_share_what_was_chosen_for_er_unless_tuned_themselves(tiny_mnist, tmp_path):
+def test_mir_and_gem_use_values_tuned_for_er_unless_tuned(tiny_mnist, tmp_path):
     path = tmp_path / "r.db"
     with (
         Store(path) as store,
@@ -84,6 +85,7 @@ def test_mir_and_gem_share_what_was_chosen_for_er_unless_tuned_themselves(tiny_m
         assert best_candidate(store, "split-mnist", "mir+gmed") == own.chosen
 
 
+@pytest.mark.slow
 def test_neither_test_examples_nor_later_tasks_can_be_seen(tiny_mnist, tmp_path, monkeypatch):
     first = tune("split-mnist", "er+gmed", seeds=1, store=tmp_path / "a.db", device="cpu", workers=0)
     x_train = tiny_mnist.x_train.copy()
@@ -104,7 +106,7 @@ def test_held_out_examples_are_not_trained_on(tiny_mnist):
     assert int(stream.y.max()) == 5
 
 
-def test_what_cannot_be_tuned_is_refused(tmp_path):
+def test_untunable_parameters_are_refused(tmp_path):
     for method in ("er", "er+gmed(alpha=1.0,beta=0.1)"):
         with pytest.raises(UsageError, match=r"default grid|nothing to tune"):
             candidates("split-mnist", method)
@@ -119,7 +121,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path):
         gmed.run("split-mnist", "er+gmed(tuned)", seeds=1, store=None)
 
 
-def test_what_is_tuned_and_on_what_is_said_by_names_that_work(tmp_path):
+def test_tuning_reports_usable_names(tmp_path):
     for benchmark, method, said in (
         ("split-mnist", "er+gmed(tuned)", r"omit \(tuned\) when tuning: er\+gmed$"),
         (
@@ -135,7 +137,7 @@ def test_what_is_tuned_and_on_what_is_said_by_names_that_work(tmp_path):
     assert not (tmp_path / "r.db").exists()
 
 
-def test_what_is_given_is_not_tuned():
+def test_given_parameters_are_not_tuned():
     assert len(candidates("split-mnist", "er+gmed(alpha=1.0)")) == 5
     assert candidates("split-mnist", "mir+gmed(steps=3)")[0.01, 1.0] == "mir+gmed(alpha=0.01,beta=1.0,steps=3)"
 
@@ -143,7 +145,7 @@ def test_what_is_given_is_not_tuned():
 def test_from_the_command_line(tiny_mnist, tmp_path):
     words = ["tune", "split-mnist", "er+gmed", "--seeds", "1", "--workers", "0", "--device", "cpu"]
     words += ["--store", str(tmp_path / "r.db")]
-    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    shown = invoke(*words)
     assert shown.exit_code == 0, shown.output
     assert "* best; the first of these 4 is chosen: alpha = 0, beta = 0." in shown.stdout
     assert "All candidates have the same score" in shown.stdout
@@ -157,7 +159,8 @@ def test_from_the_command_line(tiny_mnist, tmp_path):
     ]
 
 
-def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):
+@pytest.mark.slow
+def test_only_diverged_runs_count_as_zero(tiny_mnist, tmp_path):
     tune("split-mnist", "er+gmed", seeds=2, store=tmp_path / "r.db", device="cpu", workers=0)
     name = candidates("split-mnist", "er+gmed")[1.0, 0.1]
     spec = gmed.engine.RunSpec.make("split-mnist-tuning", name, 1)
@@ -170,7 +173,7 @@ def test_only_a_run_that_diverged_counts_as_nothing(tiny_mnist, tmp_path):
         assert found.means[1.0, 0.1] <= 50
 
 
-def test_with_a_model_of_ones_own_it_is_said_that_nothing_is_tuned():
+def test_custom_model_warns_that_nothing_is_tuned():
     with pytest.raises(UsageError, match="tuning does not support custom models"):
         candidates("split-mnist[model=net.py:small,0123456789ab]", "er+gmed")
 
@@ -183,7 +186,7 @@ def result_of(scores, parameters=("alpha", "beta"), gain=(1.0, 2.0, 1.5), benchm
     return TuningResult(benchmark, method, parameters, scores, chosen, len(gain), [], {"er": 80.0}, gains)
 
 
-def test_the_edge_of_a_grid_is_named_with_what_lies_beyond():
+def test_value_at_the_edge_of_the_grid_is_reported():
     for scores_, said in (
         ({(5.0, 0.1): 80.0, (10.0, 0.1): 81.0}, "alpha = 10 is the largest of the grid"),
         ({(5.0, 0.1): 80.0, (10.0, 0.1): 81.0, (5.0, 0.2): 80.0, (10.0, 0.2): 81.0}, "alpha = 10 is the largest of"),
@@ -198,7 +201,7 @@ def test_the_edge_of_a_grid_is_named_with_what_lies_beyond():
         assert not any("of the grid" in note for note in result_of(scores_).notes)
 
 
-def test_what_is_not_better_beyond_noise_is_not_recommended():
+def test_gain_within_noise_is_not_recommended():
     scores_ = {(1.0, 0.1): 81.0}
     better = result_of(scores_)
     assert better.recommended == better.chosen == "er+gmed(alpha=1.0,beta=0.1)"
@@ -210,7 +213,7 @@ def test_what_is_not_better_beyond_noise_is_not_recommended():
     assert alone.recommended == "er" and any("One seed is not enough" in note for note in alone.notes)
 
 
-def test_a_longer_stream_is_warned_of():
+def test_longer_stream_gives_a_warning():
     table = "wine.csv[label=kind,by-class,{} tasks,4->9,0123456789ab]"
     for benchmark, warned in (("split-mnist", True), (table.format(4), True), (table.format(3), False)):
         notes = result_of({(1.0, 0.1): 81.0}, benchmark=benchmark).notes
@@ -218,7 +221,7 @@ def test_a_longer_stream_is_warned_of():
     assert "gmed run split-mnist er 'er+gmed(tuned)'" in result_of({(1.0, 0.1): 81.0}).notes[-1]
 
 
-def test_values_are_lists_or_ranges_of_any_parameter():
+def test_grid_values_are_lists_or_ranges():
     method = "er+gmed(beta=0.1)"
     assert read_grid(method, {"alpha": "0.01:1:3", "gmed.steps": "1:9:3", "write_back": "true,false"}) == {
         "alpha": (0.01, 0.1, 1.0),
@@ -246,7 +249,8 @@ def test_values_are_lists_or_ranges_of_any_parameter():
             read_grid(method, grid)
 
 
-def test_a_grid_of_ones_own_is_what_tuned_stands_for(tiny_mnist, tmp_path):
+@pytest.mark.slow
+def test_custom_grid_defines_tuned_values(tiny_mnist, tmp_path):
     options = {"seeds": 2, "store": tmp_path / "r.db", "device": "cpu", "workers": 0}
     with pytest.warns(TuningWarning, match="whole stream"):
         found = tune("split-mnist", "er+gmed", grid={"lr": [0.001, 0.1], "alpha": "0.1:1:2"}, **options)
@@ -275,16 +279,17 @@ def test_a_grid_of_ones_own_is_what_tuned_stands_for(tiny_mnist, tmp_path):
         assert recorded_grid(store, "split-mnist", "er+gmed") == GRIDS["gmed"]
 
 
+@pytest.mark.slow
 def test_a_grid_at_the_command_line(tiny_mnist, tmp_path):
     words = ["--seeds", "2", "--workers", "0", "--device", "cpu", "--store", str(tmp_path / "r.db")]
     grid = ["--grid", "alpha=0.1,1", "--grid", "lr=0.001:0.1:2"]
-    shown = CliRunner().invoke(app, ["tune", "split-mnist", "er+gmed", *grid, *words], env={"COLUMNS": "80"})
+    shown = invoke("tune", "split-mnist", "er+gmed", *grid, *words)
     assert shown.exit_code == 0, shown.output
     assert max(map(len, shown.stdout.splitlines())) <= 80
     rows = [line.split()[:2] for line in shown.stdout.splitlines() if line.lstrip().startswith("er(lr=")]
     assert rows == [["er(lr=0.001)", "-"], ["er(lr=0.1)", "-"]]
     assert "Not significantly better than er(lr=0.1)" in shown.stdout and "Use it as" not in shown.stdout
-    shown = CliRunner().invoke(app, ["tune", "split-mnist", "er+gmed", *words], env={"COLUMNS": "80"})
+    shown = invoke("tune", "split-mnist", "er+gmed", *words)
     assert any(line.split()[0] == "er" for line in shown.stdout.splitlines() if line.strip())
     document = json.loads(CliRunner().invoke(app, ["tune", "split-mnist", "er", *grid[2:], "--json", *words]).stdout)
     assert [candidate["lr"] for candidate in document["tried"]] == [0.001, 0.1]

@@ -1,3 +1,5 @@
+"""The gmed command in a process of its own: run, table, list, JSON output, interrupts and start-up."""
+
 import inspect
 import json
 import os
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import fields
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,6 +22,7 @@ import gmed as package
 from gmed.cli import answer
 from gmed.cli.app import app, main
 from gmed.experiment import Experiment
+from helpers import run_command
 
 SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
 
@@ -27,22 +31,17 @@ SCHEMA = json.loads((files("gmed.results") / "results.schema.json").read_text())
 def gmed(tmp_path):
     """The command, run in a folder of its own at 80 columns."""
 
-    def command(*words, **kwargs):
-        return subprocess.run(
-            [sys.executable, "-m", "gmed.cli", *words],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "80"}, **kwargs,
-        )  # fmt: skip
-
-    return command
+    return partial(run_command, folder=tmp_path)
 
 
-def test_the_options_of_a_run_are_those_of_the_function_and_of_a_file():
+def test_run_options_match_function_and_experiment_file():
     at_command_line = {p.name for p in typer.main.get_command(app).commands["run"].params}
     in_python, in_files = set(inspect.signature(package.run).parameters), {f.name for f in fields(Experiment)}
     assert at_command_line - {"rerun", "tensorboard", "seed", "as_json"} == in_files
     assert in_python - {"rerun", "executor"} == in_files
 
 
+@pytest.mark.slow
 def test_run_then_table(gmed, tmp_path):
     done = gmed("run", "split-mnist", "finetune", "er", "er+gmed", "--seeds", "2", "--device", "cpu")
     assert done.returncode == 0, done.stderr
@@ -64,7 +63,8 @@ def test_run_then_table(gmed, tmp_path):
     assert {run["method"] for run in document["runs"]} == {"er"}
 
 
-def test_fuzzy_is_a_benchmark_of_its_own(gmed):
+@pytest.mark.slow
+def test_fuzzy_run_is_stored_as_its_own_benchmark(gmed):
     done = gmed("run", "split-mnist", "finetune", "er", "--fuzzy", "--seeds", "1", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "split-mnist-fuzzy" in done.stdout
@@ -73,7 +73,8 @@ def test_fuzzy_is_a_benchmark_of_its_own(gmed):
     assert gmed("table", "split-mnist", "--json").stdout != shown.stdout
 
 
-def test_other_json_has_the_documented_keys_and_no_others(gmed):
+@pytest.mark.slow
+def test_other_json_output_has_exactly_the_documented_keys(gmed):
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     for words in (["bench", "split-mnist", "finetune", "--steps", "5", "--replicas", "1, 2"], ["doctor"]):
         document = json.loads(gmed(*words, "--json").stdout)
@@ -85,7 +86,8 @@ def test_other_json_has_the_documented_keys_and_no_others(gmed):
         assert named - keys - values <= {"note", "problem"}
 
 
-def test_json_is_the_documented_document_and_nothing_else(gmed):
+@pytest.mark.slow
+def test_json_output_matches_schema_and_stdout_holds_nothing_else(gmed):
     done = gmed("run", "split-mnist", "finetune", "finetune(lr=1e30)", "--seeds", "3,7", "--json", "--device", "cpu")
     document = json.loads(done.stdout)
     jsonschema.validate(document, SCHEMA)
@@ -95,6 +97,7 @@ def test_json_is_the_documented_document_and_nothing_else(gmed):
     assert done.returncode == 1  # a run failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["toml", "yaml"])
 def test_experiment_files(gmed, tmp_path, suffix):
     text = {
@@ -133,7 +136,7 @@ def test_experiment_files(gmed, tmp_path, suffix):
         (["frobnicate"], "no such command"),
     ],
 )
-def test_bad_usage_is_one_helpful_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
+def test_bad_usage_prints_one_line_and_exits_with_2(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["gmed", *words])
     (tmp_path / "bad.toml").write_text("benchmark = ")
@@ -150,7 +153,8 @@ def test_bad_usage_is_one_helpful_line_and_exit_code_2(tmp_path, monkeypatch, ca
     assert not (tmp_path / "gmed.db").exists()
 
 
-def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_store_variable_applies_to_experiment_files(gmed, tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_STORE", "[odd] name.db")
     (tmp_path / "e.toml").write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\n')
     done = gmed("run", "e.toml", "--device", "cpu")
@@ -159,7 +163,8 @@ def test_the_environment_names_the_store_for_files_too(gmed, tmp_path, monkeypat
     assert "more than two standard errors" not in done.stdout  # one seed says nothing about that
 
 
-def test_list_names_everything(gmed):
+@pytest.mark.slow
+def test_list_shows_all_registered_names(gmed):
     shown = gmed("list").stdout
     for word in ("split-mnist-full", "rotated-mnist", "present", "iid-offline", "...+gmed", "alpha"):
         assert word in shown
@@ -167,6 +172,7 @@ def test_list_names_everything(gmed):
     assert "missing" in gmed("list", "--data-dir", "nowhere").stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_finished_runs(tmp_path):
     store = tmp_path / "gmed.db"
     words = ["run", "split-mnist", "finetune", "--seeds", "50", "--workers", "1", "--device", "cpu"]
@@ -197,7 +203,8 @@ def finished(store):
             return 0
 
 
-def test_importing_the_package_needs_four_libraries_alone():
+@pytest.mark.slow
+def test_import_needs_only_four_libraries():
     blocked = [
         "rich",
         "typer",
@@ -214,6 +221,7 @@ def test_importing_the_package_needs_four_libraries_alone():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_scripts_need_no_main_guard(tmp_path):
     """Workers do not import the caller's script."""
     script = "import gmed\nprint(gmed.run('split-mnist', 'finetune', seeds=1, workers=1, device='cpu').runs[0].steps)"
@@ -222,8 +230,9 @@ def test_scripts_need_no_main_guard(tmp_path):
     assert done.stdout == "500\n", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["-h"]])
-def test_help_without_torch_is_that_of_the_full_program(tmp_path, words):
+def test_help_without_torch_equals_full_help(tmp_path, words):
     start = "import sys; from gmed.cli{} import main; sys.argv[0] = 'gmed'; main()"
     found = [
         subprocess.run(
@@ -238,7 +247,7 @@ def test_help_without_torch_is_that_of_the_full_program(tmp_path, words):
     assert found[0] == found[1], "run: python tools/static.py"
 
 
-def test_help_in_a_narrow_terminal_and_by_another_name_is_laid_out_anew(monkeypatch):
+def test_help_is_reformatted_for_width_and_program_name(monkeypatch):
     monkeypatch.setattr("sys.argv", ["gmed"])
     monkeypatch.setenv("COLUMNS", "60")
     assert not answer(["--help"])

@@ -1,4 +1,4 @@
-"""The command line reads what people write and says what they need, in one style."""
+"""Command line style: spellings of names, seeds, error messages, progress lines and confirmation prompts."""
 
 import os
 import pty
@@ -9,30 +9,26 @@ import warnings
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import gmed
 from gmed.cli import console, paper
 from gmed.cli.app import app, main
 from gmed.cli.console import LiveProgress, PacedLines, make_console
 from gmed.cli.fit import _ProgressPrinter
-from gmed.engine import Progress, RunResult, RunSpec, get_benchmark, resolve
+from gmed.engine import Progress, RunSpec, get_benchmark, resolve
 from gmed.engine.methods import UnderstoodWarning, understand
 from gmed.errors import UsageError
 from gmed.experiment import Experiment, parse_seeds
 from gmed.online.table_fit import FitProgress
 from gmed.report.tables import comparisons, result_table
 from gmed.results import Store
+from helpers import invoke, make_result
 
 PROGRAM = typer.main.get_command(app)
 
 
 def said(*words, **environment):
-    return CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "80", **environment})
-
-
-def finished(benchmark, method, seed, share=0.5):
-    return RunResult(benchmark, method, seed, [[share]], share, share, 1, {"train": 1.0}, {"device": "cpu"})
+    return invoke(*words, environment=environment)
 
 
 # ---------------------------------------------------------------------- names and seeds
@@ -52,7 +48,7 @@ def finished(benchmark, method, seed, share=0.5):
         ("gmed", None),
     ],
 )
-def test_other_ways_to_write_a_name_are_understood_and_said(written, name):
+def test_alternative_spellings_of_a_method_are_resolved_with_a_warning(written, name):
     if name is None:
         with pytest.raises(UsageError):
             resolve(get_benchmark("split-mnist"), written)
@@ -61,7 +57,7 @@ def test_other_ways_to_write_a_name_are_understood_and_said(written, name):
         assert understand(written) == name
 
 
-def test_registered_names_win():
+def test_registered_names_take_precedence_over_spellings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name in ("er-t", "er-aug+gmed", "cn-dpm", "er+gmed(alpha=1.0)", "er+random-edit", "comp-cl"):
@@ -69,12 +65,13 @@ def test_registered_names_win():
     assert resolve(get_benchmark("split-mnist"), "er-t").name == "er-t"
 
 
-def test_a_name_in_a_file_is_taken_as_it_is():
+def test_names_in_files_are_not_respelled():
     with pytest.raises(UsageError, match="unknown method"):
         RunSpec.parse("split-mnist", "ER+GMED", 0)
 
 
-def test_what_was_understood_is_said_on_one_line(tmp_path, monkeypatch, capsys):
+@pytest.mark.slow
+def test_resolved_spelling_is_reported_on_one_line(tmp_path, monkeypatch, capsys):
     words = ["run", "split-mnist", "Finetune", "--seed", "1", "--workers", "0", "--store", str(tmp_path / "a.db")]
     monkeypatch.setattr("sys.argv", ["gmed", *words])
     with pytest.raises(SystemExit):
@@ -107,7 +104,7 @@ def test_one_seed_needs_no_comma():
 # ---------------------------------------------------------------------- help and errors
 
 
-def test_no_summary_of_a_command_is_cut():
+def test_command_summaries_are_not_truncated():
     shown = said("--help").output
     summaries = shown.partition("Commands:")[2]
     assert "..." not in summaries and "…" not in summaries
@@ -115,12 +112,12 @@ def test_no_summary_of_a_command_is_cut():
 
 
 @pytest.mark.parametrize("command", [*PROGRAM.commands, "data verify"])
-def test_types_are_words(command):
+def test_option_types_are_shown_as_words(command):
     shown = said(*command.split(), "--help").output
     assert not re.search(r"<\w+|list\[", shown)
 
 
-def test_an_option_that_may_be_repeated_has_the_type_of_one_value():
+def test_repeatable_option_shows_type_of_one_value():
     shown = said("run", "--help").output
     assert "--drop TEXT " in shown and "--memory INTEGER " in shown and "  methods...  Methods" in shown
 
@@ -136,7 +133,7 @@ def test_an_option_that_may_be_repeated_has_the_type_of_one_value():
         (["run", "split-mnist", "err"], "unknown method 'err'; did you mean "),
     ],
 )
-def test_every_error_is_one_line_in_the_same_style(monkeypatch, capsys, words, message):
+def test_errors_are_one_line_in_one_style(monkeypatch, capsys, words, message):
     monkeypatch.setattr("sys.argv", ["gmed", *words])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -148,7 +145,7 @@ def test_every_error_is_one_line_in_the_same_style(monkeypatch, capsys, words, m
 # ---------------------------------------------------------------------- lists
 
 
-def test_the_list_ends_with_where_defaults_are():
+def test_list_ends_with_where_defaults_are_documented():
     shown = said("list").output
     assert shown.splitlines()[-1] == "Their defaults on a benchmark: gmed list split-mnist"
     assert "stm_capacity=1000" not in shown
@@ -157,17 +154,15 @@ def test_the_list_ends_with_where_defaults_are():
     assert max(map(len, defaults.splitlines())) <= 80
 
 
-def test_candidates_of_a_tuning_are_one_line(tmp_path):
+def test_tuning_candidates_are_printed_on_one_line(tmp_path):
     names = [f"er+gmed(alpha={alpha},beta={beta})" for alpha in (0.5, 10.0) for beta in (0.1, 1.0)]
     benchmark = "split-mnist-tuning"
     with Store(tmp_path / "a.db") as store:
         for name in names:
             for seed in range(2):
                 spec = RunSpec.make(benchmark, name, seed)
-                store.add(spec, finished(benchmark, spec.method.name, seed))
-        store.add(
-            RunSpec.make("split-mnist", "er+gmed(alpha=0.5)", 0), finished("split-mnist", "er+gmed(alpha=0.5)", 0)
-        )
+                store.add(spec, make_result(spec.method.name, seed, benchmark=benchmark))
+        store.add(RunSpec.make("split-mnist", "er+gmed(alpha=0.5)", 0), make_result("er+gmed(alpha=0.5)", 0))
     shown = said("runs", "--store", tmp_path / "a.db").output
     assert re.search(r"split-mnist-tuning +er\+gmed: 4 candidates +8 +-", shown)
     assert re.search(r"split-mnist +er\+gmed\(alpha=0.5\) +1 +-", shown)
@@ -185,7 +180,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_lines_of_progress_become_rare_and_say_the_time_left(clock, capsys):
+def test_progress_lines_are_rate_limited_and_show_time_left(clock, capsys):
     progress = LiveProgress(make_console(stderr=True))
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in range(4)]
     progress.on_start(specs, 0)
@@ -197,13 +192,13 @@ def test_lines_of_progress_become_rare_and_say_the_time_left(clock, capsys):
     assert lines[2] == "  0 of 4 runs after 70 s, about 66 min left"
 
 
-def test_time_left_is_not_told_from_nothing(clock):
+def test_time_left_is_not_estimated_without_progress(clock):
     pace = PacedLines()
     clock[0] += 30
     assert pace.due() and pace.times(0.0) == "after 30 s" and not pace.due()
 
 
-def test_a_fit_says_the_time_left_of_what_it_has_itself_to_read(clock, capsys):
+def test_fit_time_left_counts_only_rows_still_to_read(clock, capsys):
     printer = _ProgressPrinter(lambda done, total: None)
     printer.on_progress(600, 1000)  # resumed there
     clock[0] += 20
@@ -216,7 +211,7 @@ def test_a_fit_says_the_time_left_of_what_it_has_itself_to_read(clock, capsys):
 
 
 def test_the_report_has_one_p_value_for_each_comparison():
-    runs = [finished("split-mnist", name, seed, share + 0.01 * seed * (name == "er"))
+    runs = [make_result(name, seed, share + 0.01 * seed * (name == "er"))
             for name, share in (("er", 0.7), ("er+gmed", 0.75), ("mir", 0.7)) for seed in range(5)]  # fmt: skip
     results = gmed.results.Results(runs)
     rows = results.rows()
@@ -236,7 +231,8 @@ def quick_speeds(monkeypatch):
     monkeypatch.setattr("gmed.paper.status.os.cpu_count", lambda: 2)
 
 
-def test_many_runs_are_announced_with_the_time_they_take(tmp_path, monkeypatch, quick_speeds):
+@pytest.mark.slow
+def test_large_sweep_is_announced_with_expected_duration(tmp_path, monkeypatch, quick_speeds):
     def stop(self, request):
         raise UsageError("started")
 
@@ -252,7 +248,8 @@ def test_many_runs_are_announced_with_the_time_they_take(tmp_path, monkeypatch, 
     assert said(*words, "--seeds", "1").stderr == said(*words, "--quick").stderr == ""
 
 
-def test_in_a_terminal_it_asks_before_many_runs(tmp_path):
+@pytest.mark.slow
+def test_large_sweep_asks_for_confirmation_in_a_terminal(tmp_path):
     words = [sys.executable, "-m", "gmed.cli", "reproduce", "gss", "--no-estimate", "--store", str(tmp_path / "a.db")]
     terminal, end = pty.openpty()
     with subprocess.Popen(words, stdin=end, stdout=end, stderr=end, env={**os.environ, "TERM": "dumb"}) as asking:
@@ -270,7 +267,7 @@ def test_other_tests_are_shown_on_request(tmp_path):
     with Store(tmp_path / "a.db") as store:
         for spec in (RunSpec.make("split-mnist", name, seed) for name in ("gss", "gss+gmed") for seed in range(3)):
             share = 0.7 + 0.01 * spec.seed * (1 + len(spec.method.name) / 50)
-            store.add(spec, finished("split-mnist", spec.method.name, spec.seed, share))
+            store.add(spec, make_result(spec.method.name, spec.seed, share))
     words = ["reproduce", "gss", "--benchmarks", "split-mnist", "--seeds", "3", "--store", tmp_path / "a.db"]
     shown, more = said(*words).stdout, said(*words, "--all-tests").stdout
     assert "95% interval" in shown and "permutation" not in shown and "corrected for" not in shown

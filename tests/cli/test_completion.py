@@ -1,4 +1,4 @@
-"""The command line as a terminal has it: completion, help, colours, width."""
+"""Shell completion, help, colours and width of the command line."""
 
 import os
 import re
@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gmed.cli.app import EXAMPLES, app
 from gmed.cli.console import make_console
+from helpers import invoke
 
 PROGRAM = typer.main.get_command(app)
 COMMANDS = [*PROGRAM.commands, *(f"data {name}" for name in PROGRAM.commands["data"].commands)]
@@ -20,7 +21,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
 
 
 def gmed(*words, **environment):
-    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "80", **environment})
+    done = invoke(*words, environment=environment)
     assert done.exit_code == 0, (words, done.output, done.exception)
     return done.output
 
@@ -78,7 +79,7 @@ def test_bash_completes(script, line, offered):
 
 
 @needs_bash
-def test_bash_knows_every_command_and_option(script):
+def test_bash_completion_covers_every_command_and_option(script):
     assert set(completed(script, "gmed ")) == set(PROGRAM.commands)
     for name in COMMANDS:
         command = PROGRAM
@@ -88,7 +89,7 @@ def test_bash_knows_every_command_and_option(script):
         assert options | {"--help"} <= set(completed(script, f"gmed {name} --"))
 
 
-def test_other_shells_have_the_same_words():
+def test_other_shells_complete_the_same_words():
     assert "bashcompinit" in gmed("completion", "zsh") and "_gmed_words" in gmed("completion", "zsh")
     fish = gmed("completion", "fish")
     assert all(re.search(rf"^complete -c gmed .*-a {name} -d '", fish, flags=re.M) for name in PROGRAM.commands)
@@ -148,7 +149,8 @@ def in_a_terminal(*words, **environment):
     return written.decode()
 
 
-def test_colours_in_a_terminal_unless_asked_not_to(tmp_path):
+@pytest.mark.slow
+def test_colours_in_a_terminal_unless_disabled(tmp_path):
     words = "doctor", "--store", str(tmp_path / "none.db")
     colour = re.compile(r"\x1b\[[\d;]*3\d")
     assert colour.search(in_a_terminal(*words))
@@ -156,7 +158,8 @@ def test_colours_in_a_terminal_unless_asked_not_to(tmp_path):
     assert "gmed" in plain and not colour.search(plain)
 
 
-def test_nothing_but_text_into_a_pipe_and_at_most_80_columns(monkeypatch):
+@pytest.mark.slow
+def test_piped_output_is_plain_text_of_at_most_80_columns(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert make_console().no_color
     for words in (["list"], ["data"], ["reproduce", "--list", "--no-estimate"]):

@@ -1,3 +1,5 @@
+"""gmed data: listing, fetching, verifying and removing data sets."""
+
 import hashlib
 import tarfile
 from dataclasses import replace
@@ -6,29 +8,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gmed.cli.app import main
 from gmed.data.cifar import CIFAR10, RecordFile
 from gmed.data.mini_imagenet import MiniImageNet, decoded_dir
 from gmed.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "80")
+def own_folder(tmp_path, monkeypatch, private_cache):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def gmed(monkeypatch, capsys):
+def gmed(call_gmed):
     """The command: its exit code and what it says on standard output and on standard error."""
 
     def command(*words):
-        monkeypatch.setattr("sys.argv", ["gmed", *words])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return stopped.value.code, *capsys.readouterr()
+        output, errors, code = call_gmed(*words)
+        return code, output, errors
 
     return command
 
@@ -49,7 +45,7 @@ def tiny_cifar(tmp_path, monkeypatch):
     return folder
 
 
-def test_the_list_says_where_data_sets_are_or_how_to_get_them(gmed, tmp_path):
+def test_list_shows_locations_of_data_sets_or_how_to_get_them(gmed, tmp_path):
     code, shown, _ = gmed("data")
     assert code == 0
     for name in ("mnist", "cifar10", "cifar100", "mini-imagenet"):
@@ -85,7 +81,7 @@ def test_verify_checks_all_that_are_found(gmed, tmp_path, tiny_cifar):
     assert "mnist: valid" in shown and "mini-imagenet: not found" in shown
 
 
-def test_verify_a_folder_of_ones_own_and_never_remove_it(gmed, tmp_path, tiny_cifar):
+def test_user_folder_is_verified_and_never_removed(gmed, tmp_path, tiny_cifar):
     own = tmp_path / "original"
     code, shown, _ = gmed("data", "verify", "cifar10", "--data-dir", str(own))
     assert code == 0 and str(own / CIFAR10.folder) in shown
@@ -94,7 +90,7 @@ def test_verify_a_folder_of_ones_own_and_never_remove_it(gmed, tmp_path, tiny_ci
     assert len(list(tiny_cifar.iterdir())) == 6
 
 
-def test_verify_what_is_not_there(gmed, tmp_path):
+def test_verify_missing_data(gmed, tmp_path):
     code, shown, said = gmed("data", "verify", "cifar100")
     assert code == 2 and shown == ""
     assert "cifar100 is not in" in said and "gmed data fetch cifar100" in said
@@ -115,7 +111,7 @@ def test_mini_imagenet(gmed, tmp_path, monkeypatch):
     assert len(list(own.iterdir())) == 6
 
 
-def test_mnist_is_always_there(gmed):
+def test_mnist_needs_no_fetch(gmed):
     assert "mnist is in" in gmed("data", "fetch", "mnist")[1]
     assert "The cache has no files of mnist" in gmed("data", "remove", "mnist")[1]
 
@@ -126,7 +122,7 @@ def test_unknown_names(gmed, word):
     assert code == 2 and "unknown data set 'cifra10'; did you mean 'cifar10'" in said
 
 
-def test_a_run_without_its_data_says_how_to_get_them(gmed):
+def test_run_with_missing_data_says_how_to_get_them(gmed):
     code, _, said = gmed("run", "split-cifar10", "er", "--data-dir", "nowhere")
     assert code == 2
     assert "cifar10 is not in nowhere. Get it with: gmed data fetch cifar10" in said

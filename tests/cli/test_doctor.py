@@ -1,4 +1,4 @@
-"""gmed doctor finds what is wrong, and changes nothing."""
+"""gmed doctor finds problems and modifies nothing."""
 
 import json
 import sqlite3
@@ -24,7 +24,7 @@ def of_store(path):
     return sign
 
 
-def test_a_sound_store_is_counted_and_not_touched(tmp_path):
+def test_intact_store_is_reported_and_not_modified(tmp_path):
     path = tmp_path / "a.db"
     with Store(path) as store:
         store.add(RunSpec.make("split-mnist", "er", 0), "it diverged")
@@ -34,7 +34,7 @@ def test_a_sound_store_is_counted_and_not_touched(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_stores_that_cannot_be_used(tmp_path):
+def test_unusable_stores_are_reported(tmp_path):
     nothing, text, other, newer = (tmp_path / name for name in ("nothing.db", "text.db", "other.db", "newer.db"))
     text.write_text("these are not results\n" * 100)
     with sqlite3.connect(other) as database:
@@ -48,7 +48,7 @@ def test_stores_that_cannot_be_used(tmp_path):
         assert sign.state == PROBLEM and reason in sign.text and "another --store" in sign.text
 
 
-def test_a_store_of_an_older_version_stays_as_it_is(tmp_path):
+def test_older_store_is_not_migrated(tmp_path):
     path = tmp_path / "old.db"
     path.write_bytes((Path(__file__).parents[1] / "files" / "store-schema-2.db").read_bytes())
     before = path.read_bytes()
@@ -56,7 +56,7 @@ def test_a_store_of_an_older_version_stays_as_it_is(tmp_path):
     assert sign.state == OK and f"upgraded to {SCHEMA_VERSION}" in sign.text and path.read_bytes() == before
 
 
-def test_wrong_arithmetic_is_seen(monkeypatch):
+def test_wrong_arithmetic_is_detected(monkeypatch):
     assert states(run_checks("none.db"), "arithmetic") == [OK]
     monkeypatch.setattr(gmed.cli.doctor, "edit_examples", lambda model, x, *others, **settings: x + 1e-6)
     assert states(run_checks("none.db"), "arithmetic") == [PROBLEM]

@@ -1,4 +1,4 @@
-"""gmed fit and gmed predict: tables larger than memory, fits that are cut, what goes wrong."""
+"""gmed fit and gmed predict: large tables, resuming, checkpoints and errors."""
 
 import csv
 import gzip
@@ -82,7 +82,7 @@ def test_fit_then_predict(table, tmp_path):
         assert abs(sum(shares.values()) - 1) < 1e-4 and max(shares, key=shares.get) == row["prediction"]
 
 
-def test_two_equal_fits_write_the_same_bytes(table, tmp_path):
+def test_equal_fits_write_identical_files(table, tmp_path):
     for name in "abcd":
         call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / name)
     assert len({(tmp_path / name).read_bytes() for name in "abcd"}) == 1
@@ -101,7 +101,7 @@ def test_predict_names_the_file_that_is_wrong(table, tmp_path):
         call("predict", model, "no.csv")
 
 
-def test_it_is_the_classifier_of_the_same_rows(table, tmp_path):
+def test_fit_equals_online_classifier_on_the_same_rows(table, tmp_path):
     """Against rows read by the csv module and learned from ten at a time, and scikit-learn's shell around the file."""
     from gmed.sklearn import GMEDClassifier
 
@@ -144,13 +144,14 @@ def test_a_fit_from_standard_input_resumes(table, tmp_path):
     assert "resumed after row 10" in call(*words, given=table.read_bytes()).stderr
 
 
-def test_a_closed_standard_input_is_noticed(tmp_path):
+@pytest.mark.slow
+def test_closed_standard_input_is_reported(tmp_path):
     words = [sys.executable, "-m", "gmed.cli", "fit", "-", "--label", "kind", "-o", str(tmp_path / "m")]
     done = subprocess.run(["sh", "-c", f"{shlex.join(words)} <&-"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr == "gmed: standard input is closed; give the name of a table\n"
 
 
-def test_a_compressed_table_is_the_same_table(table, tmp_path):
+def test_compressed_table_gives_the_same_model(table, tmp_path):
     packed = table.with_name("packed.csv.gz")
     packed.write_bytes(gzip.compress(table.read_bytes()))
     for number, path in enumerate((table, packed)):
@@ -162,7 +163,7 @@ def test_a_compressed_table_is_the_same_table(table, tmp_path):
         call("predict", tmp_path / "m0", packed)
 
 
-def test_parquet_is_the_same_table(table, tmp_path):
+def test_parquet_table_gives_the_same_model(table, tmp_path):
     other = to_parquet(table)
     for path in (table, other):
         call("fit", path, "--label", "kind", "--drop", "id", "-o", tmp_path / f"{path.suffix}.gmed")
@@ -174,7 +175,7 @@ def test_parquet_is_the_same_table(table, tmp_path):
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("cuts", [[1], [3, 4, 20], list(range(1, 24))])
-def test_a_fit_that_is_cut_ends_as_one_that_is_not(table, tmp_path, kind, cuts):
+def test_interrupted_fit_ends_with_the_uninterrupted_model(table, tmp_path, kind, cuts):
     table = table if kind == "csv" else to_parquet(table)
     whole = TableFit(table, "kind", tmp_path / "whole", ("id",), ClassifierConfig(memory=40, hidden=8))
     parts = TableFit(table, "kind", tmp_path / "parts", ("id",), ClassifierConfig(memory=40, hidden=8))
@@ -193,7 +194,8 @@ def test_a_fit_that_is_cut_ends_as_one_that_is_not(table, tmp_path, kind, cuts):
     assert state(parts.model) == state(whole.model) and not parts.checkpoint.exists()
 
 
-def test_a_fit_that_is_killed_goes_on_from_its_checkpoint(tmp_path):
+@pytest.mark.slow
+def test_killed_fit_resumes_from_its_checkpoint(tmp_path):
     table = write_rows(tmp_path / "trees.csv", 30_000)
     command = [sys.executable, "-m", "gmed.cli", "fit", table, "--label", "kind", "--drop", "id", "-o"]
     settings = ["--checkpoint-every", "0.2", "--batch-size", "100", "--updates-per-batch", "1"]
@@ -215,7 +217,7 @@ def test_a_fit_that_is_killed_goes_on_from_its_checkpoint(tmp_path):
     assert state(model) == state(tmp_path / "whole")
 
 
-def test_a_table_is_read_no_further_than_it_must_be(tmp_path):
+def test_table_is_read_only_as_far_as_needed(tmp_path):
     """The last row is not one of numbers, and the batches before it are handed out all the same."""
     table = TableFile(write_rows(tmp_path / "t.csv", 20_000, bad=19_999))
     batches = table.batches(["a", "b", "c"], "kind", size=1000)
@@ -235,7 +237,7 @@ def test_rows_that_are_skipped(table, skip):
         assert rest == every[skip:] and len(every) == 237
 
 
-def test_a_model_learns_on_from_another(table, tmp_path):
+def test_fit_continues_from_another_model(table, tmp_path):
     """Monday's rows and then Tuesday's, with classes that Monday had not: one classifier, as if without a break."""
     monday = write_rows(tmp_path / "monday.csv", 100, seed=1)
     tuesday = tmp_path / "tuesday.csv"
@@ -266,7 +268,7 @@ def test_a_model_learns_on_from_another(table, tmp_path):
         )
 
 
-def test_what_goes_wrong_is_said(table, tmp_path):
+def test_errors_are_reported(table, tmp_path):
     model = tmp_path / "m"
     cases = {
         r"unknown column of .*: 'sort'": ["fit", table, "--label", "sort", "-o", model],
@@ -313,7 +315,7 @@ def test_what_goes_wrong_is_said(table, tmp_path):
         call("predict", model, table)
 
 
-def test_a_checkpoint_of_another_fit_is_left_alone(table, tmp_path):
+def test_checkpoint_of_another_fit_is_not_touched(table, tmp_path):
     first = TableFit(table, "kind", tmp_path / "m", ("id",))
     fit_table(first, stop=lambda: True)
     with pytest.raises(UsageError, match=r"m\.unfinished: this checkpoint belongs to another fit"):
@@ -353,9 +355,10 @@ class killed_at:  # noqa: N801
         return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("place", ["another place", "the place of the old model"])
-def test_a_fit_that_is_killed_anywhere_never_learns_twice(tmp_path, place, before):
+def test_fit_killed_anywhere_learns_no_row_twice(tmp_path, place, before):
     """Also between the moment the model is there and that in which the checkpoint is gone."""
     table = write_rows(tmp_path / "t.csv", 40)
     fit_table(TableFit(table, "kind", tmp_path / "start", ("id",), ClassifierConfig(memory=20, hidden=4)))
@@ -392,7 +395,7 @@ def test_a_fit_that_is_killed_anywhere_never_learns_twice(tmp_path, place, befor
     assert ends > 0 or place == "another place"
 
 
-def test_the_same_fit_once_more_says_that_nothing_is_left_to_do(table, tmp_path):
+def test_repeated_fit_has_nothing_to_do(table, tmp_path):
     model = tmp_path / "m"
     words = ["fit", table, "--label", "kind", "--drop", "id", "-o", model]
     first = call(*words)
@@ -405,7 +408,7 @@ def test_the_same_fit_once_more_says_that_nothing_is_left_to_do(table, tmp_path)
     assert "the result of this fit" not in call(*words).stderr
 
 
-def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
+def test_table_changed_in_the_middle_is_a_different_table(tmp_path):
     """Same size, same beginning, same end, and longer than what is compared at once."""
     table = write_rows(tmp_path / "t.csv", 120_000)
     fit = TableFit(table, "kind", tmp_path / "m", ("id",), ClassifierConfig(memory=20, hidden=4, batch_size=1000))
@@ -420,7 +423,7 @@ def test_a_table_that_was_changed_in_its_middle_is_another(tmp_path):
         fit_table(fit)
 
 
-def test_a_table_that_changes_while_it_is_learned_from_is_noticed(table, tmp_path):
+def test_table_changed_during_fit_is_detected(table, tmp_path):
     fit = TableFit(table, "kind", tmp_path / "m", ("id",), ClassifierConfig(memory=20, hidden=4))
     steps = iter(range(100))
 
@@ -436,18 +439,18 @@ def test_a_table_that_changes_while_it_is_learned_from_is_noticed(table, tmp_pat
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-5"])
-def test_checkpoints_come_after_a_number_of_seconds(table, tmp_path, seconds):
+def test_checkpoints_are_written_at_intervals(table, tmp_path, seconds):
     with pytest.raises(UsageError, match="checkpoint_every must be a finite number"):
         call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "m", "--checkpoint-every", seconds)
 
 
-def test_a_folder_that_is_not_there_is_noticed_before_anything_is_learned(tmp_path, table, monkeypatch):
+def test_missing_output_folder_is_reported_before_learning(tmp_path, table, monkeypatch):
     monkeypatch.setattr(OnlineClassifier, "learn", lambda *given: pytest.fail("learned"))
     with pytest.raises(UsageError, match="does not exist; create it first"):
         call("fit", table, "--label", "kind", "--drop", "id", "-o", tmp_path / "none" / "m")
 
 
-def test_what_a_killed_checkpoint_left_is_removed(tmp_path, table):
+def test_leftovers_of_a_killed_checkpoint_are_removed(tmp_path, table):
     left = tmp_path / ".m.unfinished.0123456789abcdef.tmp"
     for _ in range(2):  # a fit, and the same one again, which learns nothing
         left.touch()
@@ -456,20 +459,21 @@ def test_what_a_killed_checkpoint_left_is_removed(tmp_path, table):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
-def test_a_pipe_is_no_model_to_go_on_from(tmp_path, table):
+def test_pipe_is_refused_as_initial_model(tmp_path, table):
     os.mkfifo(tmp_path / "pipe.gmed")
     with pytest.raises(DataError, match="not a regular file"):
         call("fit", table, "--label", "kind", "--drop", "id", "--from", tmp_path / "pipe.gmed", "-o", tmp_path / "m")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
-def test_a_pipe_is_no_table(tmp_path):
+def test_pipe_is_refused_as_table(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(DataError, match="not a regular file"):
         call("fit", tmp_path / "pipe.csv", "--label", "kind", "-o", tmp_path / "m")
 
 
-def test_two_predictions_into_one_file_do_not_mix_their_bytes(tmp_path, table):
+@pytest.mark.slow
+def test_concurrent_predictions_into_one_file_do_not_interleave(tmp_path, table):
     """The second begins while the first has written a part; whoever ends last is what is there."""
     model, out = tmp_path / "m", tmp_path / "same.csv"
     call("fit", table, "--label", "kind", "--drop", "id", "-o", model)
@@ -485,7 +489,7 @@ def test_two_predictions_into_one_file_do_not_mix_their_bytes(tmp_path, table):
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
 
 
-def test_wrong_rows_are_named_by_their_columns(tmp_path, table):
+def test_bad_rows_are_reported_with_column_names(tmp_path, table):
     text = table.read_text().splitlines(keepends=True)
     text[201] = "r200,999999,999999,999999,oak\n"
     table.write_text("".join(text))

@@ -1,4 +1,4 @@
-"""Numbers on the command line that are not finite, negative or absurd are refused by name, before anything is done."""
+"""Number options of the command line refuse non-finite, negative and excessive values by name."""
 
 import signal
 import sys
@@ -24,12 +24,12 @@ CASES = [
     (["tune", "split-mnist", "er+gmed"], "--workers", "-1"),
     (["reproduce", "main"], "--seeds", "9" * 12),
     (["reproduce", "main"], "--seeds", "0"),
-    (["reproduce", "main"], "--workers", "-1"),
+    pytest.param(["reproduce", "main"], "--workers", "-1", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.parametrize(("words", "option", "value"), CASES)
-def test_a_number_that_cannot_be_meant(tmp_path, words, option, value, monkeypatch, capsys):
+def test_impossible_number_is_refused_by_option_name(tmp_path, words, option, value, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GMED_STORE", str(tmp_path / "r.db"))
     (tmp_path / "rows.csv").write_text("a,kind\n1,x\n2,y\n3,x\n4,y\n")

@@ -1,4 +1,4 @@
-"""Output that cannot be written: closed pipes, full devices and disks, folders that are not there."""
+"""Output errors: closed pipes, full devices and disks, missing folders."""
 
 import csv
 import html
@@ -21,20 +21,16 @@ from gmed.experiment import Experiment, stored_results
 from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store
 from gmed.results.export import export
+from helpers import make_result
 
 CLOSED = 141
-
-
-def result(seed, accuracy=0.8):
-    matrix = [[accuracy] * 5] * 5
-    return RunResult("split-mnist", "er", seed, matrix, accuracy, accuracy, 500, {"train": 1.0}, {"device": "cpu"})
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("output")
     with Store(path / "gmed.db") as store:
-        store.add_all([(RunSpec.make("split-mnist", "er", seed), result(seed)) for seed in range(3)])
+        store.add_all([(RunSpec.make("split-mnist", "er", seed), make_result("er", seed, 0.8)) for seed in range(3)])
     (path / "rows.csv").write_text("a,b,kind\n" + "".join(f"{i},{i % 7},{'xy'[i % 2]}\n" for i in range(200)))
     gmed_(path, "fit", "rows.csv", "--label", "kind", "-o", "m.gmed")
     return path
@@ -97,7 +93,8 @@ def ended(folder, into):
     return {" ".join(words): found for words, found in zip(EVERY, json.loads(told.stdout), strict=True)}
 
 
-def test_whoever_reads_closes_the_pipe(folder):
+@pytest.mark.slow
+def test_reader_closes_the_pipe(folder):
     """As ``| true`` and ``| head`` do: no traceback, neither at once nor when the interpreter ends."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -108,6 +105,7 @@ def test_whoever_reads_closes_the_pipe(folder):
     assert found == {name: [CLOSED, ON_STANDARD_ERROR.get(name, "")] for name in found}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_standard_output_is_full(folder):
     full = os.open("/dev/full", os.O_WRONLY)
@@ -119,6 +117,7 @@ def test_standard_output_is_full(folder):
     assert found == {name: [2, ON_STANDARD_ERROR.get(name, "") + said] for name in found}
 
 
+@pytest.mark.slow
 def test_standard_error_is_closed_or_full(folder):
     reading, writing = os.pipe()
     os.close(reading)
@@ -129,6 +128,7 @@ def test_standard_error_is_closed_or_full(folder):
         assert gmed_(folder, "runs", "--store", "nowhere.db", stderr=full).returncode == 2
 
 
+@pytest.mark.slow
 def test_standard_output_was_closed_before(folder):
     words = f"{sys.executable} -m gmed.cli predict m.gmed rows.csv >&-"
     ended = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, timeout=60)
@@ -136,7 +136,8 @@ def test_standard_output_was_closed_before(folder):
     assert (ended.returncode, ended.stderr) == (2, said)
 
 
-def test_a_reader_that_has_read_enough(folder):
+@pytest.mark.slow
+def test_reader_stops_early(folder):
     words = f"{sys.executable} -m gmed.cli list | head -1; echo ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == ["Benchmarks", str(CLOSED)] and not ended.stderr
@@ -145,17 +146,18 @@ def test_a_reader_that_has_read_enough(folder):
 # ---------------------------------------------------------------------- full disks
 
 
-def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path):
+@pytest.mark.slow
+def test_full_disk_is_reported_and_finished_runs_are_kept(tmp_path):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in range(200)]
     with Store(tmp_path / "a.db") as store:
-        store.add(specs[0], result(0))
+        store.add(specs[0], make_result("er", 0, 0.8))
         (pages,) = store.database.execute("PRAGMA page_count").fetchone()
         store.database.execute(f"PRAGMA max_page_count = {pages + 2}")
         with pytest.raises(StoreError, match=r"could not be written: the disk is full .* Free some space") as caught:
-            store.add_all([(spec, result(spec.seed)) for spec in specs])
+            store.add_all([(spec, make_result("er", spec.seed, 0.8)) for spec in specs])
         assert "database or disk is full" in str(caught.value.__cause__)
         store.database.execute("PRAGMA max_page_count = 100000")
-        store.add(specs[1], result(1))  # the transaction was ended
+        store.add(specs[1], make_result("er", 1, 0.8))  # the transaction was ended
         assert [run.seed for run in store.runs()] == [0, 1]
 
 
@@ -171,17 +173,18 @@ sys.path.insert(0, sys.argv[2])
 from test_output import result
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with Store(sys.argv[1]) as store:
-    store.add(RunSpec.make("split-mnist", "er", 0), result(0))
+    store.add(RunSpec.make("split-mnist", "er", 0), make_result("er", 0, 0.8))
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, -1))
     try:
         for seed in range(1, 200):
-            store.add(RunSpec.make("split-mnist", "er", seed), result(seed))
+            store.add(RunSpec.make("split-mnist", "er", seed), make_result("er", seed, 0.8))
     except StoreError as error:
         print(seed, error, error.__cause__)
 """
 
 
-def test_a_full_disk_that_sqlite_calls_an_io_error(tmp_path):
+@pytest.mark.slow
+def test_full_disk_reported_by_sqlite_as_io_error(tmp_path):
     words = [sys.executable, "-c", LIMITED, str(tmp_path / "a.db"), str(Path(__file__).parent)]
     said = subprocess.run(words, capture_output=True, text=True, timeout=120)
     kept, *_ = said.stdout.split()
@@ -203,7 +206,7 @@ def test_a_full_disk_that_sqlite_calls_an_io_error(tmp_path):
         (["predict", "m.gmed", "rows.csv", "-o", "OUT"], "found.csv"),
     ],
 )
-def test_a_place_that_is_none_is_noticed_before_any_work(folder, monkeypatch, words, name, place):
+def test_bad_output_path_is_reported_before_any_work(folder, monkeypatch, words, name, place):
     def work(*arguments, **how):
         pytest.fail("began")
 
@@ -216,7 +219,7 @@ def test_a_place_that_is_none_is_noticed_before_any_work(folder, monkeypatch, wo
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 
-def test_a_report_that_could_not_be_written_is_not_begun(folder, monkeypatch):
+def test_unwritable_report_is_refused_before_it_is_built(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "file").touch()
     (folder / "out" / "report.html").mkdir(parents=True)
@@ -227,7 +230,7 @@ def test_a_report_that_could_not_be_written_is_not_begun(folder, monkeypatch):
             CliRunner().invoke(app, ["report", "--gallery", "-o", out], catch_exceptions=False)
 
 
-def test_curves_that_could_not_be_written_are_noticed_before_any_run(folder, monkeypatch):
+def test_unwritable_curves_are_refused_before_any_run(folder, monkeypatch):
     pytest.importorskip("torch.utils.tensorboard")
     monkeypatch.chdir(folder)
     (folder / "no-folder").touch()
@@ -255,7 +258,7 @@ def curious(tmp_path):
     return tmp_path / "gmed.db"
 
 
-def test_text_is_text_in_every_format(curious, tmp_path):
+def test_text_is_escaped_in_every_format(curious, tmp_path):
     results, _ = stored_results(curious)
     export(results, tmp_path / "all.csv")
     for text in ((tmp_path / "all.csv").read_text(), csv_table(results)):

@@ -12,8 +12,7 @@ import jsonschema
 import pytest
 from pyarrow import parquet
 
-from gmed.cli.app import main
-from gmed.engine import RunResult, RunSpec, extensions
+from gmed.engine import RunSpec, extensions
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.experiment import checkpoint_dir
 from gmed.paper.artifacts import get_artifact
@@ -21,35 +20,27 @@ from gmed.paper.published import published
 from gmed.report.tables import result_table
 from gmed.results import Results, Store, markdown
 from gmed.results.export import Document
+from helpers import make_result
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-
-
-def result(method, seed, accuracy=0.5):
-    matrix = [[accuracy] * 5] * 5
-    return RunResult("split-mnist", method, seed, matrix, accuracy, accuracy, 500, {"train": 1.0}, {"device": "cpu"})
 
 
 def fill(path, *runs):
     with Store(path) as store:
         for method, seed, outcome in runs:
-            kept = outcome if isinstance(outcome, str) else result(method, seed, outcome)
+            kept = outcome if isinstance(outcome, str) else make_result(method, seed, outcome)
             store.add(RunSpec.make("split-mnist", method, seed), kept)
 
 
 @pytest.fixture
-def gmed(tmp_path, monkeypatch, capsys):
+def gmed(tmp_path, monkeypatch, call_gmed):
     """The command in a folder of its own: what it printed, and its exit code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     fill("gmed.db", ("er", 0, 0.8), ("er", 1, 0.7), ("er+gmed", 0, 0.9), ("er+gmed", 1, "DivergedError: too large"))
 
     def command(*words):
-        monkeypatch.setattr("sys.argv", ["gmed", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return captured.out + captured.err, ended.value.code or 0
+        output, errors, code = call_gmed(*words)
+        return output + errors, code
 
     return command
 
@@ -71,7 +62,7 @@ def test_runs_counts_finished_failed_and_half_finished(gmed):
     assert "1 failed" in said
 
 
-def test_rm_removes_what_it_is_told_and_nothing_else(gmed):
+def test_rm_removes_only_the_selected_runs(gmed):
     assert gmed("rm", "split-mnist", "--failed") == ("removed 1 run\n", 0)
     assert counts(gmed("runs")[0]) == {"er": ["2", "-", "-"], "er+gmed": ["1", "-", "-"]}
     assert gmed("rm", "split-mnist", "er(lr=0.05)") == ("removed 2 runs\n", 0)
@@ -107,14 +98,14 @@ def test_export_in_three_formats(gmed, tmp_path):
     assert "cannot be written" in said
 
 
-def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
+def test_metrics_fit_in_80_columns_and_mark_unmeasured_values(gmed):
     said, code = gmed("table", "--metrics")
     assert code == 0
     assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
     assert "older runs do not record forward transfer and passes (3 runs)" in said
     assert "gmed run --prequential" in said
     measured = replace(
-        result("er", 0, 0.8), untrained=[0.1] * 5, passes={"forward": 1.998, "backward": 1.5}, prequential=0.625
+        make_result("er", 0, 0.8), untrained=[0.1] * 5, passes={"forward": 1.998, "backward": 1.5}, prequential=0.625
     )
     with Store("gmed.db") as store:
         store.remove("split-mnist")
@@ -133,7 +124,7 @@ def test_metrics_fit_in_80_columns_and_say_what_was_not_measured(gmed):
     assert document["runs"][0]["untrained"] == [0.1] * 5
 
 
-def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
+def test_merge_adds_results_and_overwrites_nothing(gmed, tmp_path):
     runs = ("er", 0, 0.8), ("er", 1, 0.6), ("er", 5, 0.4), ("er+gmed", 1, 0.9), ("mir", 0, "Error: x")
     fill(tmp_path / "server.db", *runs)
     said, code = gmed("merge", "server.db")
@@ -155,14 +146,14 @@ def test_merge_brings_results_home_and_overwrites_nothing(gmed, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["table"], ["table", "--json"], ["report", "--format", "csv"]])
-def test_without_results_of_what_was_asked_for_it_is_said_of_what_there_are(gmed, command):
+def test_missing_results_name_what_the_store_has(gmed, command):
     said, code = gmed(*command, "rotated-mnist")
     assert (said, code) == ("gmed: gmed.db: no results for rotated-mnist; it has results for split-mnist\n", 2)
     said, code = gmed(*command, "split-mnist", "mir")
     assert code == 2 and said.endswith("no results for split-mnist with mir; it has results with er, er+gmed\n")
 
 
-def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
+def test_table_says_when_no_pair_has_a_baseline(gmed):
     said, code = gmed("table", "--baseline", "mir")
     assert code == 2 and "same seeds as the baseline mir; methods shown: er, er+gmed" in said
     for option in ("--baseline", "--over"):
@@ -171,10 +162,10 @@ def test_a_table_says_when_nothing_can_be_compared_with_the_baseline(gmed):
         assert ("--over is now --baseline" in said) == (option == "--over")
 
 
-def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
+def test_tables_omit_grid_search_runs_by_default(gmed):
     with Store("gmed.db") as store:
         for name, seed in (("er+gmed(alpha=0.5,beta=0.1)", 0), ("er+gmed(alpha=0.5,beta=0.1)", 1)):
-            made = replace(result(name, seed), benchmark="split-mnist-tuning")
+            made = replace(make_result(name, seed), benchmark="split-mnist-tuning")
             store.add(RunSpec.make("split-mnist-tuning", name, seed), made)
         store.add(RunSpec.make("split-mnist-tuning", "er+gmed(alpha=10.0,beta=0.1)", 0), "DivergedError: too large")
     note = "tuning runs are not shown (3); to see them: gmed table split-mnist-tuning\n"
@@ -192,7 +183,7 @@ def test_tables_leave_out_what_tuned_unless_it_is_asked_for(gmed):
     assert "7 runs in" in said
 
 
-def test_names_break_between_their_parts(gmed):
+def test_long_names_wrap_between_their_parts(gmed):
     """At 80 columns no line begins with the bracket that ends a name, and no word is cut."""
     names = "er(memory=20)+gmed(alpha=10.0,beta=0.001)", "er(memory=2000)+random-edit(stride=0.0003)"
     fill("gmed.db", *((name, seed, 0.5) for name in names for seed in range(2)))
@@ -204,7 +195,7 @@ def test_names_break_between_their_parts(gmed):
             assert word in said
 
 
-def test_a_mark_of_a_miss_is_explained_with_its_number_of_seeds(gmed):
+def test_mark_of_a_missed_number_is_explained_with_its_seeds(gmed):
     fill("gmed.db", *(("mir", seed, 0.3 + 0.001 * seed) for seed in range(4)))
     (row,) = Results(store_runs("mir"), published=published).rows()
     assert row.difference.within is False
@@ -227,7 +218,7 @@ def finished(path):
         return {(run.method, run.seed): run.final_accuracy for run in store.runs()}
 
 
-def test_merge_takes_in_a_results_document(gmed, tmp_path):
+def test_merge_reads_a_results_document(gmed, tmp_path):
     gmed("export", "results.json")
     assert gmed("merge", "results.json", "--store", "new.db") == ("3 added, 0 already in the store\n", 0)
     assert finished("new.db") == finished("gmed.db")
@@ -241,7 +232,7 @@ def test_merge_takes_in_a_results_document(gmed, tmp_path):
     assert finished("other.db")["er", 1] == 0.6
 
 
-def test_merge_leaves_out_what_today_would_compute_otherwise(gmed, tmp_path):
+def test_merge_skips_outdated_runs(gmed, tmp_path):
     gmed("export", "results.json")
     document = json.loads((tmp_path / "results.json").read_text())
     document["keys"][0] = "of another version"
@@ -261,7 +252,7 @@ def registered_only_here():
         raise KeyError  # whatever was registered is taken back
 
 
-def test_merge_loads_what_computed_the_runs(gmed, tmp_path):
+def test_merge_loads_the_extensions_of_the_runs(gmed, tmp_path):
     (tmp_path / "shift.py").write_text(
         "from dataclasses import dataclass\nimport gmed\nfrom gmed.editing.base import Edit\n"
         "@gmed.register('shift')\n@dataclass(frozen=True)\nclass Shift(Edit):\n"
@@ -318,7 +309,7 @@ def broken(document, change):
         (lambda d: json.dumps(d | {"keys": None}), "has no list 'keys'"),
     ],
 )
-def test_of_a_broken_document_nothing_is_taken_in(gmed, tmp_path, damage, said):
+def test_broken_document_adds_nothing(gmed, tmp_path, damage, said):
     gmed("export", "results.json")
     document = json.loads((tmp_path / "results.json").read_text())
     (tmp_path / "results.json").write_text(damage(document))
@@ -329,7 +320,7 @@ def test_of_a_broken_document_nothing_is_taken_in(gmed, tmp_path, damage, said):
     assert not (tmp_path / "new.db").exists()
 
 
-def test_a_document_that_cannot_be_read_is_named(gmed, tmp_path):
+def test_unreadable_document_is_named(gmed, tmp_path):
     (tmp_path / "folder.json").mkdir()
     said, code = gmed("merge", "folder.json")
     assert (code, said.startswith("gmed: folder.json: cannot be read")) == (2, True)
@@ -360,6 +351,7 @@ def test_a_damaged_compressed_document_is_named(gmed, tmp_path, monkeypatch):
     assert code == 2 and "expands to more than" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")
 def test_the_results_of_this_repository_fill_a_table_of_the_paper():
     file = RESULTS / "mnist.json.xz"

@@ -1,4 +1,4 @@
-"""What others see of a sweep under way: gmed watch, and curves for TensorBoard."""
+"""gmed watch, and training curves for TensorBoard."""
 
 import os
 import subprocess
@@ -10,25 +10,26 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gmed.cli.app import app
-from gmed.engine import RunResult, RunSpec
+from gmed.engine import RunSpec
 from gmed.errors import UsageError
 from gmed.results import Store, SweepClaims
 from gmed.results.claims import RunStatus, SweepStatus, active_sweeps, count_ended, estimate_remaining
+from helpers import invoke, make_result
 
 SPECS = [RunSpec.make("split-mnist", method, seed) for method in ("er", "finetune") for seed in range(2)]
 
 
-def finished(spec, share):
-    return RunResult("split-mnist", spec.method.name, spec.seed, [[share]], share, share, 1, {"train": 1.0}, {})
+def finished(spec, accuracy):
+    return make_result(spec.method.name, spec.seed, accuracy)
 
 
 def watch(*words):
-    shown = CliRunner().invoke(app, ["watch", *map(str, words)], env={"COLUMNS": "80"})
+    shown = invoke("watch", *words)
     assert shown.exit_code == 0, shown.output
     return shown.output
 
 
-def test_how_far_every_run_is(tmp_path):
+def test_watch_shows_progress_of_every_run(tmp_path):
     path = tmp_path / "a.db"
     with Store(path) as store, Store(path) as other, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
@@ -54,7 +55,7 @@ def test_how_far_every_run_is(tmp_path):
     assert "no sweep is running" in watch("--once", "--store", path)
 
 
-def test_a_result_of_an_earlier_time_does_not_count_as_done(tmp_path):
+def test_earlier_result_does_not_count_as_done(tmp_path):
     """A run that is computed anew has not ended before its claim has."""
     with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep:
         store.add(SPECS[0], finished(SPECS[0], 0.5))
@@ -63,13 +64,14 @@ def test_a_result_of_an_earlier_time_does_not_count_as_done(tmp_path):
         assert found.runs == [RunStatus("split-mnist", "er", 0, 0.0)]
 
 
-def test_how_long_it_takes_is_told_only_once_something_is_done():
+def test_time_left_needs_some_progress():
     runs = [RunStatus("b", "er", 0, 0.0), RunStatus("b", "er", 1, 0.0)]
     assert estimate_remaining(SweepStatus("here", 0.0, runs), [], now=10.0) is None
     half = [RunStatus("b", "er", 0, 0.5), RunStatus("b", "er", 1, 0.0)]
     assert estimate_remaining(SweepStatus("here", 0.0, half), [], now=10.0) == 30.0
 
 
+@pytest.mark.slow
 def test_a_sweep_of_another_process(tmp_path):
     path = tmp_path / "a.db"
     words = ["run", "split-mnist", "er+gmed", "--seeds", "2", "--device", "cpu", "--workers", "1", "--store", str(path)]
@@ -90,11 +92,12 @@ def test_a_sweep_of_another_process(tmp_path):
         assert store.database.execute("SELECT count(*) FROM planned").fetchone()[0] == 0
 
 
-def test_there_must_be_a_store(tmp_path):
+def test_watch_without_store_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="no results yet"):
         CliRunner().invoke(app, ["watch", "--store", str(tmp_path / "none.db")], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_curves_for_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     words = ["run", "split-mnist", "finetune", "--seeds", "3,", "--device", "cpu", "--workers", "1"]
@@ -120,7 +123,7 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
         CliRunner().invoke(app, [*words, "--tensorboard", str(tmp_path)], catch_exceptions=False)
 
 
-def test_a_sweep_that_was_stopped_is_not_called_done(tmp_path, monkeypatch):
+def test_stopped_sweep_is_not_reported_as_done(tmp_path, monkeypatch):
     """What counts is what the sweep has stored since it began, not that it is gone, nor what was stored before."""
     with Store(tmp_path / "a.db") as store:
         store.add(SPECS[3], finished(SPECS[3], 0.5))

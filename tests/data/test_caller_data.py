@@ -1,4 +1,4 @@
-"""What the caller gives stays the caller's: nobody changes it, and changing it later changes nothing here."""
+"""Batches passed by the caller are neither modified nor kept by reference."""
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("editing", [None, GMED(alpha=1.0, beta=0.01)], ids=["er", "er+gmed"])
-def test_a_model_that_changes_its_input_is_refused(name, editing):
+def test_model_modifying_its_input_is_refused(name, editing):
     learner = ER(MODELS[name](), lr=0.1, memory=Reservoir(10), editing=editing)
     (x, y), state = batch(), learner.state_dict()
     given = x.clone()
@@ -65,7 +65,7 @@ class Drifts(Shifts):
 
 
 @pytest.mark.parametrize("method", [ER, MIR])
-def test_a_model_that_begins_to_change_its_input_later_is_refused(method):
+def test_model_modifying_its_input_later_is_refused(method):
     model = Drifts("not yet")
     model.late = False
     learner = method(model, lr=0.1, memory=Reservoir(30))
@@ -84,7 +84,7 @@ def test_a_model_that_begins_to_change_its_input_later_is_refused(method):
 
 
 @pytest.mark.parametrize("name", ["in place", "past autograd", "a column", "inplace=True"])
-def test_predicting_with_it_is_refused_too(name):
+def test_predicting_with_a_model_modifying_its_input_is_refused(name):
     x, _ = batch()
     given = x.clone()
     with pytest.raises(InputError, match="changes its input in place"):
@@ -92,13 +92,13 @@ def test_predicting_with_it_is_refused_too(name):
     assert torch.equal(x, given)
 
 
-def test_layers_that_work_in_place_further_inside_are_welcome():
+def test_inplace_layers_inside_the_model_are_accepted():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))
     ER(model, lr=0.1, memory=Reservoir(10), editing=GMED(alpha=1.0, beta=0.01)).observe(*batch())
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
-def test_changing_a_batch_later_changes_nothing_that_was_learned(kind):
+def test_changing_a_batch_after_observe_has_no_effect(kind):
     learner = ER(nn.Linear(4, 3), lr=0.1, memory=Reservoir(10), editing=OptimalEdit(alpha=0.1))
     x, y = (kind(part) for part in batch())
     learner.observe(x, y)
@@ -109,7 +109,7 @@ def test_changing_a_batch_later_changes_nothing_that_was_learned(kind):
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
-def test_frames_are_read_or_refused_with_a_reason(frame):
+def test_dataframes_are_read_or_refused_with_a_reason(frame):
     x, y = batch()
     columns = {f"f{number}": x[:, number].numpy() for number in range(4)}
     series = pd.Series if frame is pd.DataFrame else pl.Series
@@ -136,7 +136,7 @@ def test_frames_are_read_or_refused_with_a_reason(frame):
         {"loss": lambda output, y: 1.0},
     ],
 )
-def test_edit_examples_says_what_it_cannot_use(change):
+def test_edit_examples_names_unusable_input(change):
     (x, y), (x_new, y_new) = batch(), batch()
     given = {"x_mem": x, "y_mem": y, "x_stream": x_new, "y_stream": y_new, **change}
     with pytest.raises(InputError, match=r"x_mem|edit_count"):
@@ -144,7 +144,7 @@ def test_edit_examples_says_what_it_cannot_use(change):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_edit_leaves_the_callers_examples_alone(name):
+def test_edit_does_not_modify_the_callers_examples(name):
     (x, y), (x_new, y_new) = batch(), batch()
     given = x.clone(), x_new.clone()
     model = MODELS[name]()

@@ -1,3 +1,5 @@
+"""Reading CIFAR-10 and CIFAR-100: locations, checksums and damaged files."""
+
 import hashlib
 from dataclasses import replace
 
@@ -11,6 +13,8 @@ from gmed.data import load_cifar10, load_cifar100
 from gmed.data.cifar import CIFAR10, CIFAR100, RecordFile, read_records, record_bytes
 from gmed.data.paths import cache_dir
 from gmed.errors import DataError
+
+pytestmark = pytest.mark.usefixtures("private_cache")
 
 
 def small(cifar, parent, records=30, seed=0):
@@ -26,13 +30,6 @@ def small(cifar, parent, records=30, seed=0):
         return RecordFile(file.name, records, hashlib.sha1(rows.tobytes()).hexdigest())
 
     return replace(cifar, train=tuple(map(write, cifar.train)), test=tuple(map(write, cifar.test)))
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Neither the data nor the cache of whoever runs the tests."""
-    monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
 
 
 def refused(cifar, directory, *words):
@@ -89,7 +86,7 @@ def test_the_cache_folder(monkeypatch, variables, folder):
     assert str(cache_dir()) == folder
 
 
-def test_what_changed_is_not_served_from_memory(tmp_path, monkeypatch):
+def test_changed_files_are_read_again(tmp_path, monkeypatch):
     """Another folder, another environment or another file: never the arrays of the one before."""
     one, two = (small(CIFAR10, tmp_path / name, seed=seed) for seed, name in enumerate("ab"))
     first = one.load(tmp_path / "a")
@@ -103,7 +100,7 @@ def test_what_changed_is_not_served_from_memory(tmp_path, monkeypatch):
     refused(one, tmp_path / "a", "test_batch.bin", "no such file")
 
 
-def test_missing_data_say_how_to_get_them(tmp_path, monkeypatch):
+def test_missing_data_error_says_how_to_get_them(tmp_path, monkeypatch):
     said = refused(CIFAR10, None, str(tmp_path / "cache"), "gmed data fetch cifar10", "--data-dir", "$GMED_DATA")
     assert said.startswith("cifar10 is not in")
     monkeypatch.setenv("GMED_DATA", str(tmp_path / "nowhere"))
@@ -148,7 +145,7 @@ def test_other_files_in_the_folder_are_ignored(tmp_path):
     assert len(cifar.load(tmp_path).y_test) == 30
 
 
-def test_the_loaders_are_those_of_the_official_files(tmp_path):
+def test_loaders_require_the_official_files(tmp_path):
     """The published checksums guard the public loaders: files in the right format are not enough."""
     for loader, cifar in ((load_cifar10, CIFAR10), (load_cifar100, CIFAR100)):
         small(cifar, tmp_path)
@@ -160,7 +157,7 @@ def test_the_loaders_are_those_of_the_official_files(tmp_path):
 
 
 @given(st.binary(max_size=40), st.integers(0, 4), st.integers(0, 2 * 3074), st.sampled_from([(10,), (20, 100)]))
-def test_the_reader_answers_or_refuses(tmp_path_factory, junk, records, at, classes):
+def test_reader_returns_data_or_data_error(tmp_path_factory, junk, records, at, classes):
     """Whatever a file holds, reading gives that many records or a DataError that names the file."""
     folder = tmp_path_factory.getbasetemp()
     path, file = folder / "fuzzed.bin", RecordFile("fuzzed.bin", records)

@@ -1,4 +1,4 @@
-"""Data of one's own: tables, arrays and folders of images, divided into tasks."""
+"""Custom data sets: tables, arrays and image folders, divided into tasks."""
 
 import csv
 import gzip
@@ -109,7 +109,7 @@ def test_other_delimiters_and_quotes(tmp_path):
     assert load_custom(quoted, "kind", "by-class=4").num_classes == 4
 
 
-def test_parquet_is_the_same_table(table):
+def test_parquet_gives_the_same_data(table):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     content = list(zip(*rows(), strict=True))
     names = ("a", "b", "season", "kind")
@@ -120,7 +120,7 @@ def test_parquet_is_the_same_table(table):
     assert np.array_equal(a.y_test, b.y_test)
 
 
-def test_labels_that_are_numbers_are_in_the_order_of_numbers(tmp_path):
+def test_numeric_labels_are_sorted_numerically(tmp_path):
     file = write_csv(tmp_path / "t.csv", [[i, label] for i in range(4) for label in (10, 2, 1)], header=("a", "label"))
     data = load_custom(file, "label", "by-class=1")
     first = np.unique(np.concatenate([data.x_train[data.y_train == 0], data.x_test[data.y_test == 0]]))
@@ -128,7 +128,7 @@ def test_labels_that_are_numbers_are_in_the_order_of_numbers(tmp_path):
     assert len(first) == 4
 
 
-def test_classes_have_one_order(tmp_path):
+def test_class_order_is_deterministic(tmp_path):
     words = ["1", "01", "2", "+1", "1.0", "10"]
     file = write_csv(tmp_path / "t.csv", [[i, words[i % 6]] for i in range(60)], header=("a", "k"))
     data = load_custom(file, "k", "none")
@@ -195,7 +195,7 @@ def test_idx_files(tmp_path, suffix):
         load_custom(folder / f"letters-train-images-idx3-ubyte{suffix}")
 
 
-def test_a_compressed_table_is_the_same_table(table):
+def test_compressed_table_gives_the_same_data(table):
     file = table.with_name("trees.csv.gz")
     file.write_bytes(gzip.compress(table.read_bytes()))
     a, b = load_custom(table, "kind", "by-column=season"), load_custom(file, "kind", "by-column=season")
@@ -206,7 +206,7 @@ def test_a_compressed_table_is_the_same_table(table):
         load_custom(file, "kind", "by-column=season")
 
 
-def test_a_small_file_does_not_become_a_line_that_fills_memory(tmp_path):
+def test_decompression_bomb_is_refused(tmp_path):
     file = tmp_path / "bomb.csv.gz"
     with gzip.open(file, "wb", compresslevel=1) as opened:
         opened.write(b"a,k\n1,x\n")
@@ -239,7 +239,7 @@ def test_folders_of_images(tmp_path):
 # ---------------------------------------------------------------- runs
 
 
-def test_runs_are_kept_by_what_the_data_are(table, tmp_path):
+def test_runs_are_keyed_by_data_content(table, tmp_path):
     store, how = tmp_path / "r.db", {"seeds": 2, "workers": 0, "label": "kind", "split": "by-column=season"}
     first = gmed.run(str(table), ["er", "er+gmed"], store=store, **how)
     assert len(first.runs) == 4
@@ -261,7 +261,7 @@ def test_runs_are_kept_by_what_the_data_are(table, tmp_path):
     assert len(gmed.experiment.stored_results(store)[0].runs) == 6  # results outlive their data
 
 
-def test_results_are_found_by_the_name_of_the_file(table, tmp_path, monkeypatch, capsys):
+def test_results_are_found_by_file_name(table, tmp_path, monkeypatch, capsys):
     store, how = tmp_path / "r.db", {"seeds": 1, "workers": 0, "label": "kind"}
     gmed.run(str(table), "finetune", store=store, split="by-column=season", **how)
     assert len(gmed.experiment.stored_results(store, "trees.csv")[0].runs) == 1
@@ -278,7 +278,7 @@ def test_results_are_found_by_the_name_of_the_file(table, tmp_path, monkeypatch,
     assert len(gmed.experiment.stored_results(store)[0].runs) == 3
 
 
-def test_data_that_are_called_like_a_benchmark_do_not_take_its_place(table, tmp_path, monkeypatch):
+def test_data_named_like_a_benchmark_do_not_replace_it(table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for kind in KINDS:
         (tmp_path / "split-mnist" / kind).mkdir(parents=True)
@@ -354,7 +354,7 @@ def in_memory():
 
 
 @pytest.mark.parametrize("kind", in_memory())
-def test_data_in_memory_are_the_file_that_numpy_writes(tmp_path, kind):
+def test_arrays_in_memory_equal_the_npz_file(tmp_path, kind):
     data, arrays = in_memory()[kind]
     np.savez(tmp_path / "arrays.npz", **{name: np.ascontiguousarray(array) for name, array in arrays.items()})
     how = {"seeds": 1, "workers": 0, "store": tmp_path / "r.db"}
@@ -364,7 +364,8 @@ def test_data_in_memory_are_the_file_that_numpy_writes(tmp_path, kind):
     assert [run.timings for run in found.runs] == [run.timings for run in expected.runs]  # computed once
 
 
-def test_workers_and_tuning_read_data_in_memory_too(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_workers_and_tuning_accept_arrays_in_memory(tmp_path, monkeypatch):
     monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0), "beta": (0.0,)})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     data, _ = in_memory()["arrays"]
@@ -390,7 +391,7 @@ def test_workers_and_tuning_read_data_in_memory_too(tmp_path, monkeypatch):
         (Endless(), "Endless has no length"),
     ],
 )
-def test_data_in_memory_that_are_of_no_use(data, says):
+def test_unusable_arrays_are_refused(data, says):
     with pytest.raises(GmedError, match=says):
         gmed.run(data, "er", seeds=1, store=None)
 
@@ -436,7 +437,7 @@ def test_tuned_by_its_path(table, tmp_path, capsys, monkeypatch):
     assert code == 2 and "label, split and drop apply to your own data" in said
 
 
-def test_every_name_is_read_back(tmp_path):
+def test_names_round_trip(tmp_path):
     file = write_csv(tmp_path / "my trees.csv", rows(), header=("a", "b", "dry, or wet", "kind=x"))
     own = CustomDataRef.from_path(file, "kind=x", "by-column=dry, or wet")
     assert CustomDataRef.parse(own.name) == own
@@ -497,7 +498,7 @@ def test_bad_tables(tmp_path, content, label, split, says):
         load_custom(file, label, split)
 
 
-def test_tables_that_are_no_text(tmp_path):
+def test_binary_tables_are_refused(tmp_path):
     file = tmp_path / "t.csv"
     file.write_bytes(b"a,k\n\xff\xfe1,x\n")
     with pytest.raises(DataError, match="UTF-8"):
@@ -510,7 +511,7 @@ def test_tables_that_are_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("value", [7, 0.1, -1e300])
-def test_a_feature_that_never_changes_is_zero(tmp_path, value):
+def test_constant_feature_becomes_zero(tmp_path, value):
     file = write_csv(tmp_path / "t.csv", [[value, i, KINDS[i % 2]] for i in range(300)], header=("same", "a", "k"))
     data = load_custom(file, "k", "none")
     assert (data.x_train[:, 0] == 0).all()
@@ -542,7 +543,7 @@ def test_bad_arrays(tmp_path, arrays, says):
         load_custom(tmp_path / "a.npz")
 
 
-def test_an_archive_that_is_none(tmp_path):
+def test_invalid_archive_is_refused(tmp_path):
     file = tmp_path / "a.npz"
     file.write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(DataError, match=r"not a valid \.npz"):
@@ -553,7 +554,7 @@ def test_an_archive_that_is_none(tmp_path):
         load_custom(file)
 
 
-def test_names_that_could_mean_something_else(tmp_path):
+def test_ambiguous_names_are_refused(tmp_path):
     file = write_csv(tmp_path / "t.csv", [[i, KINDS[i % 2]] for i in range(20)], header=("a", "x,by-column=y"))
     with pytest.raises(DataError, match="is not a valid name"):
         CustomDataRef.from_path(file, "x,by-column=y", "none")
@@ -579,7 +580,7 @@ def test_whatever_happens_to_an_archive(tmp_path, place, value, packed):
     assert np.isfinite(data.x_train).all()
 
 
-def test_options_that_do_not_belong_together(table, tmp_path):
+def test_incompatible_options_are_refused(table, tmp_path):
     with pytest.raises(UsageError, match="apply to your own data"):
         gmed.run("split-mnist", "er", label="kind", store=None)
     with pytest.raises(UsageError, match="is already a path to data"):
@@ -605,7 +606,7 @@ def test_whatever_a_table_holds(tmp_path, content):
     assert data.y_train.max() < data.num_classes
 
 
-def test_a_column_that_is_dropped_is_no_feature(table, tmp_path):
+def test_dropped_column_is_not_a_feature(table, tmp_path):
     with pytest.raises(DataError, match="season"):  # of words
         load_custom(table, "kind", "none")
     numbered = write_csv(
@@ -639,7 +640,7 @@ def test_dropped_and_compared_at_the_command_line(table, tmp_path, capsys, monke
 # ---------------------------------------------------------------- names for people
 
 
-def test_data_have_a_name_for_people_which_computes_nothing_again(table, tmp_path, monkeypatch, capsys):
+def test_display_name_does_not_change_the_key(table, tmp_path, monkeypatch, capsys):
     """It names earlier runs too, is remembered, and is what tables, reports and LaTeX show; keys do not have it."""
     how = {"label": "kind", "split": "by-column=season", "store": tmp_path / "a.db", "workers": 0}
     first = gmed.run(str(table), ["finetune", "er"], seeds=1, **how)
@@ -668,20 +669,20 @@ def test_data_have_a_name_for_people_which_computes_nothing_again(table, tmp_pat
     assert to_cli_args(benchmark, "er")[:4] == ["trees.csv", "er", "--name", "my trees"]
 
 
-def test_without_a_name_the_file_is_the_heading(table, tmp_path):
+def test_file_name_is_the_default_heading(table, tmp_path):
     results = gmed.run(str(table), "finetune", seeds=1, label="kind", split="by-column=season", store=None, workers=0)
     assert "method & trees.csv" in latex_table(results)
 
 
 @pytest.mark.parametrize("name", ["", " x", "a,b", "a=b", "a[b", "x" * 61])
-def test_a_name_that_could_be_misread_is_refused(table, name):
+def test_ambiguous_display_name_is_refused(table, name):
     with pytest.raises(UsageError, match="name must have"):
         gmed.run(str(table), "er", seeds=1, label="kind", split="none", store=None, name=name)
     with pytest.raises(UsageError, match="name, label, split and drop apply to your own data"):
         gmed.run("split-mnist", "er", seeds=1, store=None, name="x")
 
 
-def test_what_was_tuned_is_found_under_a_name(table, tmp_path, monkeypatch):
+def test_tuned_parameters_are_found_by_display_name(table, tmp_path, monkeypatch):
     monkeypatch.setitem(GRIDS, "gmed", {"alpha": (0.0, 1.0)})
     how = {"label": "kind", "split": "by-column=season", "store": tmp_path / "a.db", "workers": 0}
     found = tune(str(table), "er+gmed", seeds=1, **how)

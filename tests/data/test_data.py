@@ -1,3 +1,5 @@
+"""The packaged MNIST, and reading MNIST from a local folder."""
+
 import gzip
 import shutil
 
@@ -28,7 +30,7 @@ def refused(folder, name=LABELS):
     return str(caught.value)
 
 
-def test_packaged_mnist_is_the_real_one():
+def test_packaged_mnist_has_the_published_counts():
     mnist = load_mnist()
     assert mnist.x_train.shape == (60000, 1, 28, 28)
     assert mnist.x_test.shape == (10000, 1, 28, 28)
@@ -39,7 +41,7 @@ def test_packaged_mnist_is_the_real_one():
     assert mnist.y_train[:8].tolist() == [5, 0, 4, 1, 9, 2, 1, 3]
 
 
-def test_a_local_folder_serves(folder):
+def test_local_folder_is_read(folder):
     load_mnist.cache_clear()
     assert np.array_equal(load_mnist(folder).x_test, load_mnist().x_test)
 
@@ -91,7 +93,7 @@ def test_flipped_bit_and_other_files(folder):
 
 
 @given(st.binary(max_size=64), st.integers(0, 200), st.integers(0, 255))
-def test_the_reader_answers_or_refuses(tmp_path_factory, junk, at, byte):
+def test_reader_returns_data_or_data_error(tmp_path_factory, junk, at, byte):
     """Whatever a file holds, reading gives an array or a DataError that names the file."""
     path = tmp_path_factory.getbasetemp() / "fuzzed.gz"
     sound = bytearray(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3, 4]), mtime=0))

@@ -1,3 +1,5 @@
+"""Downloads: resuming, checksums, archives, the cache and concurrent fetches."""
+
 import errno
 import gzip
 import hashlib
@@ -72,8 +74,7 @@ def serving(content):
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
+def no_proxy(private_cache, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -110,7 +111,7 @@ def test_a_download_with_progress(server, path):
     assert server.asked == [None]  # what is there is not asked for again
 
 
-def test_a_cut_download_goes_on_where_it_was(server, path):
+def test_interrupted_download_resumes(server, path):
     server.cut_after = 200_000
     refused(server, path, "interrupted after 200,000 of 500,000 bytes", "Run the same command again to resume")
     assert part(path).read_bytes() == CONTENT[:200_000]
@@ -121,7 +122,7 @@ def test_a_cut_download_goes_on_where_it_was(server, path):
     assert path.read_bytes() == CONTENT and not part(path).exists()
 
 
-def test_a_server_without_ranges_starts_again(server, path):
+def test_download_restarts_without_range_support(server, path):
     server.cut_after, server.ranges = 200_000, False
     refused(server, path, "the download was interrupted")
     download(server.url, path, MD5)
@@ -129,7 +130,7 @@ def test_a_server_without_ranges_starts_again(server, path):
 
 
 @pytest.mark.parametrize("begun", [b"of another file", CONTENT[:1000] + b"!", CONTENT + b"too long", b"?" * 500_000])
-def test_a_beginning_of_another_file_is_dropped(server, path, begun):
+def test_partial_file_of_other_content_is_discarded(server, path, begun):
     """The file on the server changed meanwhile, or ends before what we have (416)."""
     path.parent.mkdir()
     part(path).write_bytes(begun)
@@ -138,14 +139,14 @@ def test_a_beginning_of_another_file_is_dropped(server, path, begun):
     assert server.asked == [f"bytes={len(begun)}-", None]
 
 
-def test_a_complete_part_needs_no_more_bytes(server, path):
+def test_complete_partial_file_needs_no_request(server, path):
     path.parent.mkdir()
     part(path).write_bytes(CONTENT)
     download(server.url, path, MD5)
     assert path.read_bytes() == CONTENT and server.asked == ["bytes=500000-"]
 
 
-def test_wrong_content_is_not_kept(server, path):
+def test_wrong_checksum_is_discarded(server, path):
     server.content = b"<html>moved</html>"
     refused(server, path, server.url, "not the published one", MD5, "It was deleted")
     assert list(path.parent.iterdir()) == []
@@ -164,7 +165,7 @@ def test_no_network(server, path):
     refused(gone, path, gone.url, "cannot be reached (Connection refused)", "Check the network", "$GMED_DATA")
 
 
-def test_a_server_that_says_nothing(path, tmp_path):
+def test_silent_server_times_out(path, tmp_path):
     with serving(CONTENT) as server:
         server.RequestHandlerClass = type("Mute", (Handler,), {"do_GET": lambda self: threading.Event().wait(1)})
         refused(server, path, "no answer in time", timeout=0.2)
@@ -226,7 +227,7 @@ def unpacked(tmp_path):
     return attempt
 
 
-def test_unpacking_takes_the_named_files_alone(unpacked):
+def test_unpacking_extracts_only_named_files(unpacked):
     others = (("set/readme.html", b"hello"), ("../escaped", b"x"), ("/tmp/escaped", b"x"), ("set", tarfile.DIRTYPE, ""))
     assert unpacked(tar_gz(*others, *SOUND)) == ("", {"a.bin": b"abc", "b.bin": b"12345"})
 
@@ -255,7 +256,7 @@ def test_a_damaged_archive(unpacked):
 
 
 @given(st.binary(max_size=64), st.integers(0, 3000), st.booleans())
-def test_unpacking_answers_or_refuses(tmp_path_factory, junk, at, compressed):
+def test_unpacking_succeeds_or_raises_data_error(tmp_path_factory, junk, at, compressed):
     """Whatever an archive holds, it gives exactly the named files or a DataError that names it."""
     beside = tmp_path_factory.mktemp("fuzzed")
     archive, folder = beside / "fuzzed.tar.gz", beside / "folder"
@@ -310,7 +311,7 @@ def test_fetch_then_load_then_remove(tiny_cifar, tmp_path, server):
     assert cached(tmp_path) == [] and tiny_cifar.remove() == []
 
 
-def test_fetching_again_mends_a_damaged_copy(tiny_cifar):
+def test_fetching_again_repairs_a_damaged_copy(tiny_cifar):
     folder = tiny_cifar.fetch()
     (folder / "test_batch.bin").write_bytes(b"damaged")
     with pytest.raises(DataError, match="truncated"):
@@ -319,7 +320,7 @@ def test_fetching_again_mends_a_damaged_copy(tiny_cifar):
     assert len(tiny_cifar.load().y_test) == 2
 
 
-def test_a_failed_fetch_shows_nothing(tiny_cifar, tmp_path, server):
+def test_failed_fetch_leaves_no_files(tiny_cifar, tmp_path, server):
     wrong = replace(tiny_cifar, test=(RecordFile("test_batch.bin", 2, "0" * 40),))
     with pytest.raises(DataError, match="altered"):
         wrong.fetch()
@@ -348,7 +349,7 @@ def test_a_folder_of_the_users_in_the_cache_is_neither_replaced_nor_removed(tiny
     assert (tmp_path / "mine" / "test_batch.bin").exists()
 
 
-def test_what_a_killed_process_left_is_removed(tiny_cifar, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(tiny_cifar, tmp_path):
     tiny_cifar.fetch()
     left = tmp_path / "cache" / f".{tiny_cifar.folder}-0123"
     left.mkdir()
@@ -374,7 +375,7 @@ def test_two_processes_fetch_at_once(tiny_cifar, tmp_path, server):
     assert not any(name.startswith((".cifar", "downloads")) for name in cached(tmp_path))
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+def test_folder_appears_atomically(tmp_path):
     target = tmp_path / "cache" / "target"
 
     def half():

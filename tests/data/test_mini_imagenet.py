@@ -1,3 +1,5 @@
+"""Reading mini-ImageNet from image folders and pickled caches, and its decoded copy."""
+
 import copyreg
 import os
 import pickle
@@ -19,14 +21,9 @@ from gmed.data.mini_imagenet import MINI_IMAGENET, MiniImageNet, decoded_dir, re
 from gmed.data.safe_pickle import ALLOWED_CLASSES, array_of, read_pickle
 from gmed.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("private_cache")
 SIZE = 8
 CLASSES = ["n01", "n02", "n03"]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("GMED_DATA", raising=False)
-    monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -90,7 +87,7 @@ def test_other_classes_in_train_val_and_test_are_pooled(folder):
 
 
 @pytest.mark.parametrize(("val", "test"), [(["n01", "n02"], []), (CLASSES, CLASSES)])
-def test_parts_that_share_classes_in_another_way(folder, val, test):
+def test_other_overlaps_of_classes_are_refused(folder, val, test):
     write(folder / "train", CLASSES, 6)
     write(folder / "val", val, 6)
     write(folder / "test", test, 6)
@@ -231,7 +228,7 @@ def test_verifying_decodes_again_and_compares(folder):
 
 @pytest.mark.parametrize("name", ["x_train", "y_test"])
 @pytest.mark.parametrize("content", [b"", b"cut", b"other", None])
-def test_a_damaged_copy_says_so(folder, name, content):
+def test_damaged_copy_is_reported(folder, name, content):
     write(folder, CLASSES, 6)
     load(folder)
     (array,) = decoded_dir().glob(f"*/{name}.npy")
@@ -256,7 +253,7 @@ def test_removing_leaves_the_images(folder):
     assert_split(load(folder), range(5), range(5, 6))
 
 
-def test_without_pillow(folder, monkeypatch):
+def test_missing_pillow_is_reported(folder, monkeypatch):
     write(folder, CLASSES, 6)
     monkeypatch.setitem(sys.modules, "PIL", None)
     refused(folder, "Pillow", "pip install 'gmed[images]'")
@@ -268,7 +265,7 @@ def test_importing_the_package_does_not_need_pillow():
 
 
 @given(st.binary(max_size=30), st.integers(0, 2000), st.sampled_from(["png", "jpg"]))
-def test_reading_an_image_answers_or_refuses(tmp_path_factory, junk, at, suffix):
+def test_reading_an_image_succeeds_or_raises_data_error(tmp_path_factory, junk, at, suffix):
     path = tmp_path_factory.getbasetemp() / f"fuzzed.{suffix}"
     Image.new("RGB", (SIZE, SIZE), (1, 2, 3)).save(path)
     raw = bytearray(path.read_bytes())
@@ -368,7 +365,7 @@ def test_labels_in_place_of_lists_of_images(folder):
         ({"image_data": np.zeros((9, 8, 8, 3), np.uint8), "class_dict": {"n01": [0, 1]}}, "at least 6"),
     ],
 )
-def test_pickles_that_hold_something_else(folder, content, what):
+def test_pickles_of_other_content_are_refused(folder, content, what):
     path = dump(folder, "train", content)
     refused(folder, str(path), what)
 
@@ -388,7 +385,7 @@ def test_pickles_of_another_size_or_that_share_a_class(folder):
 @pytest.mark.parametrize(
     "raw", [b"\x80\x05\x96" + bytes(5) + b"\x01\0\0.", b"Nr\xff\xff\xff\x7f0.", b"\x95" + bytes(6) + b"\x01\0."]
 )
-def test_a_damaged_pickle_takes_no_memory(folder, raw):
+def test_damaged_pickle_allocates_little_memory(folder, raw):
     """Byte arrays of a terabyte, two billion memories, frames without end."""
     path = dump(folder, "train", None)
     path.write_bytes(raw)
@@ -414,7 +411,7 @@ def _text(text):
     return b"\x8c" + bytes([len(text)]) + text.encode()
 
 
-def test_nothing_in_a_pickle_is_run(folder, tmp_path):
+def test_pickle_code_is_not_executed(folder, tmp_path):
     canary = tmp_path / "canary"
     touch = f"touch {canary}"
     before = {key: (stand_in, dict(vars(stand_in))) for key, stand_in in ALLOWED_CLASSES.items()}
@@ -467,7 +464,7 @@ def test_nothing_in_a_pickle_is_run(folder, tmp_path):
     ],
 )
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_arrays_of_other_things_are_refused(folder, array, protocol):
+def test_non_numeric_arrays_are_refused(folder, array, protocol):
     path = dump(folder, "train", {"image_data": array, "class_dict": {}}, protocol)
     said = refused(folder, str(path))
     assert "where only integers are allowed" in said or "which no pickle of arrays needs" in said
@@ -478,7 +475,7 @@ SOUND = [pickle.dumps(cache_of(["n01"]), protocol) for protocol in range(6)]
 
 @settings(max_examples=300)
 @given(st.binary(max_size=40), st.integers(0, 100_000), st.sampled_from(SOUND), st.booleans())
-def test_reading_a_pickle_answers_or_refuses(tmp_path_factory, junk, at, sound, whole):
+def test_reading_a_pickle_succeeds_or_raises_data_error(tmp_path_factory, junk, at, sound, whole):
     """Whatever a file holds, reading gives images and classes or a DataError that names the file."""
     path = tmp_path_factory.getbasetemp() / "fuzzed.pkl"
     if whole:
@@ -499,7 +496,7 @@ OPCODES = [*(bytes([n]) for n in range(256)), *GLOBALS, b"I1\n", b"K\x01", b"U\x
 
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from(OPCODES), max_size=30))
-def test_programs_of_an_unpickler_end_well(tmp_path_factory, opcodes):
+def test_random_pickle_programs_end_cleanly(tmp_path_factory, opcodes):
     path = tmp_path_factory.getbasetemp() / "program.pkl"
     path.write_bytes(b"".join(opcodes) + b".")
     try:
@@ -508,7 +505,7 @@ def test_programs_of_an_unpickler_end_well(tmp_path_factory, opcodes):
         assert "program.pkl" in str(error)
 
 
-def test_reading_folders_keeps_to_the_order_of_names(folder):
+def test_folders_are_read_in_name_order(folder):
     write(folder, ["n03", "n01", "n02"], 7)
     source = ImageFolders(folder)
     assert list(source.counts.items()) == [("n01", (6, 1)), ("n02", (6, 1)), ("n03", (6, 1))]

@@ -1,8 +1,7 @@
-"""Tables with odd but legal features are read as other readers read them; what is no table of numbers is refused."""
+"""Unusual but valid tables are read as pandas and pyarrow read them; non-numeric ones are refused."""
 
 import csv
 import io
-import os
 import string
 
 import numpy as np
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from gmed.data.tabular import TableFile, read_table
 from gmed.errors import DataError, InputError, UsageError
 from gmed.online import ClassifierConfig, OnlineClassifier
+from helpers import FUZZ_EXAMPLES
 
-MORE = os.environ.get("GMED_FUZZ")
 NOTATIONS = (repr, "{:+.17g}".format, "{:.17e}".format, "{:.17E}".format, " {!r}".format, "{!r}\t".format)
 
 numbers = st.one_of(
@@ -70,7 +69,10 @@ def tables(draw):
 
 
 @settings(
-    max_examples=int(MORE or 80), derandomize=MORE is None, suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=int(FUZZ_EXAMPLES or 80),
+    derandomize=FUZZ_EXAMPLES is None,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
 )
 @given(drawn=tables(), size=st.integers(1, 5))
 def test_whatever_table_is_legal_is_read_as_others_read_it(tmp_path_factory, drawn, size):
@@ -113,7 +115,7 @@ LISTS = {"of one number": [[1.0], [2.0]], "of two": [[1.0, 2.0], [3.0, 4.0]], "o
 
 @pytest.mark.parametrize("kind", LISTS)
 @pytest.mark.parametrize("beside", [{}, {"b": [1.0, 2.0]}])
-def test_columns_of_lists_are_no_features(tmp_path, kind, beside):
+def test_list_columns_are_refused_as_features(tmp_path, kind, beside):
     path = parquet(tmp_path / "t.parquet", a=LISTS[kind], **beside)
     with pytest.raises(DataError, match=r"row 1, column 'a': '\[.*\]' is not a finite number"):
         read_table(path, "kind")
@@ -127,7 +129,7 @@ def test_columns_of_lists_are_no_features(tmp_path, kind, beside):
         ([1.0, float("nan")], "row 2, column 'kind': a value is missing"),
     ],
 )
-def test_labels_are_words_or_numbers(tmp_path, labels, said):
+def test_labels_may_be_words_or_numbers(tmp_path, labels, said):
     path = parquet(tmp_path / "t.parquet", a=[1.0, 2.0], kind=labels)
     with pytest.raises(DataError, match=said):
         read_table(path, "kind")
@@ -136,7 +138,7 @@ def test_labels_are_words_or_numbers(tmp_path, labels, said):
 # ---------------------------------------------------------------------- River
 
 
-def test_one_bad_label_costs_no_good_example():
+def test_one_bad_label_drops_only_its_row():
     pytest.importorskip("river")
     from gmed.river import GMEDClassifier
 
@@ -160,7 +162,7 @@ def test_one_bad_label_costs_no_good_example():
 
 
 @pytest.mark.parametrize(("standardise", "wrong"), [(True, 10**400), (True, 1e200), (False, 10**400), (False, 1e39)])
-def test_one_number_that_is_too_large_costs_no_good_example(standardise, wrong):
+def test_one_overflowing_number_drops_no_valid_row(standardise, wrong):
     pytest.importorskip("river")
     from gmed.river import GMEDClassifier
 
@@ -196,7 +198,7 @@ def test_the_classifier_takes_frames_and_lists():
         [[None, 1.0]],
     ],
 )
-def test_what_is_no_table_of_numbers_is_refused_with_a_reason(x):
+def test_non_numeric_table_is_refused_with_a_reason(x):
     model = OnlineClassifier(ClassifierConfig(memory=20, hidden=4), inputs=2)
     model.learn([[1.0, 2.0], [3.0, 4.0]], ["a", "b"])
     before = str(model.state())
@@ -206,7 +208,7 @@ def test_what_is_no_table_of_numbers_is_refused_with_a_reason(x):
     assert str(model.state()) == before
 
 
-def test_modules_that_do_not_fit_say_so():
+def test_incompatible_modules_are_reported():
     from torch import nn
 
     for module in (nn.Linear(7, 3), nn.Identity(), nn.Flatten(0)):

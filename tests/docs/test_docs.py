@@ -37,6 +37,7 @@ PAGES = {
 }
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 CLASSIFIER = PAGES["docs/classifier.md"]
+pytestmark = pytest.mark.docs
 needs_benchmarks = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
 
 
@@ -196,7 +197,7 @@ AFTERWARDS = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_not_run_says_so_and_exists(page):
+def test_skipped_blocks_say_why_and_their_commands_exist(page):
     for kind, code in blocks(page):
         assert kind, f"{page}: a block without a language:\n{code}"
         if kind == "toml":
@@ -214,7 +215,7 @@ def test_what_is_not_run_says_so_and_exists(page):
 
 @needs_benchmarks
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "benchmarks/README.md"])
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     folder, text = (ROOT / page).parent, (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", BLOCK.sub("", text)):
         if page.startswith("docs/") and target.startswith(("benchmarks/", "CONTRIBUTING")):
@@ -225,7 +226,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize(
     "setting", ["memory", "replay_size", "alpha", "beta", "learning_rate", "updates_per_batch", "batch_size", "hidden"]
 )
-def test_the_defaults_are_as_the_page_says(setting):
+def test_documented_defaults_are_current(setting):
     from gmed.online import ClassifierConfig
     from gmed.sklearn import GMEDClassifier
 
@@ -234,14 +235,14 @@ def test_the_defaults_are_as_the_page_says(setting):
 
 
 @needs_benchmarks
-def test_the_evidence_is_what_the_kept_results_say(monkeypatch):
+def test_evidence_matches_the_stored_results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.delitem(sys.modules, "kept", raising=False)
     assert importlib.import_module("evidence").text() == PAGES["docs/evidence.md"]
 
 
 @needs_benchmarks
-def test_pages_count_the_evidence_as_it_is():
+def test_evidence_counts_are_current():
     evidence = PAGES["docs/evidence.md"]
     verdicts = re.findall(r"\| (\*\*replicated|not replicated|undecided)[^|]*\|$", evidence, flags=re.MULTILINE)
     claims, yes, no, open_ = (
@@ -257,7 +258,7 @@ def test_pages_count_the_evidence_as_it_is():
 
 
 @needs_benchmarks
-def test_gains_told_in_words_are_those_stored():
+def test_gains_in_prose_match_the_stored_results():
     page, results = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8"), ROOT / "benchmarks" / "results"
     number = r"([+-]?\d+\.\d\d)"
     stored = re.findall(rf"{number} \[{number}, {number}\]", PAGES["docs/evidence.md"])
@@ -275,7 +276,7 @@ def test_gains_told_in_words_are_those_stored():
 
 
 @needs_benchmarks
-def test_the_numbers_of_the_faq_are_those_stored():
+def test_faq_numbers_match_the_stored_results():
     page, results = PAGES["docs/faq.md"], ROOT / "benchmarks" / "results"
     stored = "".join((results / name).read_text(encoding="utf-8") for name in ("mnist.md", "cifar.md"))
     means = dict(re.findall(r"^\| ([\w-]+ \| [\w+-]+) \| \d+ \| ([\d.]+) ±", stored, flags=re.MULTILINE))
@@ -319,7 +320,7 @@ def test_the_numbers_of_the_faq_are_those_stored():
 
 
 @needs_benchmarks
-def test_the_numbers_of_the_readme_are_those_stored():
+def test_readme_numbers_match_the_stored_results():
     results = ROOT / "benchmarks" / "results"
     stored = "".join((results / name).read_text(encoding="utf-8") for name in ("mnist.md", "cifar.md"))
     evidence = PAGES["docs/evidence.md"]
@@ -340,12 +341,12 @@ def test_the_numbers_of_the_readme_are_those_stored():
 
 
 @needs_benchmarks
-def test_the_pictures_are_of_the_stored_results():
+def test_figures_match_the_stored_results():
     for name, text in runpy.run_path(str(ROOT / "tools" / "picture.py"))["pictures"]().items():
         assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == text, "run: python tools/picture.py"
 
 
-def test_the_page_of_the_command_line_is_up_to_date():
+def test_command_line_page_is_up_to_date():
     """In a process of its own: extensions of the tests change nothing there."""
     code = "import runpy; print(runpy.run_path('tools/commands.py')['page'](), end='')"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
@@ -353,7 +354,7 @@ def test_the_page_of_the_command_line_is_up_to_date():
     assert re.findall(r"^## gmed (.*)$", found.stdout, flags=re.MULTILINE) == list(EXAMPLES)[1:]
 
 
-def test_promises_name_tests_that_exist():
+def test_guarantees_name_existing_tests():
     named = set(re.findall(r"`((?:golden/)?test_\w+\.py)`", PAGES["docs/guarantees.md"]))
     assert len(named) > 10
     assert not [name for name in named if not (ROOT / "tests" / name).is_file()]

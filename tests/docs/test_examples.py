@@ -1,4 +1,4 @@
-"""The examples run, and their notebooks are in step."""
+"""The examples run, and their notebooks are up to date."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 SAYS = {
@@ -39,7 +40,7 @@ def cells(name, kind):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_it_runs(name, tmp_path):
+def test_example_runs(name, tmp_path):
     seeds = 2 if name == "frozen_backbone.py" else 1
     said = run(with_seeds((EXAMPLES / name).read_text(encoding="utf-8"), seeds), tmp_path)
     assert re.search(SAYS[name], said, flags=re.MULTILINE), said
@@ -53,7 +54,7 @@ def test_replay_remembers_what_fine_tuning_forgets(tmp_path):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_notebook_holds_the_script(name):
+def test_notebook_equals_the_script(name):
     script = (EXAMPLES / name).read_text(encoding="utf-8")
     code = "\n".join(cells(name, "code")).splitlines()
     program = script[script.index('"""\n\n') + 4 :].replace('if __name__ == "__main__":\n    main()', "main()")
@@ -62,7 +63,7 @@ def test_the_notebook_holds_the_script(name):
     assert text.startswith("# ") and f"python examples/{name}" in text
 
 
-def test_notebooks_are_in_step():
+def test_notebooks_are_up_to_date():
     checker = EXAMPLES.parent / "tools" / "notebooks.py"
     done = subprocess.run([sys.executable, str(checker), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""The documentation as a site: built without a warning, complete, and usable without a network."""
+"""The documentation site builds without warnings, is complete and works offline."""
 
 import importlib
 import pkgutil
@@ -15,7 +15,10 @@ import gmed
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("material", reason="needs gmed[docs]")
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks")
+pytestmark = [
+    pytest.mark.docs,
+    pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="needs a checkout: benchmarks"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +30,7 @@ def site(tmp_path_factory):
     return folder
 
 
-def test_every_page_is_in_it_and_nothing_is_loaded_from_elsewhere(site):
+def test_site_has_every_page_and_no_external_resources(site):
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists()
     assert "edit_examples" in (site / "reference" / "index.html").read_text(encoding="utf-8")
@@ -43,7 +46,7 @@ NOT_IN_THE_REFERENCE = {"gmed.cli", "gmed.integrations", "gmed.io", "gmed.kernel
 """Packages that are internal, or used by typing commands, which pages of their own explain."""
 
 
-def test_the_reference_has_every_public_name(site):
+def test_reference_has_every_public_name(site):
     pages = [page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")]
     shown = {name for page in pages for name in re.findall(r'id="?(gmed\.[\w.]+)', page)}
     packages = [f"gmed.{found.name}" for found in pkgutil.iter_modules(gmed.__path__) if found.ispkg]
@@ -72,7 +75,7 @@ def test_parameters_that_are_described_together_have_their_own_types(site):
         assert {"model"} >= set(re.findall(r"(\w+) \(Module\)", text))
 
 
-def test_what_a_step_is_written_with_is_in_the_reference(site):
+def test_reference_has_the_building_blocks_of_a_step(site):
     page = (site / "reference" / "learners.html").read_text(encoding="utf-8")
     shown = {name.rpartition(".")[2] for name in re.findall(r'id="?(gmed\.learners\.[\w.]+)', page)}
     used = {"look_ahead", "sgd_step", "apply_gradients", "random", "torch_random", "draw", "sample", "sample_memory"}
@@ -81,7 +84,8 @@ def test_what_a_step_is_written_with_is_in_the_reference(site):
     assert "look_ahead for the parameters one step of SGD ahead" in listed
 
 
-def test_search_and_drawings_work_from_a_folder(site):
+@pytest.mark.browser
+def test_search_and_diagrams_work_offline(site):
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("needs chromium")

@@ -1,4 +1,4 @@
-"""The edit against an independent implementation and against finite differences of its objective."""
+"""GMED's edit against an independent implementation and finite differences of its objective."""
 
 import copy
 
@@ -64,7 +64,7 @@ def reference_edit(model, x, y, x_new, y_new, *, lr, alpha, beta, gamma, edit_co
 @pytest.mark.parametrize(
     ("steps", "gamma", "batch_size"), [(1, 1.0, None), (3, 1.0, None), (1, 0.9, None), (5, 0.99, 10)]
 )
-def test_equals_a_straight_implementation(make, beta, steps, gamma, batch_size, batches):
+def test_edit_equals_an_independent_implementation(make, beta, steps, gamma, batch_size, batches):
     torch.manual_seed(0)
     model, edit_count = make(), torch.tensor([0, 1, 2, 3, 0, 9, 40])
     edited = gmed.edit_examples(
@@ -95,7 +95,7 @@ def test_equals_a_straight_implementation(make, beta, steps, gamma, batch_size, 
 
 @MODELS
 @BETAS
-def test_direction_equals_finite_differences(make, beta, batches):
+def test_edit_direction_equals_finite_differences(make, beta, batches):
     torch.manual_seed(1)
     model = make()
     x_mem, y_mem, x_new, y_new = batches
@@ -112,7 +112,7 @@ def test_direction_equals_finite_differences(make, beta, batches):
     torch.testing.assert_close(direction, numeric, rtol=1e-5, atol=1e-9)
 
 
-def test_ascends_what_it_maximises(batches):
+def test_edit_increases_its_objective(batches):
     model = mlp()
     x_mem, y_mem, x_new, y_new = batches
     edited = gmed.edit_examples(model, *batches, lr=0.4, alpha=0.1, beta=0.1)
@@ -122,7 +122,7 @@ def test_ascends_what_it_maximises(batches):
 
 @MODELS
 @pytest.mark.parametrize("training", [True, False])
-def test_is_pure(make, training, batches):
+def test_edit_is_pure(make, training, batches):
     model = make().train(training)
     model[-1].train(not training)  # a submodule in a mode of its own
     for p in model.parameters():
@@ -142,7 +142,7 @@ def test_is_pure(make, training, batches):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_keeps_the_floating_type(dtype, batches):
+def test_edit_keeps_the_dtype(dtype, batches):
     x_mem, y_mem, x_new, y_new = batches
     edited = gmed.edit_examples(
         mlp().to(dtype),
@@ -158,7 +158,7 @@ def test_keeps_the_floating_type(dtype, batches):
     assert edited.dtype == dtype
 
 
-def test_works_with_frozen_parameters_and_other_losses(batches):
+def test_edit_supports_frozen_parameters_and_other_losses(batches):
     model = mlp()
     model[1].requires_grad_(False)
     x_mem, _, x_new, _ = batches
@@ -169,7 +169,7 @@ def test_works_with_frozen_parameters_and_other_losses(batches):
     assert not torch.equal(edited, x_mem)
 
 
-def test_stride_does_not_depend_on_how_many_examples_share_the_batch(batches):
+def test_stride_is_independent_of_batch_size(batches):
     model = mlp()
     x_mem, y_mem, x_new, y_new = batches
     kwargs = {"lr": 0.1, "alpha": 1.0, "beta": 0.1, "batch_size": 10}
@@ -178,7 +178,7 @@ def test_stride_does_not_depend_on_how_many_examples_share_the_batch(batches):
     torch.testing.assert_close(together[2:3], alone, rtol=0, atol=1e-14)
 
 
-def test_clamp_holds(batches):
+def test_edited_examples_are_clamped(batches):
     edited = gmed.edit_examples(mlp(), *batches, lr=0.5, alpha=100.0, beta=0.1, clamp=(0.0, 1.0))
     assert edited.min() >= 0
     assert edited.max() <= 1

@@ -1,4 +1,4 @@
-"""Learners that advance together come out as each would alone, bit for bit."""
+"""Learners trained as a group equal the same learners trained alone, bit for bit."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +20,7 @@ from gmed.learners import AGEM, BGD, ER, GEM, MIR, CompCL, ERAdam, ERAug, FineTu
 from gmed.memory import Reservoir, TaskRing, pinned
 from gmed.models import PassCounter, ResNet18
 from gmed.streams import Stream
+from helpers import states_equal
 
 CPU = ExecutionConfig(device="cpu")
 
@@ -85,31 +86,29 @@ def together(learners, streams, batch_size, cuts, ends=True):
     return group
 
 
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORESEEN)
-def test_each_equals_the_same_seed_alone(name):
+def test_batched_learners_equal_single_learners(name):
     cuts = [0, 63, 64, 250, 1300]  # odd batches, a task of one example, more steps than tables have rows
     learners = [FORESEEN[name](model(seed), seed) for seed in range(3)]
     group = together(learners, [stream(seed, 1300) for seed in range(3)], 7, cuts)
     assert group.capturable
     for seed, learner in enumerate(learners):
-        assert same(learner.state_dict(), alone(FORESEEN[name](model(seed), seed), stream(seed, 1300), 7, cuts))
+        assert states_equal(learner.state_dict(), alone(FORESEEN[name](model(seed), seed), stream(seed, 1300), 7, cuts))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @example("er", 10, [5, 60])  # the first task is shorter than a batch
 @given(st.sampled_from(sorted(FORESEEN)), st.integers(1, 12), st.lists(st.integers(0, 90), min_size=1, max_size=4))
-def test_however_the_stream_is_cut(name, batch_size, lengths):
+def test_batched_training_is_independent_of_evaluation_points(name, batch_size, lengths):
     cuts = [0]
     for length in lengths:
         cuts.append(cuts[-1] + length)
     learner = FORESEEN[name](model(1), 1)
     together([learner], [stream(1, max(cuts[-1], 1))], batch_size, cuts)
     reference = FORESEEN[name](model(1), 1)
-    assert same(learner.state_dict(), alone(reference, stream(1, max(cuts[-1], 1)), batch_size, cuts))
+    assert states_equal(learner.state_dict(), alone(reference, stream(1, max(cuts[-1], 1)), batch_size, cuts))
 
 
 CUTS = [0, 63, 64, 250, 400]
@@ -130,8 +129,9 @@ def predict_then_learn(learner, stream, batch_size, cuts):
     return right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
-def test_it_is_test_then_train(name):
+def test_prequential_predictions_precede_training(name):
     """With batch-norm, whose statistics predictions use and leave alone, in stretches and step by step."""
     make = {**FORESEEN, **STEP_BY_STEP}[name]
     learners, plain = ([make(model(seed), seed) for seed in range(2)] for _ in range(2))
@@ -143,7 +143,7 @@ def test_it_is_test_then_train(name):
     assert all(count.correct is None for count in together(plain, streams, 7, CUTS).counts)
     for seed in range(2):
         assert int(counts[seed].correct) == predict_then_learn(make(model(seed), seed), streams[seed], 7, CUTS)
-        assert same(learners[seed].state_dict(), plain[seed].state_dict())
+        assert states_equal(learners[seed].state_dict(), plain[seed].state_dict())
     assert group.capturable == (name in FORESEEN)
 
 
@@ -162,8 +162,9 @@ def test_predictions_by_hand():
     assert int(counts.correct) == int((flow.y == 1).sum()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORESEEN)
-def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
+def test_passes_of_captured_steps_are_counted_exactly(name):
     learners = [FORESEEN[name](model(seed), seed) for seed in range(2)]
     group = together(learners, [stream(seed, 400) for seed in range(2)], 7, CUTS)
     for seed in range(2):
@@ -174,11 +175,12 @@ def test_steps_decided_ahead_are_counted_as_if_each_were_watched(name):
                 rows = slice(at, min(at + 7, stop))
                 watched.observe(flow.x[rows].float() / 255, flow.y[rows], *told(watched, task))
         assert group.counts[seed].passes == watched.passes
-        assert same(watched.state_dict(), learners[seed].state_dict())
+        assert states_equal(watched.state_dict(), learners[seed].state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORESEEN, *STEP_BY_STEP])
-def test_the_training_loop_counts_and_learns_as_a_plain_one_does(name):
+def test_training_loop_equals_a_plain_loop(name):
     make = {**FORESEEN, **STEP_BY_STEP}[name]
     flow = replace(stream(0, 400), eval_points=tuple(CUTS[1:]))
     trained, watched = make(model(0), 0), make(model(0), 0)
@@ -186,11 +188,11 @@ def test_the_training_loop_counts_and_learns_as_a_plain_one_does(name):
     assert list(train(trained, flow, 7, counts=counts))[-1] == 400
     assert int(counts.correct) == predict_then_learn(make(model(0), 0), flow, 7, CUTS)
     watched.passes = PassCounter()
-    assert same(trained.state_dict(), alone(watched, flow, 7, CUTS))
+    assert states_equal(trained.state_dict(), alone(watched, flow, 7, CUTS))
     assert counts.passes == watched.passes
 
 
-def test_one_that_diverges_does_not_stop_the_others():
+def test_diverging_learner_does_not_stop_the_others():
     """One fails in its first steps, one in a stretch that was decided ahead, at a known step."""
     learners = [FORESEEN["er+gmed"](model(seed), seed) for seed in range(3)]
     streams = [stream(seed, 800) for seed in range(3)]
@@ -202,7 +204,7 @@ def test_one_that_diverges_does_not_stop_the_others():
     assert set(group.failures) == {1, 2}
     assert all(isinstance(error, DivergedError) for error in group.failures.values())
     assert "at step 43 " in str(group.failures[2])
-    assert same(learners[0].state_dict(), alone(FORESEEN["er+gmed"](model(0), 0), stream(0, 800), 10, [0, 800]))
+    assert states_equal(learners[0].state_dict(), alone(FORESEEN["er+gmed"](model(0), 0), stream(0, 800), 10, [0, 800]))
 
 
 class Unplanned(ER):
@@ -227,7 +229,7 @@ class Schedule(ER):
         return self.lr / (1 + self.steps)
 
 
-def test_what_is_foreseeable_is_declared_and_not_inherited():
+def test_capturable_is_declared_and_not_inherited():
     assert ER(model(0), lr=0.1, memory=Reservoir(5)).is_capturable()
     assert not Schedule(model(0), lr=0.1, memory=Reservoir(5)).is_capturable()
     assert not ER(model(0), lr=0.1, memory=Reservoir(5), editing=OptimalEdit(alpha=1.0)).is_capturable()
@@ -236,7 +238,7 @@ def test_what_is_foreseeable_is_declared_and_not_inherited():
     assert ER(ResNet18(), lr=0.1, memory=Reservoir(5)).is_capturable()
 
 
-def test_extra_examples_are_none_that_were_drawn_otherwise():
+def test_extra_draw_outside_of_sample_is_refused_when_captured():
     """Nor can steps be decided ahead where what was drawn depends on them: that is found out, not ignored."""
 
     class Own(ER):
@@ -258,7 +260,7 @@ def test_extra_examples_are_none_that_were_drawn_otherwise():
         together([own()], [stream(0, 200)], 10, [0, 200])
 
 
-def test_a_step_that_is_not_decided_ahead_may_ask_as_often_as_it_likes():
+def test_uncaptured_step_may_sample_repeatedly():
     class Twice(ER):
         def step(self, x, y):
             ahead = self.look_ahead(x, y)
@@ -271,7 +273,7 @@ def test_a_step_that_is_not_decided_ahead_may_ask_as_often_as_it_likes():
     assert learner.memory.edit_count.max() > 2
 
 
-def test_extra_examples_are_none_that_were_drawn_before_others_entered():
+def test_extra_examples_are_distinct_after_insertion():
     class Late(ER):
         capturable = True
         slots = ()
@@ -296,13 +298,13 @@ def learner_batch():
 @pytest.mark.parametrize(
     ("kind", "complaint"), [(Unplanned, "draws 'something' outside of draw"), (Twice, "two draws called 'replay'")]
 )
-def test_a_false_declaration_is_found_out(kind, complaint):
+def test_false_capturable_declaration_is_refused(kind, complaint):
     with pytest.raises(UsageError, match=complaint):
         together([kind(model(0), lr=0.1, memory=Reservoir(5))], [stream(0, 200)], 10, [0, 200])
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), torch.OutOfMemoryError("no room")])
-def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
+def test_capture_error_names_the_method(monkeypatch, error):
     """A device without room stays known as such: then fewer are tried at once."""
 
     def capture(step):
@@ -315,8 +317,9 @@ def test_a_step_that_cannot_be_captured_says_whose(monkeypatch, error):
     assert runner._out_of_memory(found.value) == isinstance(error, torch.OutOfMemoryError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [5, 1])
-def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
+def test_small_gpu_memory_reduces_the_group_size(monkeypatch, grouped, learners):
     """A device with room for two learners at a time, and one with room for none."""
     room = 2 if learners > 1 else 0
     real = runner._GroupRunner.run
@@ -336,7 +339,8 @@ def test_too_little_memory_for_all_at_once(monkeypatch, grouped, learners):
         assert isinstance(outcomes[0], torch.OutOfMemoryError)
 
 
-def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
+@pytest.mark.slow
+def test_failing_method_does_not_stop_the_others(monkeypatch, grouped):
     """An error that is not a divergence, in one of several methods: its runs fail, the rest is computed without."""
     real = GMED.edit
 
@@ -355,13 +359,14 @@ def test_a_method_that_fails_does_not_stop_the_others(monkeypatch, grouped):
         assert outcomes[place].accuracy == expected[place]
 
 
-def test_runs_together_are_the_runs_alone(grouped):
+@pytest.mark.slow
+def test_grouped_runs_equal_single_runs(grouped):
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (3, 8)]
     both = run_group(specs, CPU)
     assert [runner.accuracy for runner in both] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
-def test_who_is_computed_together():
+def test_runs_are_grouped_by_method():
     methods = ["er", "er+gmed", "gem", "er+optimal-edit"]
     specs = [RunSpec.make("split-mnist", m, seed) for seed in range(23) for m in methods]
     sizes = {}
@@ -371,7 +376,7 @@ def test_who_is_computed_together():
     assert sizes == {"er": [20, 3], "er+gmed": [20, 3], "gem": [1] * 23, "er+optimal-edit": [1] * 23}
 
 
-def test_points_of_a_grid_advance_together():
+def test_grid_points_are_grouped():
     """Real numbers do not change what steps are made of; whole numbers and yes or no do."""
     grid = [f"er+gmed(alpha={alpha},beta={beta})" for alpha in (0.01, 0.1, 1.0, 10.0) for beta in (0.0, 0.1, 1.0)]
     others = ["er+gmed(steps=2)", "er(memory=200)+gmed", "er+gmed(write_back=false)", "er+adv-edit", "mir+gmed"]
@@ -382,22 +387,25 @@ def test_points_of_a_grid_advance_together():
     assert {spec.method.name for group in groups[:3] for spec in group} == {spec.method.name for spec in specs[:60]}
 
 
-def test_a_grid_together_is_each_point_alone(grouped):
+@pytest.mark.slow
+def test_grouped_grid_equals_single_points(grouped):
     methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0,gamma=0.9)", "er(lr=0.1)+gmed(beta=1.0)"
     specs = [RunSpec.make("split-mnist-tuning", method, 4) for method in methods]
     assert len(group_runs(specs)) == 1
     assert [runner.accuracy for runner in run_group(specs, CPU)] == [run_one(spec, CPU).accuracy for spec in specs]
 
 
-def test_learners_of_several_methods_together():
+@pytest.mark.slow
+def test_learners_of_different_methods_are_batched():
     """Each is decided ahead as its own steps ask, once all of them can be."""
     names = sorted(FORESEEN.keys() - {"prog-nn", "comp-cl"})  # these are told tasks
     group = together([FORESEEN[name](model(3), 3) for name in names], [stream(3, 700)] * len(names), 7, [0, 350, 700])
     for name, learner in zip(names, group.learners, strict=True):
-        assert same(learner.state_dict(), alone(FORESEEN[name](model(3), 3), stream(3, 700), 7, [0, 350, 700]))
+        assert states_equal(learner.state_dict(), alone(FORESEEN[name](model(3), 3), stream(3, 700), 7, [0, 350, 700]))
 
 
-def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
+@pytest.mark.slow
+def test_group_size_is_limited_by_free_memory(monkeypatch, grouped):
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
     made, original = [], runner._GroupRunner
     record = lambda specs, *others: made.append(len(specs)) or original(specs, *others)  # noqa: E731
@@ -408,20 +416,20 @@ def test_no_more_advance_together_than_there_is_room_for(monkeypatch, grouped):
     assert made == [3, 2, 1]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", FORESEEN)
-def test_a_graph_of_several_equals_each_alone_on_a_gpu(name, monkeypatch):
+def test_cuda_graph_of_a_group_equals_single_learners(name, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     learners = [FORESEEN[name](model(seed, "cuda"), seed) for seed in range(3)]
     group = together(learners, [stream(seed, 900, "cuda") for seed in range(3)], 10, [0, 455, 900])
     assert group.graph is not None
     for seed, learner in enumerate(learners):
         reference = FORESEEN[name](model(seed, "cuda"), seed)
-        assert same(learner.state_dict(), alone(reference, stream(seed, 900, "cuda"), 10, [0, 455, 900]))
+        assert states_equal(learner.state_dict(), alone(reference, stream(seed, 900, "cuda"), 10, [0, 455, 900]))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_memory_with_the_host_changes_nothing(monkeypatch):
+@pytest.mark.gpu
+def test_pinned_host_memory_gives_the_same_results(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
     def learned(share):
@@ -434,10 +442,12 @@ def test_a_memory_with_the_host_changes_nothing(monkeypatch):
     on_gpu, on_host = learned(1.0), learned(0.0)
     for ours, theirs in zip(on_host, on_gpu, strict=True):
         state = ours.state_dict()
-        assert state["memory.x"].device.type == "cpu" and same({k: v.cpu() for k, v in state.items()}, cpu(theirs))
+        assert state["memory.x"].device.type == "cpu" and states_equal(
+            {k: v.cpu() for k, v in state.items()}, cpu(theirs)
+        )
         again = FORESEEN["er+gmed"](model(9, "cuda"), 9)
         again.load_state_dict(state)
-        assert "x" in again.memory._pinned and same(cpu(again), cpu(theirs))
+        assert "x" in again.memory._pinned and states_equal(cpu(again), cpu(theirs))
 
 
 def cpu(learner):
@@ -445,7 +455,7 @@ def cpu(learner):
 
 
 @pytest.mark.parametrize("name", ["er+gmed", "gem"])
-def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
+def test_captured_steps_use_triton_kernels(name):
     """In the first step as in all others, for the same numbers to come out wherever a run is taken up again."""
 
     make = FORESEEN.get(name, lambda m, s: GEM(m, lr=0.1, memory=TaskRing(25, tasks=1), seed=s))
@@ -458,8 +468,8 @@ def test_units_are_made_of_kernels_in_steps_that_will_be_captured(name):
     assert inside == {name == "er+gmed"} and outside == {False}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_graph_of_kernels_is_the_loop_over_them_bit_for_bit():
+@pytest.mark.gpu
+def test_cuda_graph_of_kernels_equals_the_loop_bit_for_bit():
     def network(seed):
         torch.manual_seed(seed)
         return ResNet18(classes=4, size=25).cuda()
@@ -475,4 +485,4 @@ def test_a_graph_of_kernels_is_the_loop_over_them_bit_for_bit():
     for seed, learner in enumerate(learners):
         with conv_bn_relu.use_triton():
             reference = alone(FORESEEN["er+gmed"](network(seed), seed), photographs(seed), 10, [0, 300])
-        assert same(learner.state_dict(), reference)
+        assert states_equal(learner.state_dict(), reference)

@@ -1,4 +1,4 @@
-"""Files of checkpoints: on full disks, beside other processes, after kills, and with anything in them."""
+"""Checkpoint files: full disks, concurrent writers, leftovers of killed processes, damaged content."""
 
 import errno
 import json
@@ -56,7 +56,8 @@ def accuracies(results):
     return {(run.method, run.seed): run.accuracy for run in results.runs}
 
 
-def test_a_full_disk_costs_the_checkpoints_and_not_the_run(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_full_disk_loses_checkpoints_but_not_the_run(tmp_path, monkeypatch):
     expected = accuracies(gmed.run("split-mnist", "finetune", seeds=2, device="cpu", store=None, workers=0))
     experiment = Experiment("split-mnist", ["finetune"], 2, store=tmp_path / "r.db", workers=0, checkpoint_every=1e-9)
     monkeypatch.setattr("gmed.engine.checkpoint.MIN_INTERVAL_RATIO", 0.0)
@@ -77,7 +78,8 @@ def test_a_full_disk_costs_the_checkpoints_and_not_the_run(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["r.db"]
 
 
-def test_the_terminal_says_once_that_workers_cannot_write_checkpoints(tmp_path):
+@pytest.mark.slow
+def test_unwritable_checkpoints_of_workers_are_reported_once(tmp_path):
     words = ["run", "split-mnist", "finetune", "er", "--seeds", "2", "--device", "cpu", "--workers", "2"]
     words += ["--store", str(tmp_path / "r.db"), "--checkpoint-every", "0.05"]
     done = subprocess.run(
@@ -94,7 +96,8 @@ def test_the_terminal_says_once_that_workers_cannot_write_checkpoints(tmp_path):
     assert len(gmed.run("split-mnist", ["finetune", "er"], seeds=2, device="cpu", store=tmp_path / "r.db").runs) == 4
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+@pytest.mark.slow
+def test_uncreatable_checkpoint_folder_is_reported(tmp_path):
     (tmp_path / "r.db.unfinished").write_text("a file of somebody's")
     experiment = Experiment("split-mnist", ["finetune"], 1, store=tmp_path / "r.db", checkpoint_every=1e-3, workers=1)
     with pytest.warns(UserWarning, match=r"r\.db\.unfinished: checkpoints cannot be written \(File exists\)"):
@@ -102,7 +105,8 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     assert (tmp_path / "r.db.unfinished").read_text() == "a file of somebody's"
 
 
-def test_what_killed_writers_left_goes_at_the_next_start(tmp_path):
+@pytest.mark.slow
+def test_leftovers_of_killed_writers_are_removed_at_start(tmp_path):
     store = tmp_path / "r.db"
     folder = checkpoint_dir(store)
     another = RunSpec.make("split-mnist", "er", 7)
@@ -112,7 +116,7 @@ def test_what_killed_writers_left_goes_at_the_next_start(tmp_path):
     assert not folder.exists()
 
 
-def test_what_was_left_of_runs_that_are_in_the_store_goes_too(tmp_path):
+def test_checkpoints_of_finished_runs_are_removed(tmp_path):
     """A process may be killed after a result is stored and before its checkpoint is removed."""
     store = tmp_path / "r.db"
     folder = checkpoint_dir(store)
@@ -123,7 +127,7 @@ def test_what_was_left_of_runs_that_are_in_the_store_goes_too(tmp_path):
     assert not folder.exists()
 
 
-def test_discarding_leaves_what_others_are_writing(tmp_path):
+def test_discard_keeps_files_being_written(tmp_path):
     checkpoints = Checkpoints(tmp_path / "unfinished", 1)
     path = checkpoints._path(SPEC)
     path.parent.mkdir()
@@ -162,7 +166,7 @@ def test_a_reader_beside_a_writer_gets_one_whole_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link"])
-def test_what_is_no_file_is_as_good_as_none(tmp_path, kind):
+def test_special_file_counts_as_no_checkpoint(tmp_path, kind):
     checkpoints = Checkpoints(tmp_path, 1)
     path = checkpoints._path(SPEC)
     {"pipe": os.mkfifo, "folder": os.mkdir, "dangling link": lambda p: p.symlink_to(tmp_path / "nothing")}[kind](path)
@@ -170,7 +174,7 @@ def test_what_is_no_file_is_as_good_as_none(tmp_path, kind):
     assert checkpoints.read_file(SPEC) is None
 
 
-def test_in_memory_they_are_the_same(tmp_path):
+def test_checkpoints_in_memory_equal_those_on_disk(tmp_path):
     on_disk = Checkpoints(tmp_path, 1)
     on_disk.save(SPEC, a_checkpoint())
     carried = CheckpointsInMemory({SPEC.key: on_disk.read_file(SPEC)})
@@ -194,7 +198,7 @@ def relabeled(content, change):
     return struct.pack("<Q", len(told)) + told + content[8 + length :]
 
 
-def test_a_checksum_cannot_be_left_out_but_in_files_of_the_first_versions():
+def test_checksum_is_required_except_in_the_first_versions():
     kept = CheckpointsInMemory({})
     kept.save(SPEC, a_checkpoint())
     content = kept.read_file(SPEC)
@@ -231,7 +235,7 @@ def test_whatever_a_checkpoint_holds(data):
         assert {name: tensor.tolist() for name, tensor in loaded.state.items()} == {"steps": 10, "w": [1.0] * 7}
 
 
-def test_files_of_checkpoints_have_not_changed(tmp_path):
+def test_checkpoint_file_format_is_unchanged(tmp_path):
     """What is written is what the reader of state files, by path, reads too."""
     checkpoints = Checkpoints(tmp_path, 1)
     checkpoints.save(SPEC, a_checkpoint())

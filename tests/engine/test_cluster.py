@@ -1,4 +1,4 @@
-"""A Dask cluster computes what this machine does, bit for bit, also when a worker is lost in the middle."""
+"""Runs on a Dask cluster equal local runs, also when workers are lost."""
 
 import os
 import subprocess
@@ -24,6 +24,8 @@ from gmed.engine.executors.local import Failed, Progress
 from gmed.engine.executors.protocol import Job
 from gmed.errors import UsageError
 from gmed.io.records import encode
+
+pytestmark = pytest.mark.slow
 
 distributed = pytest.importorskip("distributed")
 
@@ -79,7 +81,7 @@ def accuracies(results):
     return {(run.method, run.seed): run.accuracy for run in results.runs}
 
 
-def test_a_worker_is_killed_in_the_middle_of_a_sweep(tmp_path, here):
+def test_sweep_survives_a_killed_worker(tmp_path, here):
     with dask_cluster(tmp_path) as (client, workers):
         executor = Killing(client, workers[0])
         experiment = gmed.experiment.Experiment(
@@ -123,7 +125,7 @@ def no_executor(specs, config):
     yield from ()
 
 
-def test_without_a_cluster():
+def test_missing_cluster_is_reported():
     with pytest.raises(UsageError, match="no Dask scheduler answers at tcp://127"):
         list(
             DaskExecutor("tcp://127.0.0.1:9", patience=0.5)(
@@ -178,7 +180,7 @@ class Joined(DaskExecutor):
             yield news
 
 
-def test_a_worker_with_another_gmed_that_joins_late_gets_no_runs(tmp_path):
+def test_late_worker_with_another_version_gets_no_runs(tmp_path):
     joined = []
     with dask_cluster(tmp_path, workers=1) as (client, _):
         executor = Joined(client, lambda: joined.append(start_worker_with_another_gmed(tmp_path)) or True)
@@ -193,7 +195,7 @@ def test_a_worker_with_another_gmed_that_joins_late_gets_no_runs(tmp_path):
     assert len(found.runs) == 12
 
 
-def test_when_only_workers_with_another_gmed_are_there(tmp_path):
+def test_only_workers_with_another_version_is_an_error(tmp_path):
     spec = RunSpec.make("split-mnist", "finetune", 0)
     with dask_cluster(tmp_path, workers=0) as (client, _):
         worker = start_worker_with_another_gmed(tmp_path)
@@ -209,7 +211,7 @@ def test_when_only_workers_with_another_gmed_are_there(tmp_path):
             worker.wait()
 
 
-def test_the_last_worker_with_the_right_gmed_goes_and_another_comes(tmp_path):
+def test_last_matching_worker_is_replaced(tmp_path):
     """Runs that only the lost worker could have had go to one that came later."""
     others = []
 
@@ -257,7 +259,7 @@ def test_a_worker_needs_no_disk(tmp_path, here):
     assert accuracies(found).items() <= accuracies(here).items()
 
 
-def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
+def test_run_slice_continues_until_its_time_is_up(monkeypatch):
     """The chain of tasks of one run, without a cluster."""
     monkeypatch.setattr(dask, "PRELOADED", {})
     spec = RunSpec.make("split-mnist", "er", 0)
@@ -276,7 +278,7 @@ def test_a_task_goes_on_for_a_while_and_then_ends(monkeypatch):
         assert ended["ended"][spec.key]["result"][figure] == alone[figure]
 
 
-def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):
+def test_finished_runs_are_kept_when_the_last_worker_is_lost(tmp_path):
     with dask_cluster(tmp_path, workers=1) as (client, workers):
         executor = Killing(client, workers[0])
         executor.patience, executor.enough = 1.0, 1
@@ -287,7 +289,7 @@ def test_when_the_last_worker_is_gone_what_is_there_is_kept(tmp_path):
     assert list((tmp_path / "r.db.unfinished").iterdir())
 
 
-def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_path):
+def test_unfinishable_run_fails_and_the_others_continue(tmp_path):
     with dask_cluster(tmp_path, workers=1) as (client, _):
         specs = [RunSpec.make("split-mnist", f"finetune(lr={lr})", 0) for lr in ("1e20", "0.01")]
         events = [
@@ -302,7 +304,7 @@ def test_a_run_the_cluster_cannot_finish_is_a_failure_and_the_others_go_on(tmp_p
         assert "DivergedError" in failed.error
 
 
-def test_parts_and_models_of_ones_own_travel_along(tmp_path):
+def test_extensions_and_models_are_sent_to_workers(tmp_path):
     """Workers have neither file; the same names mean another text the second time."""
     text = (
         "import gmed\nfrom torch import nn\n\n"

@@ -1,4 +1,4 @@
-"""A sweep that is killed again and again, without warning, ends with the results of one that never was."""
+"""A sweep that is killed repeatedly ends with the results of an uninterrupted one."""
 
 import json
 import os
@@ -11,7 +11,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 import gmed
+
+pytestmark = pytest.mark.slow
 
 METHODS = ["er+gmed", "mir+gmed", "gem+gmed", "hal"]
 KILLS = int(os.environ.get("GMED_KILLS", "5"))
@@ -60,7 +64,7 @@ def stored(store):
     return 0
 
 
-def test_killed_again_and_again(tmp_path, capsys):
+def test_repeatedly_killed_sweep_ends_with_the_same_results(tmp_path, capsys):
     store = tmp_path / "killed.db"
     chance = random.Random(0)
     unfinished = Path(f"{store}.unfinished")

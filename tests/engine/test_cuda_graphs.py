@@ -1,4 +1,4 @@
-"""The same step made again and again: on a GPU the graph does what the loop does, the noise of a step included."""
+"""CUDA graphs of repeated steps equal the plain loop, including random noise."""
 
 import pytest
 import torch
@@ -8,15 +8,15 @@ from gmed.kernels import cuda_graphs
 from gmed.models import PassCounter
 
 
-def test_every_row_in_its_order():
+def test_rows_are_processed_in_order():
     seen = []
     cuda_graphs.replay_steps(lambda row: seen.append(row.tolist()), torch.arange(10).reshape(5, 2))
     assert seen == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 3, 4, 50])
-def test_a_graph_repeats_a_step_with_its_noise(rows, monkeypatch):
+def test_graph_replay_draws_the_noise_of_the_loop(rows, monkeypatch):
     def walked(warm_up):
         monkeypatch.setattr(cuda_graphs, "WARM_UP", warm_up)
         place = torch.zeros(7, device="cuda")
@@ -31,9 +31,9 @@ def test_a_graph_repeats_a_step_with_its_noise(rows, monkeypatch):
     assert torch.equal(walked(cuda_graphs.WARM_UP), walked(rows))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("model", [gmed.models.MLP, gmed.models.ResNet18])
-def test_an_expert_made_by_a_graph_is_the_one_made_step_by_step(model, monkeypatch):
+def test_expert_trained_by_a_graph_equals_the_loop(model, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     x = torch.rand(40, *((1, 28, 28) if model is gmed.models.MLP else (3, 32, 32)), device="cuda")
     y = torch.arange(40, device="cuda") % 4

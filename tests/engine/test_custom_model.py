@@ -1,4 +1,4 @@
-"""Models of one's own: found, tried, told apart, repeated and resumed exactly, written as ONNX."""
+"""Custom models: validation, identity, weights, resuming and export to ONNX."""
 
 import importlib.util
 import json
@@ -103,7 +103,7 @@ def top_level():
         (5, "at the top level of a file"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_runs(nets, model, message):
+def test_unsuitable_model_is_refused_before_any_run(nets, model, message):
     with pytest.raises(UsageError, match=message):
         gmed.run("split-mnist", "finetune", seeds=1, model=model, device="cpu", workers=0)
     assert not (nets.parent / "gmed.db").exists()
@@ -120,7 +120,7 @@ def test_a_path_may_have_a_colon_as_on_windows(nets):
     assert str(model()) == str(ModelRef.from_user("nets.py:small(width=8)")())
 
 
-def test_who_it_is_decides_the_key(nets):
+def test_key_depends_on_the_source_of_the_model(nets):
     def key(model, benchmark="split-mnist"):
         return RunSpec.make(ModelRef.from_user(model).qualify(benchmark), "er", 0).key
 
@@ -136,7 +136,7 @@ def test_who_it_is_decides_the_key(nets):
     assert key(one) == key(one) != key(two)
 
 
-def test_a_name_says_everything_and_a_table_needs_no_file(nets):
+def test_benchmark_name_describes_the_model_without_its_file(nets):
     name = ModelRef.from_user("nets.py:small(width=8)").qualify("split-mnist-fuzzy")
     found = get_benchmark(name)
     assert found.fuzzy
@@ -147,7 +147,7 @@ def test_a_name_says_everything_and_a_table_needs_no_file(nets):
     assert RunSpec.make(absent.name, "er", 0).config()["model"]["name"] == "nets.py:small(width=8)"
 
 
-def test_every_seed_has_weights_of_its_own_and_a_module_is_copied(nets):
+def test_weights_differ_by_seed_and_modules_are_copied(nets):
     from gmed.engine.runner import make_learner
 
     cpu = torch.device("cpu")
@@ -165,7 +165,8 @@ def test_every_seed_has_weights_of_its_own_and_a_module_is_copied(nets):
     assert all(torch.equal(before[name], t) for name, t in given.state_dict().items())
 
 
-def test_workers_make_the_same_model(nets):
+@pytest.mark.slow
+def test_workers_build_the_same_model(nets):
     here, there = (
         gmed.run("split-mnist", "er", seeds=1, model="nets.py:small(chance=0.2)", store=None, device="cpu", workers=w)
         for w in (0, 1)
@@ -177,8 +178,9 @@ def test_workers_make_the_same_model(nets):
         gmed.run("split-mnist", "finetune", seeds=1, model=MLP(hidden=8), store=None, device="cpu", workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["nets.py:small(chance=0.5)", "nets.py:Own", "nets.py:normed"])
-def test_a_model_that_draws_or_remembers_is_resumed_exactly(nets, model, tmp_path):
+def test_random_or_stateful_model_resumes_exactly(nets, model, tmp_path):
     """Dropout as a layer and as a function, batch-norm: stopped twice, and never stopped."""
     spec = RunSpec.make(ModelRef.from_user(model).qualify("split-mnist"), "er+gmed", 1)
     kept = ExecutionConfig("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
@@ -193,7 +195,7 @@ def test_a_model_that_draws_or_remembers_is_resumed_exactly(nets, model, tmp_pat
     assert resumed.accuracy == run_one(spec, ExecutionConfig("cpu")).accuracy
 
 
-def test_dropout_is_drawn_anew_at_every_step_and_alike_within_one():
+def test_dropout_masks_differ_by_step_and_agree_within_one():
     drawn = []
 
     class Spy(nn.Module):
@@ -220,6 +222,7 @@ def test_dropout_is_drawn_anew_at_every_step_and_alike_within_one():
         assert not torch.equal(first, drawn[0])
 
 
+@pytest.mark.slow
 def test_experiment_files_and_the_command_line(nets):
     (nets.parent / "e.toml").write_text(
         'benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\nmodel = "nets.py:small(width=8)"\n'
@@ -238,7 +241,7 @@ def test_experiment_files_and_the_command_line(nets):
     assert (len(results.runs), outdated) == (1, 0)
 
 
-def test_check_fits_is_about_the_data():
+def test_compatibility_check_uses_the_shape_of_the_data():
     class Tiny:
         x_train, y_train, num_classes = np.zeros((4, 5), dtype=np.float32), np.zeros(4, dtype=np.int64), 3
 
@@ -254,6 +257,7 @@ needs_onnx = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_onnx
 @pytest.mark.parametrize(("make", "shape"), [(MLP, (1, 28, 28)), (ResNet18, (3, 32, 32))])
 def test_onnx_predicts_what_the_learner_predicts(make, shape, tmp_path):
@@ -273,8 +277,9 @@ def test_onnx_predicts_what_the_learner_predicts(make, shape, tmp_path):
     assert np.abs(logits - learner.logits(x).numpy()).max() < 1e-4 > apart
 
 
+@pytest.mark.slow
 @needs_onnx
-def test_onnx_files_that_would_be_wrong_are_not_written(tmp_path, monkeypatch):
+def test_inexact_onnx_export_is_refused(tmp_path, monkeypatch):
     from gmed.models import onnx_export
 
     x, path = torch.rand(3, 1, 28, 28), tmp_path / "model.onnx"
@@ -295,7 +300,7 @@ def test_an_estimator_is_not_exported(monkeypatch, tmp_path):
             export_onnx(model, tmp_path / "model.onnx", np.zeros((3, 4)))
 
 
-def test_without_onnx_it_is_said_what_to_install(monkeypatch, tmp_path):
+def test_missing_onnx_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r"pip install 'gmed\[onnx\]'"):
         export_onnx(MLP(), tmp_path / "model.onnx", torch.rand(3, 1, 28, 28))

@@ -1,3 +1,5 @@
+"""The engine: workers, evaluation, timings, failures and baselines."""
+
 import os
 from collections import Counter
 from itertools import chain
@@ -29,13 +31,15 @@ def in_process():
     return accuracies(gmed.run("split-mnist", METHODS, seeds=[0, 5], store=None, workers=0, device="cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_do_not_depend_on_workers_or_order(in_process, workers):
     results = gmed.run("split-mnist", METHODS[::-1], seeds=[5, 0], store=None, workers=workers, device="cpu")
     assert accuracies(results) == in_process
 
 
-def test_a_worker_computes_points_of_a_grid_together():
+@pytest.mark.slow
+def test_worker_groups_grid_points():
     """Two methods at two seeds in one job: each result and each evaluation reaches the run it is of."""
     methods = "er+gmed(alpha=0.0)", "er+gmed(alpha=10.0)"
     specs = [RunSpec.make("split-mnist-tuning", method, seed) for method in methods for seed in (1, 2)]
@@ -54,7 +58,7 @@ def test_a_worker_computes_points_of_a_grid_together():
         ]
 
 
-def test_stages_of_a_step_add_up():
+def test_step_timings_add_up():
     """Every stage of a slowed learner is found, once, however they call each other."""
 
     class Slow(gmed.learners.ER):
@@ -80,6 +84,7 @@ def test_stages_of_a_step_add_up():
     assert sum(stages.seconds.values()) <= perf_counter() - start
 
 
+@pytest.mark.slow
 def test_the_accuracy_matrix(in_process):
     matrix = in_process["er+gmed", 0]
     assert [len(row) for row in matrix] == [5] * 5
@@ -98,8 +103,9 @@ def test_final_accuracy_is_the_mean_over_tasks_and_pooled_the_mean_over_examples
     assert result.timings.keys() == {"data", "train", "evaluate"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["er+gmed", "gem(memory=50)"])
-def test_what_is_in_memory_is_counted_and_changes_nothing(method):
+def test_memory_counts_do_not_change_results(method):
     """Against a plain loop that counts by hand, and evaluates without looking into memory."""
     spec = RunSpec.make("split-mnist", method, 0)
     learner, stream = make_learner(spec, torch.device("cpu")), make_stream(spec, torch.device("cpu"))
@@ -116,8 +122,9 @@ def test_what_is_in_memory_is_counted_and_changes_nothing(method):
     assert run_one(RunSpec.make("split-mnist", "finetune", 0), CPU).memory is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
-def test_every_point_of_evaluation_is_told(workers):
+def test_every_evaluation_is_reported(workers):
     spec = RunSpec.make("split-mnist", "finetune", 0)
     *told, finished = (
         event
@@ -129,7 +136,8 @@ def test_every_point_of_evaluation_is_told(workers):
     assert told[-1].accuracy == finished.result.accuracy
 
 
-def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
+@pytest.mark.slow
+def test_dying_worker_loses_only_its_own_run(monkeypatch):
     launched = []
     original = local._Worker._launch
     monkeypatch.setattr(local._Worker, "_launch", lambda self: launched.append(original(self)) or launched[-1])
@@ -146,6 +154,7 @@ def test_a_worker_that_dies_loses_its_own_run_alone(monkeypatch):
     assert len(launched) == 2
 
 
+@pytest.mark.slow
 def test_stopping_early_stops_the_workers(monkeypatch):
     launched = []
     original = local._Worker._launch
@@ -156,7 +165,7 @@ def test_stopping_early_stops_the_workers(monkeypatch):
     assert launched[0].wait(timeout=10) != 0
 
 
-def test_workers_that_cannot_start_fail_their_runs_and_do_not_hang(monkeypatch):
+def test_workers_that_cannot_start_fail_their_runs(monkeypatch):
     monkeypatch.setattr("sys.executable", "/no/such/python")
     specs = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(3)]
     outcomes = [*chain.from_iterable(execute(specs, CPU, workers=2))]
@@ -164,7 +173,7 @@ def test_workers_that_cannot_start_fail_their_runs_and_do_not_hang(monkeypatch):
     assert all("no worker process could be started" in o.error for o in outcomes)
 
 
-def test_ctrl_c_does_not_reach_workers_on_windows_either(monkeypatch):
+def test_workers_ignore_ctrl_c_on_windows(monkeypatch):
     asked = {}
 
     def launch(*_, **how):
@@ -178,6 +187,7 @@ def test_ctrl_c_does_not_reach_workers_on_windows_either(monkeypatch):
     assert asked["creationflags"] == 0x200 and asked["start_new_session"]
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
     for name in ("random.py", "queue.py", "gmed.py"):
         (tmp_path / name).write_text("raise SystemExit('imported from the current folder')")
@@ -187,7 +197,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
     assert isinstance(outcome, Finished), outcome
 
 
-def test_in_process_runs_do_not_see_torch_defaults(in_process):
+def test_in_process_runs_ignore_changed_torch_defaults(in_process):
     torch.set_default_dtype(torch.float64)
     try:
         results = gmed.run("split-mnist", "finetune", seeds=[5], store=None, workers=0, device="cpu")
@@ -196,7 +206,8 @@ def test_in_process_runs_do_not_see_torch_defaults(in_process):
     assert accuracies(results)["finetune", 5] == in_process["finetune", 5]
 
 
-def test_a_failing_run_is_reported_and_the_rest_goes_on(tmp_path):
+@pytest.mark.slow
+def test_failing_run_is_reported_and_the_others_continue(tmp_path):
     """Far too large a learning rate: that run fails with its reason, the other is there."""
     results = gmed.run(
         "split-mnist", ["finetune", "er(lr=1e30)"], seeds=1, store=tmp_path / "r.db", workers=1, device="cpu"
@@ -207,6 +218,7 @@ def test_a_failing_run_is_reported_and_the_rest_goes_on(tmp_path):
     assert "DivergedError: at step" in failure.error
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
     store = tmp_path / "r.db"
     first = gmed.run("split-mnist", "finetune", seeds=1, store=store, workers=0, device="cpu")
@@ -220,7 +232,7 @@ def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
     assert changed.runs[0].timings not in (first.runs[0].timings, anew.runs[0].timings)
 
 
-def test_cuda_is_prepared_before_it_is_first_asked_anything(monkeypatch):
+def test_cuda_environment_is_set_before_first_use(monkeypatch):
     found = []
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     asked = lambda: found.append(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")) or False  # noqa: E731
@@ -242,7 +254,7 @@ def test_bad_arguments():
         gmed.run("split-mnist", "er", workers=-1, store=None)
 
 
-def test_gains_are_over_the_method_without_its_last_part_or_any_that_is_named():
+def test_gain_baseline_is_the_base_method_or_a_named_one():
     def found(*methods, **how):
         runs = [
             RunResult("split-mnist", method, seed, [[0.5]], 0.5 + 0.01 * place, 0.5, 1, {}, {})
@@ -269,13 +281,14 @@ def test_gains_are_over_the_method_without_its_last_part_or_any_that_is_named():
         (["er(memory=200)", "er(memory=50)", "finetune"], {}),
     ],
 )
-def test_a_baseline_has_the_memory_of_what_is_compared_with_it(methods, gains):
+def test_baseline_has_the_same_memory_size(methods, gains):
     runs = [RunResult("split-mnist", method, 0, [[0.5]], 0.5, 0.5, 1, {}, {}) for method in methods]
     found = {row.method: row.gain_over for row in Results(runs, baseline="er").rows() if row.gain_over}
     assert found == gains
 
 
-def test_the_baseline_of_a_run_is_settled_as_its_methods_are(tmp_path):
+@pytest.mark.slow
+def test_run_baseline_is_resolved_like_its_methods(tmp_path):
     options = {"memory": 20, "seeds": 1, "store": tmp_path / "r.db", "workers": 0}
     results = gmed.run("split-mnist", ["er", "finetune", "er(memory=30)"], baseline="er", **options)
     assert [row.gain_over for row in results.rows()] == [None, "er(memory=20)", "er(memory=20)"]

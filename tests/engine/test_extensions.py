@@ -1,4 +1,4 @@
-"""Parts of one's own: named, run, kept, carried to other processes, and told apart."""
+"""Extensions: naming, running, storing, sending to workers and versioning of custom components."""
 
 import os
 import re
@@ -18,6 +18,7 @@ from gmed.engine.runner import Interrupted, run_group
 from gmed.errors import UsageError
 from gmed.io.user_code import read_user_module
 from gmed.testing import CHECKS, check_method
+from helpers import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPLIT = get_benchmark("split-mnist")
@@ -52,16 +53,13 @@ def fade(tmp_path):
 
 
 def command(*words, folder, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "gmed.cli", *words],
-        cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "80", **environment},
-    )  # fmt: skip
+    return run_command(*words, folder=folder, environment=environment)
 
 
 # ---------------------------------------------------------------------- names
 
 
-def test_a_part_is_named_like_any_other(fade):
+def test_extension_is_named_like_builtin_components(fade):
     method = resolve(SPLIT, " er(memory=50) + fade ( share = 0 ) ")
     assert (method.name, method.baseline_name) == ("er(memory=50)+fade(share=0.0)", "er(memory=50)")
     assert resolve(SPLIT, "mir+fade(share=0.1)").name == "mir+fade"
@@ -83,12 +81,12 @@ def test_a_part_is_named_like_any_other(fade):
         ("finetune+fade", "takes no edit; these do: er,"),
     ],
 )
-def test_names_that_mean_nothing(fade, text, message):
+def test_unknown_names_are_refused(fade, text, message):
     with pytest.raises(UsageError, match=message):
         resolve(SPLIT, text)
 
 
-def test_memories_and_retrievals_take_the_place_of_the_bases(tmp_path):
+def test_memory_and_retrieval_extensions_replace_the_defaults(tmp_path):
     gmed.load_extension(_block("my_parts.py", tmp_path))
     method = resolve(SPLIT, "er+gmed+hardest+latest", memory=30)
     assert method.name == "er(memory=30)+latest+hardest+gmed"
@@ -111,7 +109,7 @@ def test_memories_and_retrievals_take_the_place_of_the_bases(tmp_path):
             resolve(SPLIT, text)
 
 
-def test_a_retrieval_of_nonsense_is_refused(tmp_path):
+def test_invalid_retrieval_is_refused(tmp_path):
     bad = {
         "[0, 0]": "distinct slots",
         "[500]": "hold an example",
@@ -183,7 +181,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("text", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_files_that_cannot_be_used_say_why_and_leave_nothing(tmp_path, text, message):
+def test_unusable_extension_files_are_refused_without_side_effects(tmp_path, text, message):
     tables = registry.snapshot()
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(UsageError, match=message):
@@ -191,7 +189,7 @@ def test_files_that_cannot_be_used_say_why_and_leave_nothing(tmp_path, text, mes
     assert registry.snapshot() == tables
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_extension_files_are_reported(tmp_path):
     with pytest.raises(UsageError, match=r"nowhere.py: no such file"):
         gmed.load_extension(tmp_path / "nowhere.py")
     with pytest.raises(UsageError, match=r"ends in .py"):
@@ -201,7 +199,7 @@ def test_files_that_are_not_there(tmp_path):
         gmed.load_extension(tmp_path / "bytes.py")
 
 
-def test_a_name_of_another_file_is_taken(fade, tmp_path):
+def test_name_registered_by_another_file_is_refused(fade, tmp_path):
     (tmp_path / "other.py").write_text(FADE + "\n# another file\n")
     with pytest.raises(UsageError, match=r"the name fade is taken by .*fade\.py"):
         gmed.load_extension(tmp_path / "other.py")
@@ -220,7 +218,7 @@ def test_the_source_must_be_readable():
 # ---------------------------------------------------------------------- results
 
 
-def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_path):
+def test_key_follows_the_source_of_the_extension(fade, tmp_path):
     def key():
         gmed.load_extension(fade)
         return RunSpec.make("split-mnist", "er+fade", 0).key
@@ -236,7 +234,7 @@ def test_a_changed_file_is_another_run_and_changed_back_the_old_one(fade, tmp_pa
     assert RunSpec.make("split-mnist", "er", 0).versions() == {"engine": 1, "split-mnist": 1, "Learner": 1, "Memory": 1}
 
 
-def test_a_part_may_become_another_kind(fade):
+def test_reloaded_extension_may_change_its_kind(fade):
     fade.write_text(
         "import gmed\n@gmed.register('fade')\nclass Fade(gmed.memory.Memory):\n"
         "    def select_slots(self, y, rng, **columns):\n"
@@ -248,7 +246,7 @@ def test_a_part_may_become_another_kind(fade):
     assert method.memory.name == "fade"
 
 
-def test_an_error_in_it_names_its_file_and_line(fade):
+def test_extension_error_names_file_and_line(fade):
     fade.write_text(FADE.replace("return", "nowhere\n        return", 1))
     gmed.load_extension(fade)
     line = fade.read_text().splitlines().index("        nowhere") + 1
@@ -259,14 +257,14 @@ def test_an_error_in_it_names_its_file_and_line(fade):
     )
 
 
-def test_a_name_that_is_gone_from_the_file_is_gone(fade):
+def test_reloading_removes_deleted_names(fade):
     fade.write_text(FADE.replace('"fade"', '"pale"'))
     assert gmed.load_extension(fade) == ("pale",)
     with pytest.raises(UsageError, match="unknown edit, memory or retrieval 'fade'"):
         resolve(SPLIT, "er+fade")
 
 
-def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_path):
+def test_worker_reloads_extensions_of_changing_clients(fade, tmp_path):
     """The file of one, then of another with the same name, then nobody's, then the first again."""
     first = read_user_module(fade)
     (tmp_path / "other.py").write_text(FADE.replace("1 - self", "1 + self"))
@@ -282,7 +280,7 @@ def test_a_process_that_computes_for_others_takes_names_as_they_come(fade, tmp_p
     assert registry.REGISTERED["fade"] == first
 
 
-def test_what_it_inherits_from_counts_too(fade, tmp_path, monkeypatch):
+def test_versions_include_the_files_of_base_classes(fade, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "basis_of_it.py").write_text(FADE.replace('@gmed.register("fade")', ""))
     (tmp_path / "heir.py").write_text(
@@ -296,7 +294,8 @@ def test_what_it_inherits_from_counts_too(fade, tmp_path, monkeypatch):
         del sys.modules["basis_of_it"]
 
 
-def test_workers_have_it_too_and_come_to_the_same(fade):
+@pytest.mark.slow
+def test_extensions_run_in_workers_with_the_same_results(fade):
     here, there = (
         gmed.run("split-mnist", ["er+fade", "er"], seeds=1, store=None, device="cpu", workers=workers)
         for workers in (0, 1)
@@ -306,7 +305,8 @@ def test_workers_have_it_too_and_come_to_the_same(fade):
     assert here.runs[0].accuracy != here.runs[1].accuracy
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_end(fade, tmp_path):
+@pytest.mark.slow
+def test_stopped_run_with_extension_resumes_exactly(fade, tmp_path):
     spec = RunSpec.make("split-mnist", "er+fade", 3)
     kept = ExecutionConfig("cpu", checkpoints=Checkpoints(tmp_path / "unfinished", every=3600))
     reached = []
@@ -317,7 +317,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(fade, tmp_path):
     assert resumed.accuracy == run_one(spec, ExecutionConfig("cpu")).accuracy
 
 
-def test_an_error_in_a_part_fails_its_run_alone(tmp_path):
+@pytest.mark.slow
+def test_extension_error_fails_only_its_run(tmp_path):
     (tmp_path / "bad.py").write_text(FADE.replace("x_m * (1 - self.share)", "undefined"))
     gmed.load_extension(tmp_path / "bad.py")
     results = gmed.run("split-mnist", ["er+fade", "finetune"], seeds=1, store=None, workers=1, device="cpu")
@@ -328,7 +329,7 @@ def test_an_error_in_a_part_fails_its_run_alone(tmp_path):
 # ---------------------------------------------------------------------- promises
 
 
-def test_promises_that_are_not_kept_are_said(tmp_path):
+def test_check_method_reports_broken_contracts(tmp_path):
     broken = {
         "forgetful": ("x_m * (1 - self.share)", "x_m + 0.01 * torch.rand_like(x_m)", "two learners with the same seed"),
         "idle": ("x_m * (1 - self.share)", "x_m", "no stored example was edited"),
@@ -365,7 +366,7 @@ class Wordy(gmed.editing.Edit):
 """
 
 
-def test_a_parameter_may_be_a_word(tmp_path):
+def test_parameters_may_be_strings(tmp_path):
     (tmp_path / "wordy.py").write_text(WORDY)
     gmed.load_extension(tmp_path / "wordy.py")
     plain, quoted = (resolve(SPLIT, f"er+wordy(norm={word})") for word in ("l2", "'l2'"))
@@ -391,7 +392,7 @@ def test_a_parameter_may_be_a_word(tmp_path):
         ("er+gmed(alpha=2,alpha=3)", "gmed: alpha is given twice in"),
     ],
 )
-def test_what_is_wrong_with_a_parameter_is_said(tmp_path, text, message):
+def test_bad_parameters_are_reported(tmp_path, text, message):
     (tmp_path / "wordy.py").write_text(WORDY)
     gmed.load_extension(tmp_path / "wordy.py")
     with pytest.raises(UsageError, match=message):
@@ -411,7 +412,8 @@ def _block(name, folder):
     return folder / name
 
 
-def test_the_tutorial_is_short_and_results_that_need_its_file_say_so(tmp_path):
+@pytest.mark.slow
+def test_tutorial_runs_and_its_results_name_their_file(tmp_path):
     assert len(_blocks()[0].splitlines()) < 40
     _block("my_edit.py", tmp_path)
     done = command("run", "split-mnist", "er+sign-edit", "--seeds", "1", "--extension", "my_edit.py", folder=tmp_path)
@@ -421,7 +423,7 @@ def test_the_tutorial_is_short_and_results_that_need_its_file_say_so(tmp_path):
     assert "--extension my_edit.py" in outdated_note.stderr
 
 
-def test_the_tutorials_parts_keep_what_is_promised(tmp_path):
+def test_tutorial_components_pass_the_contract_checks(tmp_path):
     gmed.load_extension(_block("my_parts.py", tmp_path))
     for check in CHECKS:
         for text in ("er+latest", "two-steps+hardest(candidates=15)+gmed"):
@@ -431,7 +433,7 @@ def test_the_tutorials_parts_keep_what_is_promised(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my-er-ace", "my-derpp", "my-cls-er"])
-def test_the_tutorials_methods_keep_what_is_promised(tmp_path, name):
+def test_tutorial_methods_pass_the_contract_checks(tmp_path, name):
     path = _block("my_methods.py", tmp_path)
     assert all(len(part.splitlines()) < 50 for part in path.read_text().split("@gmed.register"))
     gmed.load_extension(path)
@@ -443,6 +445,7 @@ def test_the_tutorials_methods_keep_what_is_promised(tmp_path, name):
 # ---------------------------------------------------------------------- the command line and other processes
 
 
+@pytest.mark.slow
 def test_command_line_keeps_old_and_new_results(tmp_path):
     (tmp_path / "fade.py").write_text("print('hello')\n" + FADE)
     words = ["run", "split-mnist", "er+fade", "--seeds", "1", "--extension", "fade.py", "--json", "--device", "cpu"]
@@ -462,7 +465,8 @@ def test_command_line_keeps_old_and_new_results(tmp_path):
     assert (bad.returncode, bad.stderr) == (2, "gmed: nowhere.py: no such file\n")
 
 
-def test_an_installed_package_names_its_modules(tmp_path):
+@pytest.mark.slow
+def test_installed_package_registers_by_entry_point(tmp_path):
     about = tmp_path / "faders-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faders\nVersion: 1.0\n")
@@ -480,7 +484,8 @@ def test_an_installed_package_names_its_modules(tmp_path):
     assert "...+fade" in command("list", folder=tmp_path, PYTHONPATH=path).stdout
 
 
-def test_parts_defined_in_the_script_itself(tmp_path):
+@pytest.mark.slow
+def test_components_defined_in_the_main_script(tmp_path):
     script = (
         FADE + "\nr = gmed.run('split-mnist', 'er+fade', seeds=1, store=None, device='cpu', {})\nprint(len(r.runs))"
     )

@@ -1,4 +1,4 @@
-"""What identifies a run is declared: no name of Python's decides a key, and parameters can be renamed."""
+"""Keys of runs come from declared ids and parameters, not from Python names."""
 
 import json
 import lzma
@@ -67,7 +67,7 @@ def test_saved_files_do_not_depend_on_names_in_python(tmp_path):
         learners.FineTune(gmed.models.MLP(4, 3, classes=2), lr=0.1).load(tmp_path / "er.safetensors")
 
 
-def test_a_class_that_declares_no_id_of_its_own_inherits_none():
+def test_class_ids_are_not_inherited():
     class Own(learners.ER):
         """Somebody's."""
 
@@ -135,14 +135,14 @@ def test_parameters_of_an_order_and_of_a_model_can_be_renamed(registry_restored)
         "iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]-tuning[model=net.py:small,0123456789ab]",
     ],
 )
-def test_benchmarks_are_values_that_text_carries(name):
+def test_benchmark_names_round_trip(name):
     found = BenchmarkId.parse(name)
     assert str(found) == name and get_benchmark(name).id == found
     assert (found.fuzzy, found.tuning) == ("-fuzzy" in name, "-tuning" in name)
     assert (found.model is not None) == ("[model=" in name)
 
 
-def test_a_part_inherits_the_defaults_of_its_base_on_each_benchmark(registry_restored):
+def test_component_inherits_benchmark_defaults_of_its_base(registry_restored):
     @gmed.register("my-er-aug", memory=memory.Reservoir, on_benchmarks={"rotated-mnist": {"crop": 2}})
     class MyERAug(learners.ERAug):
         """Another."""
@@ -153,8 +153,3 @@ def test_a_part_inherits_the_defaults_of_its_base_on_each_benchmark(registry_res
     assert (found["split-mnist"]["rotation"], found["split-mnist"]["crop"]) == (20.0, 1)
     assert (found["rotated-mnist"]["rotation"], found["rotated-mnist"]["crop"]) == (0.0, 2)
     assert EDITS["gmed"].defaults_on("rotated-mnist", "mnist") == {"alpha": 1.0, "beta": 0.01}
-
-
-def test_this_package_registers_as_everybody_does():
-    assert {entry.part.__module__.split(".")[1] for entry in METHODS.values()} == {"learners"}
-    assert not hasattr(gmed.engine.methods, "Recipe")

@@ -1,4 +1,4 @@
-"""Every method and edit on the benchmarks of photographs, on small generated images."""
+"""Every method and edit on the image benchmarks, with small generated images."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ from gmed.engine import BENCHMARKS, METHODS, ExecutionConfig, RunSpec, run_one
 from gmed.engine.benchmarks import clear_stream_cache
 from gmed.learners import ER
 from gmed.memory import Reservoir
+
+pytestmark = pytest.mark.slow
 
 CPU = ExecutionConfig(device="cpu")
 PHOTOGRAPHS = {  # tasks, classes of each, size of an image
@@ -47,7 +49,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("method", [*METHODS, *EDITED, *EDITS])
-def test_every_method_and_edit_runs_on_photographs(small, method):
+def test_every_method_and_edit_runs_on_images(small, method):
     small("split-cifar10", per_class=5)
     method = CHEAP.get(method, method)
     result = run_one(RunSpec.make("split-cifar10", method, seed=0), CPU)
@@ -63,13 +65,13 @@ def test_every_method_and_edit_runs_on_photographs(small, method):
         ("split-mini-imagenet", "finetune", 20),
     ],
 )
-def test_their_streams_have_their_tasks(small, name, method, tasks):
+def test_image_streams_have_the_documented_tasks(small, name, method, tasks):
     small(name, per_class=1)
     result = run_one(RunSpec.make(name, method, seed=0), CPU)
     assert np.shape(result.accuracy) == (tasks, tasks)
 
 
-def test_a_memory_of_ten_thousand_large_photographs_is_written_in_place():
+def test_large_image_memory_is_updated_in_place():
     learner = ER(
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 84 * 84, 2)),
         lr=0.01,

@@ -1,3 +1,5 @@
+"""Method names: defaults, canonical form, validation and keys."""
+
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +15,7 @@ SPLIT = get_benchmark("split-mnist")
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_its_defaults_on_every_benchmark(benchmark, method):
+def test_every_method_has_defaults_on_every_benchmark(benchmark, method):
     found = resolve(get_benchmark(benchmark), method)
     assert found.name == method
 
@@ -55,7 +57,7 @@ def test_published_hyper_parameters_are_the_defaults(benchmark, ending, lr, memo
         ("iid-offline(passes=5)", "iid-offline", None),
     ],
 )
-def test_names_are_written_the_shortest_way(typed, short, base):
+def test_names_are_canonical(typed, short, base):
     method = resolve(SPLIT, typed)
     assert method.name == short
     assert method.baseline_name == base
@@ -102,7 +104,7 @@ def test_memory_option_reaches_methods_that_have_one():
         ("er(lr=0)", "lr must be"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_runs(text, message):
+def test_impossible_parameters_are_refused_before_any_run(text, message):
     with pytest.raises(UsageError, match=message):
         resolve(SPLIT, text)
 
@@ -121,11 +123,11 @@ parts = st.builds(
 
 
 @given(st.lists(parts, min_size=1, max_size=3))
-def test_what_is_written_is_read_back(written):
+def test_method_names_round_trip(written):
     assert list(parse("+".join(map(str, written)))) == written
 
 
-def test_a_key_names_what_decides_the_result(monkeypatch):
+def test_key_covers_everything_that_affects_the_result(monkeypatch):
     def key(*args):
         return RunSpec.make(*args).key
 
@@ -146,14 +148,14 @@ def test_a_key_names_what_decides_the_result(monkeypatch):
             assert key("split-mnist", "er+gmed", 0) != base, part
 
 
-def test_published_numbers_name_methods_the_shortest_way():
+def test_published_numbers_use_canonical_names():
     """Else a result of ours would not find its published counterpart."""
     for cell in cells():
         if cell.method != PREVIOUS_BEST:
             assert resolve(get_benchmark(cell.benchmark), cell.method).name == cell.method
 
 
-def test_resolving_a_method_leaves_the_random_numbers_of_torch_alone():
+def test_resolving_a_method_does_not_advance_torch_rng():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)

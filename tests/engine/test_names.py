@@ -1,4 +1,4 @@
-"""A name in a file is a name: nothing runs because of what results, checkpoints and experiment files say."""
+"""Names read from stores, results, checkpoints and experiment files execute no code."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from torch import nn
 from typer.testing import CliRunner
@@ -44,16 +44,7 @@ from gmed.results import Results, Store
 from gmed.results.export import Document
 from gmed.results.formatting import to_cli_args
 from gmed.results.store import current_spec
-
-MORE = os.environ.get("GMED_FUZZ")
-
-
-def fuzzed(examples):
-    return settings(
-        max_examples=int(MORE or examples),
-        derandomize=MORE is None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
+from helpers import fuzzed
 
 
 def of_source(module):
@@ -102,7 +93,8 @@ def extended():
         raise KeyError
 
 
-def test_a_results_document_runs_nothing(here):
+@pytest.mark.slow
+def test_results_document_executes_no_code(here):
     """It is merged and shown in every way there is, by processes that have just begun."""
     mark = here / "mark"
     results = results_of(forged(mark))
@@ -132,7 +124,7 @@ def test_a_results_document_runs_nothing(here):
         assert not mark.exists(), words
 
 
-def test_a_store_of_somebody_else_runs_nothing(here):
+def test_foreign_store_executes_no_code(here):
     mark = here / "mark"
     with Store("theirs.db") as theirs:
         for run in results_of(forged(mark)).runs:
@@ -155,7 +147,7 @@ def written(results):
     return Path("document.json")
 
 
-def test_a_checkpoint_runs_nothing(here):
+def test_checkpoint_executes_no_code(here):
     mark = here / "mark"
     Store("s.db").close()
     folder = Checkpoints(Path("s.db.unfinished"), 1.0).folder
@@ -236,7 +228,7 @@ def package(here, monkeypatch):
         ("gmed.cli:main", "must be annotated as returning a model"),
     ],
 )
-def test_an_experiment_file_names_a_model_and_nothing_else(package, model, message):
+def test_experiment_file_may_name_only_a_model(package, model, message):
     Path("nets.py").write_text(
         "import os\nfrom os import system\nfrom pathlib import Path\nfrom subprocess import getoutput\n"
         "def small(): ...\n",
@@ -263,7 +255,7 @@ def test_an_experiment_file_names_a_model_and_nothing_else(package, model, messa
         "gmed.models:MLP(hidden=8)",
     ],
 )
-def test_what_makes_a_model_is_found(package, model):
+def test_model_factories_are_found(package, model):
     Path("nets.py").write_text(
         "from torch import nn\nfrom torch.nn import Linear\ndef small(): return nn.Linear(784, 10)\n"
         "class Own(nn.Linear):\n    def __init__(self): super().__init__(784, 10)\n"
@@ -273,7 +265,8 @@ def test_what_makes_a_model_is_found(package, model):
     assert isinstance(ModelRef.from_user(model)(), nn.Module)
 
 
-def test_a_run_of_an_experiment_file_in_a_process(here):
+@pytest.mark.slow
+def test_experiment_file_runs_in_a_subprocess(here):
     Path("e.toml").write_text(
         'benchmark = "split-mnist"\nmethods = ["er"]\nseeds = 1\nmodel = "os:system(command=\'touch mark\')"\n',
         encoding="utf-8",
@@ -287,7 +280,7 @@ def test_a_run_of_an_experiment_file_in_a_process(here):
 # ---------------------------------------------------------------------- what was given, and to whom
 
 
-def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
+def test_only_the_given_model_is_built(here):
     Path("nets.py").write_text(
         "from torch import nn\ndef small(width=8): return nn.Linear(width, 10)\n"
         "def other(): open('mark', 'w').close()\n",
@@ -302,7 +295,7 @@ def test_a_model_that_was_given_is_made_and_no_other_of_its_file(here):
     assert not Path("mark").exists()
 
 
-def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
+def test_worker_builds_only_the_model_it_was_sent(here, monkeypatch):
     Path("nets.py").write_text("from torch import nn\ndef small(): return nn.Linear(8, 10)\n", encoding="utf-8")
     model = ModelRef.from_user("nets.py:small")
     job = json.dumps(encode(Job.of([RunSpec.make(model.qualify("split-mnist"), "er", 0)], ExecutionConfig())))
@@ -314,7 +307,8 @@ def test_a_worker_makes_what_it_was_sent_and_nothing_else(here, monkeypatch):
     assert spec.benchmark.make_model().in_features == 8
 
 
-def test_the_gallery_makes_the_model_that_is_given_with_it(here):
+@pytest.mark.slow
+def test_gallery_builds_the_given_model(here):
     Path("net.py").write_text(
         "from torch import nn\ndef small(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n", encoding="utf-8"
     )
@@ -366,18 +360,18 @@ OWN = "iris.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]"
     ],
     ids=range(23),
 )
-def test_a_name_that_asks_for_the_moon_is_refused_at_once(benchmark, method):
+def test_excessive_sizes_in_names_are_refused_quickly(benchmark, method):
     began = time.perf_counter()
     assert current_spec(benchmark, method, 0) is None
     assert time.perf_counter() - began < 1
 
 
-def test_settings_as_large_as_can_be_meant_are_read(monkeypatch):
+def test_largest_sensible_parameters_are_accepted(monkeypatch):
     names = ["iid-offline(passes=1000)", "er(memory=100000000)", "cn-dpm(generator_steps=100000)"]
     assert [resolve(get_benchmark("split-mnist"), name).name for name in names] == names
 
 
-def test_reading_makes_nothing(here, extended, monkeypatch):
+def test_parsing_names_builds_no_objects(here, extended, monkeypatch):
     def refused(*args, **named):
         raise AssertionError("something was made")
 
@@ -399,7 +393,7 @@ def test_reading_makes_nothing(here, extended, monkeypatch):
     assert not Path("mark").exists()
 
 
-def test_text_in_a_stored_name_is_not_handed_to_an_extension(here, extended):
+def test_stored_text_parameters_are_not_passed_to_extensions(here, extended):
     Path("keeping.py").write_text(
         "import gmed\n@gmed.register('keeping-of-a-test')\nclass Keeping(gmed.memory.Reservoir):\n"
         "    def __init__(self, capacity, *, folder: str = ''):\n"
@@ -416,7 +410,7 @@ def test_text_in_a_stored_name_is_not_handed_to_an_extension(here, extended):
     assert not Path("mark").exists()
 
 
-def test_a_memory_that_no_stream_can_fill_is_not_watched():
+def test_edit_history_refuses_memory_larger_than_the_stream():
     spec = RunSpec.parse("split-mnist", "er(memory=99999999)+gmed", 0)
     with pytest.raises(UsageError, match="must not be larger than the stream, which has 5000 examples"):
         edit_history(spec)
@@ -430,11 +424,11 @@ IRIS = "a,b,kind\n" + "".join(f"{i},{i * 7 % 5},{'xyz'[i % 3]}\n" for i in range
 @pytest.mark.parametrize(
     "file", ["../iris.csv", "/etc/passwd", "..", ".", "a/../iris.csv", r"..\iris.csv", "x" * 300 + ".csv"]
 )
-def test_the_name_of_data_names_a_file_of_the_folder_and_no_other(file):
+def test_data_name_cannot_point_outside_the_folder(file):
     assert CustomDataRef.parse(f"{file}[by-class,2 tasks,4->3,0123456789ab]") is None
 
 
-def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
+def test_report_opens_only_the_named_data(here, monkeypatch):
     Path("iris.csv").write_text(IRIS, encoding="utf-8")
     own = CustomDataRef.from_path(here / "iris.csv", "kind", "none")
     assert own.class_names(here) == ("x", "y", "z")
@@ -451,7 +445,7 @@ def test_a_report_opens_nothing_but_the_data_that_were_named(here, monkeypatch):
             waits.load(here)
 
 
-def test_a_name_that_says_another_size_of_the_data_is_refused_before_a_model_is_made(here, monkeypatch):
+def test_wrong_data_size_in_a_name_is_refused_before_building_a_model(here, monkeypatch):
     Path("iris.csv").write_text(IRIS, encoding="utf-8")
     own = CustomDataRef.from_path(here / "iris.csv", "kind", "none")
 
@@ -466,12 +460,12 @@ def test_a_name_that_says_another_size_of_the_data_is_refused_before_a_model_is_
             edit_history(RunSpec.parse(lies, "er+gmed", 0), data_dir=here)
 
 
-def test_a_file_that_is_called_like_an_option_is_written_as_a_file():
+def test_file_named_like_an_option_is_quoted_as_a_path():
     typed = to_cli_args("--extension=evil.py[none,1 tasks,4->3,0123456789ab]", "er")
     assert typed[0] == "./--extension=evil.py"
 
 
-@fuzzed(300)
+@fuzzed(300, HealthCheck.function_scoped_fixture)
 @given(
     st.from_regex(r"[a-z_][a-z0-9 ;=\-\[\]]{0,12}", fullmatch=True),
     st.none() | st.text(st.sampled_from("ab ,;=[]"), min_size=1, max_size=6),
@@ -500,7 +494,7 @@ words = st.sampled_from(
 names = st.lists(words | st.text(max_size=3), max_size=12).map("".join)
 
 
-@fuzzed(300)
+@fuzzed(300, HealthCheck.function_scoped_fixture)
 @example("split-mnist", "iid-offline(passes=99999999)")
 @example("split-mnist[model=os:system(command='touch mark'),0123456789ab]", "er")
 @given(names | st.sampled_from(["split-mnist", OWN]), names)

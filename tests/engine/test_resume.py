@@ -1,4 +1,4 @@
-"""A run that was stopped and goes on is, bit for bit, the run that was never stopped."""
+"""A run that is stopped and resumed equals the uninterrupted run bit for bit."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +17,7 @@ from gmed.engine.benchmarks import clear_stream_cache
 from gmed.engine.checkpoint import Checkpoint, Checkpoints
 from gmed.engine.grammar import Component
 from gmed.engine.runner import Interrupted, _deterministic_cudnn, _GroupRunner, run_group
+from helpers import states_equal
 
 CHEAP = {"hal": "hal(memory_epochs=1,anchor_steps=2)", "gss": "gss(n_compare=3)", "bgd": "bgd(samples=2)"}
 CHEAP |= {
@@ -33,6 +34,7 @@ EDITED = [
     "er-expanded+gmed",
 ]
 EVERY = [*(CHEAP.get(name, name) for name in METHODS), *EDITED]
+QUICK = EDITED[:2]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,16 +76,11 @@ def finished(specs, kept, stops=(), checkpoints=None, device="cpu", prequential=
     return [o.accuracy for o in outcomes], [learner.state_dict() for learner in run.learners], outcomes
 
 
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.mark.parametrize("device", ["cpu", "cpu, grouped", pytest.param("cuda", marks=ON_A_GPU)])
-@pytest.mark.parametrize("method", EVERY)
-def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "cpu, grouped", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in EVERY if m not in QUICK)]
+)
+def test_stopped_run_resumes_bit_for_bit(method, device, tmp_path, monkeypatch):
     specs = [RunSpec.make("split-mnist", method, seed) for seed in (0, 1)]
     grouped = device != "cpu" and specs[0].is_capturable()
     if device == "cpu, grouped":
@@ -108,7 +105,7 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
                 times += 1
         assert times > 0
         assert found == accuracy
-        assert all(same(a, b) for a, b in zip(states, found_states, strict=True))
+        assert all(states_equal(a, b) for a, b in zip(states, found_states, strict=True))
         assert "resumed at example" in outcomes[0].environment
         for resumed, never_stopped in zip(outcomes, whole, strict=True):
             for figure in ("untrained", "passes", "prequential"):
@@ -119,7 +116,7 @@ def test_stopped_anywhere_and_resumed(method, device, tmp_path, monkeypatch):
     assert not (tmp_path / "unfinished").exists()
 
 
-def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path, monkeypatch):
+def test_checkpoint_time_is_at_most_two_percent(tmp_path, monkeypatch):
     now = 0.0
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
     often, written = Checkpoints(tmp_path, every=5.0), 0.0
@@ -132,9 +129,10 @@ def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path, monkeypatch):
     assert 0.015 < written / now <= 0.02
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.sets(st.integers(1, 214), max_size=4))
-def test_whenever_it_is_stopped(tmp_path_factory, stops):
+def test_resume_from_random_stops_is_exact(tmp_path_factory, stops):
     specs = [RunSpec.make("split-mnist", "mir+gmed", 3)]
     checkpoints = Checkpoints(tmp_path_factory.mktemp("kept") / "unfinished", every=3600)
     reference = finished(specs, [None])
@@ -143,10 +141,10 @@ def test_whenever_it_is_stopped(tmp_path_factory, stops):
             finished(specs, [checkpoints.load(specs[0])], {stop}, checkpoints)
     found = finished(specs, [checkpoints.load(specs[0])], (), checkpoints)
     assert found[0] == reference[0]
-    assert same(found[1][0], reference[1][0])
+    assert states_equal(found[1][0], reference[1][0])
 
 
-def test_runs_at_different_points_are_finished_too(tmp_path):
+def test_group_of_runs_at_different_points_resumes(tmp_path):
     """One seed has a checkpoint, another none: each goes on from where it is."""
     specs = [RunSpec.make("split-mnist", "er", seed) for seed in (0, 1, 2)]
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
@@ -157,7 +155,7 @@ def test_runs_at_different_points_are_finished_too(tmp_path):
     assert ["resumed at example" in o.environment for o in outcomes] == [False, True, False]
 
 
-def test_checkpoints_that_have_counted_less(tmp_path):
+def test_checkpoint_with_fewer_measurements_resumes(tmp_path):
     """A prequential run begins anew where nothing was predicted; passes that an older checkpoint lacks stay unknown."""
     spec = RunSpec.make("split-mnist", "er", 0)
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
@@ -174,7 +172,7 @@ def test_checkpoints_that_have_counted_less(tmp_path):
     assert resumed.passes is resumed.prequential is None
 
 
-def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):
+def test_checkpoint_interval_is_respected(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "MIN_INTERVAL_RATIO", 0.0)
     specs = [RunSpec.make("split-mnist", "er", 0)]
     saved = []
@@ -196,7 +194,7 @@ def test_checkpoints_come_as_often_as_asked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "another run's", "another version's"])
-def test_a_checkpoint_that_is_not_sound_is_as_good_as_none(tmp_path, damage):
+def test_corrupt_checkpoint_is_ignored(tmp_path, damage):
     spec, other = (RunSpec.make("split-mnist", "er", seed) for seed in (0, 1))
     checkpoints = Checkpoints(tmp_path, every=1)
     checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))
@@ -216,7 +214,7 @@ def test_a_checkpoint_that_is_not_sound_is_as_good_as_none(tmp_path, damage):
     assert checkpoints.load(spec) is None
 
 
-def test_a_checkpoint_that_does_not_fit_is_discarded_with_a_reason(tmp_path):
+def test_incompatible_checkpoint_is_discarded_with_a_reason(tmp_path):
     spec = RunSpec.make("split-mnist", "er", 0)
     checkpoints = Checkpoints(tmp_path / "unfinished", every=3600)
     checkpoints.save(spec, Checkpoint(10, [], {}, [], {"steps": torch.tensor(1)}))

@@ -104,6 +104,7 @@ def compute_in_double(benchmark: str, method: str) -> float:
     return float(np.mean(evaluate_tasks(learner, stream.tests)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("benchmark", "method"), RUNS)
 def test_accuracies_are_as_recorded(benchmark, method):
     name = f"{benchmark} {method}"
@@ -113,6 +114,7 @@ def test_accuracies_are_as_recorded(benchmark, method):
         assert compute_in_double(benchmark, method) == pytest.approx(recorded("accuracies-double")[name], abs=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["er", "er+gmed", "mir+gmed"])
 def test_accuracies_in_double_precision_are_as_recorded(method):
     expected = recorded("accuracies-double")[f"split-mnist {method}"]
@@ -129,6 +131,7 @@ def documents() -> dict[str, dict]:
     return found
 
 
+@pytest.mark.slow
 def test_every_stored_run_keeps_its_key():
     checked = 0
     for content in documents().values():
@@ -138,6 +141,7 @@ def test_every_stored_run_keeps_its_key():
     assert checked >= 8811
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar.json.xz", "expansion.json.xz", "mnist_again.json.xz"])
 def test_documents_are_merged_whole(name, tmp_path):
     content = documents()[name]
@@ -152,6 +156,7 @@ def test_documents_are_merged_whole(name, tmp_path):
         assert by_key[key]["accuracy"] == run["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar_kernels.json.xz", "follow_up.json.xz", "mnist_gpu.json.xz"])
 def test_documents_without_keys_are_read_and_not_merged(name, tmp_path):
     assert "keys" not in documents()[name]
@@ -214,7 +219,7 @@ def outputs_after(learner: learners.Learner) -> list[float]:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_a_saved_learner_goes_on(name, tmp_path):
+def test_saved_learner_continues_as_recorded(name, tmp_path):
     with zipfile.ZipFile(HERE / "learners.zip") as archive:
         archive.extract(f"{name}.safetensors", tmp_path)
     learner = make_learner(name)
@@ -238,7 +243,7 @@ def export(folder: Path) -> dict:
     return json.loads((folder / "runs.json").read_text(encoding="utf-8"))
 
 
-def test_a_store_is_read(tmp_path):
+def test_recorded_store_is_read(tmp_path):
     shutil.copy(HERE / "store.db", tmp_path)
     content, expected = export(tmp_path), recorded("store")
     for name in ("keys", "runs"):
@@ -256,6 +261,7 @@ def resume(folder: Path) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the checkpoints are named by the digest of a file with \\n")
 def test_runs_resume_from_checkpoints(tmp_path):
     (tmp_path / "net.py").write_bytes(NETWORK.encode())
@@ -292,7 +298,7 @@ def numbers(table: str) -> np.ndarray:
     return np.array([[float(cell) for cell in line.split(",")[1:]] for line in table.splitlines()[1:]])
 
 
-def test_a_fitted_model_predicts(tmp_path):
+def test_recorded_model_predicts_as_recorded(tmp_path):
     shutil.copy(HERE / "model.gmed", tmp_path)
     expected, found = recorded("model")["predictions"], predictions(tmp_path, "model.gmed")
     assert [line.partition(",")[0] for line in found.splitlines()] == [
@@ -301,7 +307,7 @@ def test_a_fitted_model_predicts(tmp_path):
     assert numbers(found) == pytest.approx(numbers(expected), abs=1e-5)
 
 
-def test_a_fitted_model_learns_on(tmp_path):
+def test_recorded_model_continues_learning_as_recorded(tmp_path):
     shutil.copy(HERE / "model.gmed", tmp_path)
     (tmp_path / "more.csv").write_text(rows(300, 600), encoding="utf-8")
     words = ("fit", "more.csv", "--label", "kind", "--from", "model.gmed", "-o", "more.gmed")

@@ -1,4 +1,4 @@
-"""The Avalanche plugin against our own learner. Skipped where Avalanche cannot be imported."""
+"""The Avalanche plugin against the package's own learner. Skipped where Avalanche cannot be imported."""
 
 import copy
 import doctest
@@ -19,6 +19,8 @@ from gmed.errors import DivergedError, InputError, UsageError
 from gmed.learners import ER, ERAdam
 from gmed.memory import Reservoir
 from gmed.retrieval import Retrieval
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "avalanche.md"
 DECLARED = []  # a torch library lives as long as somebody holds it
@@ -160,7 +162,7 @@ EDITS = {
 @pytest.mark.parametrize("way", ["tasks", "online"])
 @pytest.mark.parametrize("model", [OwnForward, batch_norm])
 @pytest.mark.parametrize("editing", EDITS.values(), ids=EDITS.keys())
-def test_it_is_our_learner_bit_for_bit(plugin, editing, model, way):
+def test_plugin_equals_learner_bit_for_bit(plugin, editing, model, way):
     expected = learned(ER(made(model), lr=0.05, memory=Reservoir(30), editing=editing, seed=7))
 
     network, memory = made(model), Reservoir(30)
@@ -172,7 +174,7 @@ def test_it_is_our_learner_bit_for_bit(plugin, editing, model, way):
 
 
 @pytest.mark.parametrize("editing", [None, GMED(alpha=5.0, beta=0.01)])
-def test_where_the_learner_sums_in_another_order_they_agree_to_rounding(plugin, editing):
+def test_plugin_agrees_to_rounding_with_other_summation_order(plugin, editing):
     """Of known layers ER uses the look-ahead's gradient again: the same sum, rounded otherwise (here in float64)."""
     expected = learned(ER(made(mlp), lr=0.05, memory=Reservoir(30), editing=editing), torch.float64)
     network, memory = made(mlp), Reservoir(30)
@@ -216,7 +218,7 @@ def test_task_labels_change_nothing(plugin):
     assert_same(*found)
 
 
-def test_whoever_else_looks_sees_the_incoming_batch(plugin):
+def test_other_plugins_see_the_incoming_batch(plugin):
     from avalanche.core import SupervisedPlugin
 
     seen = []
@@ -231,7 +233,7 @@ def test_whoever_else_looks_sees_the_incoming_batch(plugin):
 
 
 @pytest.mark.parametrize("way", ["checkpoint", "deepcopy", "pickle"])
-def test_a_copy_goes_on_as_the_original_does(plugin, way, tmp_path, monkeypatch):
+def test_copied_plugin_continues_identically(plugin, way, tmp_path, monkeypatch):
     """Torch hides the module of SGD from dill, which Avalanche's checkpoints are written by: here it is shown."""
     monkeypatch.setattr(torch.optim, "sgd", sys.modules["torch.optim.sgd"], raising=False)
     from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
@@ -267,7 +269,7 @@ def test_classes_that_come_one_after_another(plugin):
     assert network(torch.rand(1, 1, 4, 4)).shape == (1, 10) and len(set(memory.y.tolist())) > 2
 
 
-def test_a_step_that_is_not_finite_is_not_taken(plugin):
+def test_non_finite_step_is_skipped(plugin):
     network, memory = made(OwnForward), Reservoir(30)
     strategy, first = naive(network, plugin(memory)), benchmark().train_stream[0]
     train(strategy, [first])
@@ -328,7 +330,7 @@ def test_examples_that_cannot_be_stored(plugin):
         train(naive(OwnForward(), plugin(memory)), benchmark().train_stream)
 
 
-def test_a_memory_is_nobody_elses(plugin):
+def test_memory_cannot_be_shared(plugin):
     memory = Reservoir(30)
     train(naive(OwnForward(), plugin(memory)), benchmark().train_stream)
     with pytest.raises(UsageError, match="is used by another learner"):
@@ -345,7 +347,7 @@ def test_the_page_and_the_docstring(plugin):
     assert len(names["plugin"].memory) == 500 and names["accuracy"] > 0.5
 
 
-def test_without_avalanche_it_says_what_to_install():
+def test_missing_avalanche_says_what_to_install():
     code = "import sys; sys.modules['avalanche'] = sys.modules['avalanche.core'] = None; import gmed.avalanche"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "gmed.errors.UsageError: the Avalanche plugin needs Avalanche" in done.stderr

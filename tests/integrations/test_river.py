@@ -1,4 +1,4 @@
-"""Prequential evaluation, and River's model."""
+"""Prequential evaluation and the River classifier."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ class BatchParrot(Parrot):
 X, Y = np.arange(14.0).reshape(7, 2), np.array([0, 0, 1, 1, 1, 0, 1])
 
 
-def test_by_hand():
+def test_prequential_accuracy_by_hand():
     one_by_one = prequential(Parrot(), (X, Y), window=3)
     assert one_by_one.examples == 7  # None 0 0 1 1 1 0 against 0 0 1 1 1 0 1
     assert one_by_one.accuracy == 3 / 7
@@ -92,12 +92,12 @@ def test_against_rivers_own_evaluation():
     assert found.accuracy * 1250 == pytest.approx(accuracy * 1249)  # River leaves out what was not predicted
 
 
-def test_models_that_must_be_told_all_classes():
+def test_models_that_need_all_classes_in_advance():
     found = prequential(SGDClassifier(random_state=0), (X, Y), batch_size=2, classes=[0, 1])
     assert found.examples == 7
 
 
-def test_what_goes_wrong_is_said():
+def test_errors_are_reported():
     with pytest.raises(UsageError, match="object has neither partial_fit"):
         prequential(object(), (X, Y))
     with pytest.raises(UsageError, match="empty"):
@@ -109,12 +109,13 @@ def test_what_goes_wrong_is_said():
 # ---------------------------------------------------------------------- River's model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", list(checks.yield_checks(GMEDClassifier())), ids=lambda check: check.__name__)
-def test_what_river_asks_of_a_classifier(check):
+def test_river_estimator_checks_pass(check):
     check(GMEDClassifier(ClassifierConfig(hidden=8, updates_per_batch=1)))
 
 
-def test_it_is_the_classifier_learning_ten_rows_at_a_time():
+def test_river_model_equals_classifier_with_batches_of_ten():
     examples = list(datasets.Phishing())[:205]
     model, names = GMEDClassifier(seed=4), sorted(examples[0][0])
     expected = OnlineClassifier(ClassifierConfig(), inputs=len(names), seed=4)
@@ -129,14 +130,14 @@ def test_it_is_the_classifier_learning_ten_rows_at_a_time():
     assert [model.predict_one(x) for x, _ in examples] == expected.predict(X).tolist()
 
 
-def test_in_a_pipeline_of_rivers():
+def test_river_pipeline():
     model = preprocessing.OneHotEncoder() | GMEDClassifier(seed=0)
     for number in range(300):
         model.learn_one({"colour": "red" if number % 2 else "blue"}, "stop" if number % 2 else "go")
     assert model.predict_one({"colour": "red"}) == "stop" and model.predict_one({"colour": "blue"}) == "go"
 
 
-def test_features_that_are_missing_count_as_their_mean_and_new_ones_are_left_out():
+def test_missing_features_are_mean_imputed_and_new_ones_ignored():
     rng, model = np.random.default_rng(0), GMEDClassifier(seed=0)
     for _ in range(200):
         a, b = rng.normal(size=2)
@@ -146,7 +147,7 @@ def test_features_that_are_missing_count_as_their_mean_and_new_ones_are_left_out
     assert model.predict_proba_one({"a": None, "b": 0.1}) == model.predict_proba_one({"a": mean, "b": 0.1})
 
 
-def test_features_that_are_no_numbers_are_named():
+def test_non_numeric_features_are_named():
     model = GMEDClassifier()
     with pytest.raises(InputError, match="feature 'colour' is 'red', not a number; encode it"):
         model.learn_one({"colour": "red"}, 1)
@@ -157,14 +158,15 @@ def test_features_that_are_no_numbers_are_named():
     assert model.predict_one({"a": 1}) is None
 
 
-def test_before_the_first_step_it_goes_by_the_labels_that_wait():
+def test_predictions_before_the_first_step_use_waiting_labels():
     model = GMEDClassifier()
     for label in ("a", "b", "b", "b"):
         model.learn_one({"x": 1.0}, label)
     assert model.predict_proba_one({"x": 1.0}) == {"a": 0.25, "b": 0.75}
 
 
-def test_without_river_it_says_what_to_install():
+@pytest.mark.slow
+def test_missing_river_says_what_to_install():
     code = "import sys; sys.modules['river'] = None; import gmed.river"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install 'gmed[river]'" in found.stderr

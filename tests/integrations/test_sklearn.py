@@ -1,4 +1,4 @@
-"""The scikit-learn estimator: scikit-learn's own checks, the tools around it, streams, files, failures."""
+"""The scikit-learn estimator: scikit-learn's checks, pipelines, streams, files and errors."""
 
 import pickle
 import subprocess
@@ -22,8 +22,9 @@ from gmed.errors import UsageError
 from gmed.sklearn import GMEDClassifier
 
 
+@pytest.mark.slow
 @parametrize_with_checks([GMEDClassifier(), GMEDClassifier(memory=0)])
-def test_what_scikit_learn_asks_of_a_classifier(estimator, check):
+def test_sklearn_estimator_checks_pass(estimator, check):
     check(estimator)
 
 
@@ -36,7 +37,7 @@ def digits(seed=0):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_digits_class_by_class_are_not_forgotten(seed):
+def test_class_incremental_digits_with_memory(seed):
     """One pass over the digits in order, 0 to 9, ten rows at a time, with room for 200."""
     X, y, X_test, y_test = digits(seed)
     order = np.argsort(y, kind="stable")
@@ -47,19 +48,20 @@ def test_digits_class_by_class_are_not_forgotten(seed):
     assert model.score(X_test, y_test) > 0.8
 
 
-def test_without_a_memory_they_are():
+def test_class_incremental_digits_without_memory_are_forgotten():
     X, y, X_test, y_test = digits()
     order = np.argsort(y, kind="stable")
     model = GMEDClassifier(memory=0, random_state=0).partial_fit(X[order], y[order])
     assert model.score(X_test, y_test) < 0.4
 
 
+@pytest.mark.slow
 def test_fit_on_all_digits_at_once():
     X, y, X_test, y_test = digits()
     assert GMEDClassifier(random_state=0).fit(X, y).score(X_test, y_test) > 0.93
 
 
-def test_one_call_or_many_are_the_same_stream():
+def test_one_partial_fit_call_equals_many():
     """Rows in one call, or ten at a time, but for the units, which a longer call knows better from the start."""
     X, y, _, _ = digits()
     one, many = (GMEDClassifier(random_state=0, standardize=False, learning_rate=0.01) for _ in range(2))
@@ -69,13 +71,14 @@ def test_one_call_or_many_are_the_same_stream():
     np.testing.assert_array_equal(one.predict_proba(X), many.predict_proba(X))
 
 
-def test_the_seed_decides_everything():
+def test_results_depend_only_on_the_seed():
     X, y, X_test, _ = digits()
     found = [GMEDClassifier(random_state=s).partial_fit(X[:300], y[:300]).predict_proba(X_test) for s in (1, 1, 2)]
     np.testing.assert_array_equal(found[0], found[1])
     assert (found[0] != found[2]).any()
 
 
+@pytest.mark.slow
 def test_tools_around_estimators():
     X, y = load_iris(return_X_y=True)
     names = load_iris().target_names[y]
@@ -204,7 +207,7 @@ def test_bad_parameters_are_named(parameter, value):
         GMEDClassifier(**{parameter: value}).fit(X4, Y4)
 
 
-def test_parameters_changed_on_the_way_are_refused():
+def test_parameters_changed_during_fitting_are_refused():
     model = GMEDClassifier(random_state=0).partial_fit(X4, Y4)
     model.set_params(learning_rate=0.5)
     with pytest.raises(UsageError, match="learning_rate was changed"):
@@ -215,7 +218,7 @@ def test_parameters_changed_on_the_way_are_refused():
 # ---------------------------------------------------------------------- files
 
 
-def test_saved_and_loaded_goes_on_exactly(tmp_path):
+def test_saved_estimator_continues_exactly(tmp_path):
     X, y, X_test, _ = digits()
     X = pd.DataFrame(X).add_prefix("p")
     X_test = pd.DataFrame(X_test).add_prefix("p")
@@ -229,7 +232,7 @@ def test_saved_and_loaded_goes_on_exactly(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X_test), model.predict_proba(X_test))
 
 
-def test_pickled_and_copied_goes_on_exactly():
+def test_pickled_or_copied_estimator_continues_exactly():
     X, y, X_test, _ = digits()
     own = torch.nn.Sequential(torch.nn.Linear(64, 20), torch.nn.ReLU(), torch.nn.Linear(20, 2))
     for model in (GMEDClassifier(memory=150, random_state=5), GMEDClassifier(model=own, random_state=5)):
@@ -241,7 +244,7 @@ def test_pickled_and_copied_goes_on_exactly():
     assert pickle.loads(pickle.dumps(GMEDClassifier(memory=3))).memory == 3
 
 
-def test_parameters_that_are_numbers_of_numpys(tmp_path):
+def test_numpy_scalars_as_parameters(tmp_path):
     """As RandomizedSearchCV draws them."""
     given = {"memory": np.int64(20), "learning_rate": np.float32(0.1), "standardize": np.True_, "n_epochs": np.int32(2)}
     model = GMEDClassifier(**given, random_state=np.int64(3)).fit(X4, Y4)
@@ -251,21 +254,22 @@ def test_parameters_that_are_numbers_of_numpys(tmp_path):
 
 
 @pytest.mark.parametrize("names", ["[1]", '"abcd"', "[1, 2, 3, 4]", "3"])
-def test_a_tampered_shell_is_refused(tmp_path, names):
+def test_damaged_feature_names_are_refused(tmp_path, names):
     model = GMEDClassifier().fit(X4, Y4)
     model._classifier.save(tmp_path / "file", feature_names=names)
     with pytest.raises(UsageError, match="file: its feature names are damaged"):
         GMEDClassifier.load(tmp_path / "file")
 
 
-def test_an_estimator_that_has_learned_nothing_is_not_saved(tmp_path):
+def test_unfitted_estimator_cannot_be_saved(tmp_path):
     with pytest.raises(NotFittedError):
         GMEDClassifier().save(tmp_path / "file")
     with pytest.raises(UsageError, match="no such file"):
         GMEDClassifier.load(tmp_path / "file")
 
 
-def test_without_scikit_learn_it_says_what_to_install():
+@pytest.mark.slow
+def test_missing_sklearn_says_what_to_install():
     code = "import sys; sys.modules['sklearn'] = None; import gmed; import gmed.sklearn"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install 'gmed[sklearn]'" in found.stderr

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, by any number of writers."""
+"""Atomic file writes, with any number of concurrent writers."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ with atomic_write(Path(sys.argv[1])) as file:
 """
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failed_write_keeps_the_old_file_only(tmp_path):
     path = tmp_path / "model.gmed"
     write_bytes(path, b"old")
     with pytest.raises(TypeError), atomic_write(path) as file:
@@ -37,7 +37,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_threads_of_one_process_do_not_mix_their_bytes(tmp_path):
+def test_concurrent_writes_of_threads_do_not_interleave(tmp_path):
     path = tmp_path / "predictions.csv"
     contents = [bytes([65 + number]) * 1_000_000 for number in range(8)]
     threads = [threading.Thread(target=write_bytes, args=(path, content)) for content in contents]
@@ -58,7 +58,7 @@ def test_a_link_planted_at_a_temporary_name_is_not_followed(tmp_path):
     assert victim.read_bytes() == b"precious"
 
 
-def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_left_alone(tmp_path):
+def test_leftovers_of_killed_writers_are_removed_and_live_ones_kept(tmp_path):
     path = tmp_path / "model.gmed"
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "writing\n"
@@ -71,7 +71,7 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_left_alone(tmp
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_temporary_files_of_earlier_versions_go_when_they_are_old(tmp_path):
+def test_old_temporary_files_of_earlier_versions_are_removed(tmp_path):
     old = tmp_path / ".model.gmed.4711.tmp"
     old.write_bytes(b"half")
     write_bytes(tmp_path / "model.gmed", b"new")
@@ -90,14 +90,14 @@ def test_only_temporary_files_are_removed(tmp_path):
     assert all(other.exists() for other in others)
 
 
-def test_a_file_has_the_permissions_of_any_other(tmp_path):
+def test_written_file_has_default_permissions(tmp_path):
     (tmp_path / "usual").write_bytes(b"")
     write_bytes(tmp_path / "ours", b"")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("usual", "ours")}
     assert len(modes) == 1
 
 
-def test_a_name_as_long_as_names_may_be(tmp_path):
+def test_longest_possible_file_name(tmp_path):
     path = tmp_path / ("ü" * 127)
     write_bytes(path, b"long")
     assert path.read_bytes() == b"long"
@@ -111,19 +111,19 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_named_and_devices_are_not_replaced():
+def test_full_disk_is_reported_and_devices_are_not_replaced():
     with pytest.raises(UsageError, match=r"No space left on device.*Free disk space"):
         write_bytes(Path("/dev/full"), b"x" * 100_000)
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
-def test_formulas_in_csv_are_text():
+def test_csv_formulas_are_escaped():
     file = BytesIO()
     write_csv(file, ["method", "x"], [{"method": "=cmd|' /C calc'!A0", "x": -1.5}, {"method": "er+gmed", "x": "-2"}])
     assert file.getvalue().decode() == "method,x\n'=cmd|' /C calc'!A0,-1.5\ner+gmed,-2\n"
 
 
-def test_what_is_removed_is_locked_until_it_is_gone(tmp_path, monkeypatch):
+def test_removed_file_stays_locked_until_deleted(tmp_path, monkeypatch):
     """Else a writer that has just created it gets the lock in between, and loses its file."""
     fcntl = pytest.importorskip("fcntl", reason="temporary files are not locked on Windows")
     left = tmp_path / ".out.csv.0123456789abcdef.tmp"
@@ -143,7 +143,7 @@ def test_what_is_removed_is_locked_until_it_is_gone(tmp_path, monkeypatch):
     assert locked == [left] and not left.exists()
 
 
-def test_a_state_is_read_from_one_file_though_another_takes_its_place(tmp_path, monkeypatch):
+def test_state_is_read_from_one_file_while_replaced(tmp_path, monkeypatch):
     path = tmp_path / "state"
     write_state(path, {"x": torch.zeros(1000)}, {"learner": "old"})
     opened = []

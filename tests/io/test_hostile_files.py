@@ -1,4 +1,4 @@
-"""Files with anything in them: read as what they are, or refused, in bounded time and memory and without blocking."""
+"""Hostile files are read or refused in bounded time and memory, without blocking."""
 
 import io
 import os
@@ -99,13 +99,13 @@ def test_whatever_a_png_holds(data):
                 read_image(path, size)
 
 
-def test_gray_of_16_bits_keeps_its_levels(tmp_path):
+def test_sixteen_bit_grayscale_keeps_its_levels(tmp_path):
     values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
     Image.fromarray(values).save(tmp_path / "deep.png")
     assert (read_image(tmp_path / "deep.png", 16) == np.arange(256).reshape(16, 16)).all()
 
 
-def test_results_of_gray_of_16_bits_from_before_are_not_taken(tmp_path):
+def test_sixteen_bit_images_have_another_digest_than_in_older_versions(tmp_path):
     """They were of black and white: the digest of such images, and with it the name of the data, is another now."""
     for bits in (8, 16):
         for number in range(4):
@@ -129,7 +129,7 @@ def test_cmyk_is_seen_as_it_is_printed(tmp_path):
     assert np.abs(read_image(tmp_path / "print.jpg", 8)[:, 0, 0] - expected).max() <= 4
 
 
-def test_an_animation_is_refused_and_a_phone_s_second_picture_passed_over(tmp_path):
+def test_animation_is_refused_and_mpo_second_image_ignored(tmp_path):
     red, blue = (Image.new("RGB", (8, 8), color) for color in ("red", "blue"))
     red.save(tmp_path / "moving.png", save_all=True, append_images=[blue])
     with pytest.raises(DataError, match="an animation"):
@@ -182,7 +182,7 @@ def header_bytes(shape, dtype="<f8"):
 X, Y = array_bytes(np.arange(8.0).reshape(4, 2)), array_bytes(np.array([0, 0, 1, 1]))
 
 
-def test_members_that_are_not_needed_are_not_read(tmp_path):
+def test_unneeded_archive_members_are_not_read(tmp_path):
     path = tmp_path / "a.npz"
     objects = io.BytesIO()
     np.save(objects, np.array([{}]), allow_pickle=True)
@@ -193,7 +193,7 @@ def test_members_that_are_not_needed_are_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(2**40, 2), (2**62, 2**62), (5, 2), (0, 2), (3, 2)])
-def test_sizes_that_an_array_only_claims_are_refused(tmp_path, shape):
+def test_false_array_sizes_are_refused(tmp_path, shape):
     path = tmp_path / "a.npz"
     write_npz(path, {"x.npy": header_bytes(shape) + bytes(64), "y.npy": Y})
     with pytest.raises(DataError, match="x does not have the size in its header"):
@@ -311,12 +311,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_pickles_that_ask_for_ever_or_for_everything(reader, name):
+def test_pickles_needing_unbounded_time_or_memory_are_refused(reader, name):
     content, says = HOSTILE[name]
     assert says in reader(content)
 
 
-def test_images_that_are_listed_again_and_again_are_refused(reader):
+def test_repeatedly_listed_images_are_refused(reader):
     images = np.zeros((6, 84, 84, 3), np.uint8)
     content = {"image_data": images, "class_dict": {"a": [0] * 1_000_000}}
     assert "an image is listed twice" in reader(pickle.dumps(content, 4))
@@ -376,7 +376,7 @@ def opened_by(kind):
         "records",
     ],
 )
-def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind, other):
+def test_special_files_are_refused_without_blocking(tmp_path, kind, other):
     for label in "ab":
         (tmp_path / label).mkdir()
         for suffix in ("csv", "parquet", "npz", "png", "toml", "py", "gz", "pkl", "bin"):
@@ -437,7 +437,7 @@ with exclusive(target.parent), atomic_dir(target) as folder:
 """
 
 
-def test_what_killed_makers_left_in_the_cache_goes_when_something_is_made(tmp_path):
+def test_cache_leftovers_are_removed_by_the_next_writer(tmp_path):
     folder = tmp_path / "decoded"
     for _ in range(2):
         process = subprocess.Popen(
@@ -452,7 +452,7 @@ def test_what_killed_makers_left_in_the_cache_goes_when_something_is_made(tmp_pa
     assert [path.name for path in folder.iterdir()] == ["one"]
 
 
-def test_what_killed_decoders_left_goes_when_other_images_are_decoded(tmp_path, monkeypatch):
+def test_decoder_leftovers_are_removed_by_the_next_decoder(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path / "cache"))
     for name in "ab":
         (tmp_path / "images" / name).mkdir(parents=True)
@@ -469,7 +469,7 @@ def test_what_killed_decoders_left_goes_when_other_images_are_decoded(tmp_path, 
 # what callers give
 
 
-def test_an_oracle_keeps_its_own_copy_of_what_it_observed():
+def test_oracle_copies_observed_batches():
     learner = gmed.learners.ER(
         gmed.models.MLP(inputs=4, hidden=8, classes=2),
         lr=0.05,
@@ -486,7 +486,7 @@ def test_an_oracle_keeps_its_own_copy_of_what_it_observed():
     assert found
 
 
-def test_numpy_arrays_are_not_kept_either():
+def test_numpy_batches_are_copied():
     learner = gmed.learners.ER(
         gmed.models.MLP(inputs=4, hidden=8, classes=2), lr=0.05, memory=gmed.memory.Reservoir(10)
     )

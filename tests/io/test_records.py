@@ -1,4 +1,4 @@
-"""Records: what is decoded, encoded and described from one definition."""
+"""Records: decoding, encoding and JSON schema from one definition."""
 
 import json
 import math
@@ -132,7 +132,7 @@ def test_an_error_names_the_field_and_the_reason(change, said):
     assert str(caught.value).startswith(said)
 
 
-def test_a_record_is_decoded_with_its_parts():
+def test_nested_records_are_decoded():
     found = decode(Outer, outer(note="\udcff"), state="of a learner")
     assert found.parts == [Inner("a")] and found.by_name == {"b": Inner("b", "large")} and found.where == Path("a/b")
     assert found.rows == [[0.5, 1], []] and found.note == "\udcff" and math.isnan(found.p)
@@ -142,7 +142,7 @@ def test_a_record_is_decoded_with_its_parts():
             decode(Outer, value)
 
 
-def test_what_is_encoded_shares_nothing():
+def test_encoded_value_shares_no_references():
     found = decode(Outer, outer())
     plain = encode(found)
     plain["rows"][0].append(0)
@@ -150,7 +150,7 @@ def test_what_is_encoded_shares_nothing():
     assert found.rows == [[0.5, 1], []] and "more" not in found.versions
 
 
-def test_descriptions_are_those_of_the_docstring():
+def test_schema_descriptions_come_from_docstrings():
     found = schema(Outer)
     assert found["description"] == "Everything that a record can hold."
     assert found["properties"]["high"]["description"] == found["properties"]["low"]["description"]
@@ -159,7 +159,7 @@ def test_descriptions_are_those_of_the_docstring():
     assert inner == {"type": "string", "description": "What it is called, in two lines."}
 
 
-def test_types_that_json_does_not_have_are_refused():
+def test_non_json_types_are_refused():
     @dataclass
     class Odd:
         names: "set[str]"
@@ -242,7 +242,7 @@ def fields_agree(record, value):
 
 @settings(max_examples=400, deadline=None)
 @given(near_valid())
-def test_decode_takes_what_the_schema_takes(drawn):
+def test_decode_accepts_exactly_what_the_schema_accepts(drawn):
     record, value = drawn
     validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=PYTHON_TYPES)(schema(record))
     assert fields_agree(record, value) == validator.is_valid(value)
@@ -250,7 +250,7 @@ def test_decode_takes_what_the_schema_takes(drawn):
 
 @settings(max_examples=200, deadline=None)
 @given(near_valid())
-def test_what_is_decoded_comes_back(drawn):
+def test_decoded_records_round_trip(drawn):
     record, value = drawn
     omitted = {"state": {}} if record is Checkpoint else {}
     try:
@@ -267,7 +267,7 @@ NUMBER_LISTS = st.lists(st.floats() | st.integers() | st.booleans() | st.just(10
 
 @settings(deadline=None)
 @given(NUMBER_LISTS)
-def test_a_list_of_numbers_is_taken_if_every_number_is(numbers):
+def test_list_is_valid_iff_every_number_is(numbers):
     plausible = all(type(number) in (int, float) and 0 <= number <= 1 for number in numbers)
     try:
         found = decode(Outer, outer(rows=[numbers]))
@@ -278,7 +278,7 @@ def test_a_list_of_numbers_is_taken_if_every_number_is(numbers):
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_messages_of_workers_come_back(kind):
+def test_worker_messages_round_trip(kind):
     fields = {
         "seen": 1,
         "total": 2,
@@ -299,7 +299,7 @@ def test_the_schema_in_the_package_is_up_to_date():
     jsonschema.Draft202012Validator.check_schema(document_schema())
 
 
-def test_documents_of_older_versions_fit_the_schema():
+def test_older_documents_validate_against_the_schema():
     run = {name: value for name, value in encode(RUN).items() if name not in ("passes", "memory", "overhead")}
     document = {"schema": "gmed-results/1", "store": None, "runs": [run], "failures": [], "summary": []}
     jsonschema.validate(document, document_schema())

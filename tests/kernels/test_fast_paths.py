@@ -1,4 +1,4 @@
-"""The chain that is differentiated by hand, by torch's products and compiled from C, against autograd."""
+"""Hand-written gradients of ReLU chains, in torch and compiled from C, against autograd."""
 
 import shutil
 from itertools import pairwise
@@ -76,7 +76,7 @@ def assert_same_state(found, expected):
 
 @pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("method", METHODS)
-def test_learning_and_its_passes_are_those_of_autograd(model, method, monkeypatch):
+def test_learning_and_pass_counts_equal_autograd(model, method, monkeypatch):
     sizes = (10, 10, 1, 3, *(10,) * 8)
     by_hand = learned(model, method, sizes)
     assert by_hand.arithmetic != "autograd"
@@ -88,13 +88,13 @@ def test_learning_and_its_passes_are_those_of_autograd(model, method, monkeypatc
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_predictions_are_those_of_the_model(model):
+def test_predictions_equal_the_model(model):
     learner = learner_of(MODELS[model]().double())
     x, _ = batch(300, 0)
     torch.testing.assert_close(learner.logits(x), learner.model(x).detach())
 
 
-def test_an_edit_of_labels_that_do_not_count(monkeypatch):
+def test_edit_with_ignored_labels(monkeypatch):
     model, (x, y), (x_m, y_m) = MODELS["mlp"]().double(), batch(5, 0), batch(6, 1)
     y_m[2] = -100
     edited = gmed.edit_examples(model, x_m, y_m, x, y, lr=0.1, alpha=1.0, beta=0.1)
@@ -155,11 +155,11 @@ def hooked(register):
         lambda: hooked(lambda model: model[5].weight.register_hook(lambda grad: 2 * grad)),
     ],
 )
-def test_other_models_are_left_to_autograd(make):
+def test_other_models_use_autograd(make):
     assert ReLUChain.of(make()) is None
 
 
-def test_a_change_of_the_model_counts_from_the_next_step_on():
+def test_model_changes_take_effect_at_the_next_step():
     learner = learner_of(gmed.models.MLP(12, 9, 4).double())
     learner.observe(*batch(10, 0))
     assert learner.arithmetic != "autograd"
@@ -175,7 +175,7 @@ def test_a_change_of_the_model_counts_from_the_next_step_on():
     assert torch.equal(learner.model[3].weight, before)
 
 
-def test_not_under_autocast():
+def test_fast_path_is_off_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert ReLUChain.of(gmed.models.MLP()) is None
 
@@ -193,11 +193,11 @@ def test_not_under_autocast():
     ],
     ids=["rows", "images", "probabilities", "int32", "another width", "another type", "nothing"],
 )
-def test_which_batches_it_takes(x, y, accepted):
+def test_accepted_batches(x, y, accepted):
     assert ReLUChain.of(gmed.models.MLP(12, 9, 4)).accepts(x, y) == accepted
 
 
-def test_another_loss_is_left_to_autograd():
+def test_other_losses_use_autograd():
     def squared(output, y):
         return mse_loss(output, nn.functional.one_hot(y, 4).to(output))
 
@@ -214,7 +214,7 @@ def test_another_loss_is_left_to_autograd():
     assert not torch.equal(learner.model[1].weight, trained(cross_entropy).model[1].weight)
 
 
-def test_large_batches_are_learned_from_by_autograd(monkeypatch):
+def test_large_batches_use_autograd(monkeypatch):
     sizes = (MAX_ROWS + 1, 10, MAX_ROWS + 1)
     found = learned("mlp", "er+gmed", sizes).state_dict()
     without_chains(monkeypatch)
@@ -239,7 +239,7 @@ def test_a_step_that_diverges_changes_nothing(method, value):
 
 
 @pytest.mark.parametrize("method", ["er", "er+gmed", "mir+gmed"])
-def test_a_resumed_learner_is_the_one_that_never_stopped(method):
+def test_resumed_learner_equals_uninterrupted_one(method):
     def continued(learner, start, stop):
         for step in range(start, stop):
             x, y = batch(10, step, (1, 28, 28))
@@ -256,13 +256,13 @@ def test_a_resumed_learner_is_the_one_that_never_stopped(method):
     assert all(torch.equal(tensor, whole.state_dict()[name]) for name, tensor in resumed.state_dict().items())
 
 
-def test_a_run_records_its_arithmetic(arithmetic):
+def test_run_records_its_arithmetic(arithmetic):
     (run,) = gmed.run("split-mnist", ["er"], seeds=[0], device="cpu", store=None, workers=0).runs
     assert (run.environment["arithmetic"] == "compiled") == (arithmetic == "compiled")
     assert run.environment["arithmetic"] != "autograd"
 
 
-def test_a_compiler_that_fails_is_told_and_not_needed(monkeypatch):
+def test_failing_compiler_is_reported_and_not_required(monkeypatch):
     monkeypatch.setattr(relu_chain_compiled, "compiler", lambda: ("false",))
     relu_chain_compiled._library.cache_clear()
     with pytest.warns(UserWarning, match="cannot compile"):
@@ -273,7 +273,7 @@ def test_a_compiler_that_fails_is_told_and_not_needed(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("widths", [(784, 400, 10), (17, 3), (16, 8, 4), (33, 21, 7), (5, 1)])
 @pytest.mark.parametrize("rows", [1, 5, 7, 20, 64])
-def test_products_of_any_size(dtype, widths, rows, arithmetic):
+def test_matrix_products_of_any_size(dtype, widths, rows, arithmetic):
     torch.manual_seed(rows)
     layers = [nn.Linear(one, other) for one, other in pairwise(widths)]
     model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU()))).to(dtype)

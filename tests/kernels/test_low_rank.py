@@ -1,4 +1,4 @@
-"""Gradients of linear layers in factors: against autograd, which writes them out."""
+"""Low-rank gradients of linear layers against autograd."""
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from gmed.errors import DivergedError
 from gmed.kernels.low_rank import LinearChain, LowRankGradient, OuterFactors, add_grads, finite_checks, sgd_step
 from gmed.models import LookAhead, PassCounter, gradient, trainable
 from gmed.models.functional import forward
+from helpers import random_batch
 
 CHAINS = {
     "mlp": lambda: gmed.models.MLP(12, 9, 4),
@@ -30,9 +31,7 @@ def made(name, seed=0):
 
 
 def batch(name, count, seed):
-    source = torch.Generator().manual_seed(seed)
-    x = torch.rand(count, 12, generator=source, dtype=torch.float64)
-    return x, torch.randint(4, (count,), generator=source)
+    return random_batch(count, (12,), 4, seed, torch.float64)
 
 
 def both(name, count, seed):
@@ -45,7 +44,7 @@ def both(name, count, seed):
 
 
 @given(name=st.sampled_from(list(CHAINS)), count=st.integers(1, 6), seed=st.integers(0, 20))
-def test_what_is_multiplied_out_is_what_autograd_finds(name, count, seed):
+def test_dense_gradient_equals_autograd(name, count, seed):
     model, slope, dense = both(name, count, seed)
     assert list(slope) == list(dense) == list(trainable(model)) and len(slope) == len(dense)
     for parameter in dense:
@@ -53,7 +52,7 @@ def test_what_is_multiplied_out_is_what_autograd_finds(name, count, seed):
 
 
 @given(name=st.sampled_from(list(CHAINS)), count=st.integers(1, 6), seed=st.integers(0, 20))
-def test_a_step_is_the_step(name, count, seed):
+def test_low_rank_step_equals_dense_step(name, count, seed):
     model, slope, dense = both(name, count, seed)
     expected = {parameter: p.detach() - 0.3 * dense[parameter] for parameter, p in trainable(model).items()}
     sgd_step(trainable(model), slope, 0.3)
@@ -78,7 +77,7 @@ def test_outputs_before_and_after_a_step_and_their_slopes(name, count, seed, row
 
 
 @given(seed=st.integers(0, 20))
-def test_a_sum_is_the_gradient_of_the_summed_loss(seed):
+def test_sum_equals_gradient_of_summed_loss(seed):
     model, first, dense = both("mlp", 4, seed)
     x, y = batch("mlp", 3, seed + 50)
     _, second = LinearChain.of(model).gradient(x, lambda output: cross_entropy(output, y))
@@ -131,7 +130,7 @@ class WithAParameter(nn.Sequential):
         *("weight norm", "spectral norm", "a computed weight", "a parameter aside", "nothing", "ResNet"),
     ],
 )
-def test_what_is_no_chain(model):
+def test_other_models_are_not_chains(model):
     assert LinearChain.of(model) is None
 
 
@@ -145,14 +144,14 @@ def test_what_is_no_chain(model):
     ],
     ids=["output", "gradient", "gradient of the model", "gradient of a parameter"],
 )
-def test_who_watches_a_layer_is_not_passed_by(watch):
+def test_hooked_layers_disable_low_rank_gradients(watch):
     model = gmed.models.MLP()
     assert LinearChain.of(model) is not None
     watch(model)
     assert LinearChain.of(model) is None
 
 
-def test_asking_leaves_a_model_as_it_was():
+def test_inspection_does_not_change_the_model():
     model = nn.Sequential(spectral_norm(nn.Linear(40, 40)))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     LinearChain.of(model)
@@ -173,11 +172,11 @@ def test_asking_leaves_a_model_as_it_was():
     ],
     ids=["images", "rows", "many", "narrow", "half precision", "rows of rows", "flattened", "not flattened enough"],
 )
-def test_whom_factors_suit(model, x, suits):
+def test_models_that_benefit_from_factors(model, x, suits):
     assert LinearChain.of(model).is_beneficial(x) == suits
 
 
-def test_not_where_numbers_are_rounded_on_the_way():
+def test_factors_are_not_used_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert not LinearChain.of(gmed.models.MLP()).is_beneficial(torch.rand(10, 784))
         learner = gmed.learners.ER(
@@ -187,7 +186,7 @@ def test_not_where_numbers_are_rounded_on_the_way():
             learner.observe(torch.rand(10, 784), torch.arange(10))
 
 
-def test_a_loss_that_asks_for_more_than_the_output_is_differentiated_whole():
+def test_loss_using_more_than_the_output_uses_autograd():
     model = gmed.models.MLP()
 
     def decayed(output, y):
@@ -199,7 +198,7 @@ def test_a_loss_that_asks_for_more_than_the_output_is_differentiated_whole():
     assert all(torch.equal(found[name], slope) for name, slope in expected.items())
 
 
-def test_parameters_that_are_given_are_moved_and_no_others():
+def test_only_given_parameters_are_updated():
     torch.manual_seed(0)
     model, other = gmed.models.MLP(), gmed.models.MLP()
     slope = LookAhead(model, torch.rand(10, 784), torch.arange(10), lr=0.1).stream_gradient
@@ -210,13 +209,13 @@ def test_parameters_that_are_given_are_moved_and_no_others():
     assert moved == {"1.weight", "1.bias"}
 
 
-def test_a_sum_with_a_gradient_that_is_written_out():
+def test_sum_of_low_rank_and_dense_gradients():
     _, slope, dense = both("mlp", 4, 0)
     for parameter, summed in add_grads(slope, {name: g.clone() for name, g in dense.items()}).items():
         torch.testing.assert_close(summed, 2 * dense[parameter])
 
 
-def test_an_edit_is_the_same_either_way(monkeypatch):
+def test_edit_is_the_same_with_and_without_factors(monkeypatch):
     torch.manual_seed(0)
     model = gmed.models.MLP().double()
     x, y, x_m, y_m = torch.rand(10, 784).double(), torch.arange(10), torch.rand(7, 784).double(), torch.arange(7)
@@ -227,7 +226,7 @@ def test_an_edit_is_the_same_either_way(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["er+gmed", "mir", "mir+gmed", "er-aug+gmed"])
-def test_learning_and_its_passes_are_the_same_either_way(method, monkeypatch):
+def test_learning_and_pass_counts_are_the_same_with_and_without_factors(method, monkeypatch):
     def learned():
         torch.manual_seed(1)
         learner = resolve(get_benchmark("split-mnist"), method).make_learner(gmed.models.MLP().double(), 0)
@@ -257,7 +256,7 @@ def test_a_batch_too_large_for_its_type_is_refused():
     assert all(torch.equal(tensor, before[name]) for name, tensor in learner.state_dict().items())
 
 
-def test_a_gradient_whose_bound_alone_is_too_large_is_fine():
+def test_finite_gradient_with_overflowing_bound_is_accepted():
     chain = LinearChain.of(nn.Linear(2, 1, bias=False))
     far_apart = OuterFactors(torch.tensor([[1e30, 0.0], [0.0, 1.0]]), torch.tensor([[0.0], [1e30]]))
     slope = LowRankGradient(chain, {"": far_apart})

@@ -1,4 +1,4 @@
-"""Calls use one thread of torch, put the number back, and do not depend on it."""
+"""Calls use one torch thread, restore the setting and do not depend on it."""
 
 import threading
 
@@ -48,14 +48,14 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_uses_one_thread_and_puts_the_number_back(call):
+def test_call_uses_one_thread_and_restores_the_setting(call):
     model = Counting()
     CALLS[call](ER(model, lr=0.1, memory=Reservoir(9)))
     assert model.threads == {1}
     assert torch.get_num_threads() == 3
 
 
-def test_a_call_that_fails_puts_the_number_back():
+def test_failing_call_restores_the_setting():
     learner = ER(Counting(), lr=0.1, memory=Reservoir(9))
     with pytest.raises(InputError):
         learner.observe(torch.rand(2, 5), torch.tensor([0, 1]))
@@ -65,7 +65,7 @@ def test_a_call_that_fails_puts_the_number_back():
     assert torch.get_num_threads() == 3
 
 
-def test_other_threads_keep_their_number():
+def test_other_threads_keep_their_setting():
     found = []
     with limit_threads():
         torch.get_num_threads()
@@ -87,11 +87,11 @@ def learned(threads):
     return model.predict_proba(rng.normal(size=(500, 300)))
 
 
-def test_what_is_learned_does_not_depend_on_the_number():
+def test_learning_is_independent_of_the_number_of_threads():
     assert (learned(1) == learned(3)).all()
 
 
-def test_the_number_can_be_chosen(monkeypatch):
+def test_number_of_threads_is_configurable(monkeypatch):
     model = Counting()
     learner = ER(model, lr=0.1, memory=Reservoir(9))
     monkeypatch.setenv(VARIABLE, "2")

@@ -1,4 +1,4 @@
-"""Passes through the model, counted from outside, against counts by hand."""
+"""Counted passes through the model against counts by hand."""
 
 import pytest
 import torch
@@ -86,7 +86,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_by_hand(name):
+def test_passes_by_hand(name):
     make, expected = BY_HAND[name]
     assert counted(make(), len(expected), tasks=(0, 0, 1, 1)) == expected
 
@@ -113,21 +113,21 @@ def test_hal_by_hand():
     assert third == (made + 20 + 2 * anchors + 10, made + 20 + anchors)
 
 
-def test_a_run_tells_them_per_example_of_the_stream():
+def test_run_reports_passes_per_stream_example():
     """499 steps of 500 edit and replay; passes of evaluation and of the first look at a model are not the method's."""
     run = run_one(RunSpec.make("split-mnist", "er+gmed", 0), ExecutionConfig("cpu"))
     each = (10 + 499 * 40) / 5000
     assert run.passes == {"forward": each, "backward": each}
 
 
-def test_a_model_that_is_watched_stays_what_it_is():
+def test_counting_does_not_change_the_model():
     for watched in (MLP(), ResNet18()):
         with PassCounter().counting(watched):
             assert ER(watched, lr=0.1, memory=Reservoir(5)).is_capturable()
             assert is_batch_independent(watched) == isinstance(watched, MLP)
 
 
-def test_only_the_model_is_watched_and_only_inside():
+def test_only_the_counted_model_is_counted_and_only_inside():
     passes, watched, other = PassCounter(), plain(), plain()
     x, y = torch.rand(3, 1, 4, 4), torch.tensor([0, 1, 2])
     with passes.counting(watched):
@@ -140,7 +140,7 @@ def test_only_the_model_is_watched_and_only_inside():
     assert passes == PassCounter(forward=3, backward=6)
 
 
-def test_a_pass_may_stand_for_many():
+def test_counted_as_multiplies_a_pass():
     model, passes = plain(), PassCounter()
     with passes.counting(model):
         model(torch.rand(3, 1, 4, 4)).sum().backward()

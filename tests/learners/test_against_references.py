@@ -1,4 +1,4 @@
-"""Each method against something that does not share its code."""
+"""Each method against an independent reference: brute force, closed form or finite differences."""
 
 import copy
 import math
@@ -20,6 +20,7 @@ from gmed.memory.loss_aware import eviction_probabilities
 from gmed.models import LookAhead
 from gmed.retrieval import interference, most_interfered
 from gmed.rng import make_rng
+from helpers import random_batch
 
 
 def mlp(seed=0):
@@ -28,8 +29,7 @@ def mlp(seed=0):
 
 
 def batch(n, seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 1, 4, 4, generator=g, dtype=torch.float64), torch.randint(4, (n,), generator=g)
+    return random_batch(n, (1, 4, 4), 4, seed, torch.float64)
 
 
 def stepped(model, loss, lr):
@@ -188,7 +188,7 @@ def test_gss_replacement_probabilities_by_enumeration():
     assert (np.abs(taken / draws - expected) < 4.5 * error + 1e-4).all()
 
 
-def test_gss_passes_over_batches_that_agree():
+def test_gss_ignores_repeated_batches():
     learner = GSS(mlp(), lr=0.05, memory=GSSGreedy(10), n_compare=4)
     same = batch(10, 5)
     for _ in range(6):
@@ -231,6 +231,7 @@ class Quadratic(nn.Module):
         return torch.stack([self.w.expand(len(x)) * x[:, 0], torch.zeros(len(x), dtype=torch.float64)], 1)
 
 
+@pytest.mark.slow
 def test_bgd_against_its_closed_form_with_exact_expectations():
     """Expectations over ε by quadrature against Monte Carlo with many samples, one step."""
     x, y = torch.ones(6, 1, dtype=torch.float64), torch.ones(6, dtype=torch.long)
@@ -268,6 +269,7 @@ class GaussianBGD(BGD):
         return 0.5 * self.precision * ((output[:, 0] - y) ** 2).sum()
 
 
+@pytest.mark.slow
 def test_bgd_finds_the_exact_posterior_of_a_linear_gaussian_model():
     """Inputs along the axes, so the posterior is a product of two Gaussians, known in closed form. BGD's steps approach
     it as each example carries less information: here at most 0.01 of the prior's."""

@@ -1,4 +1,4 @@
-"""What a method says of itself in a loss, an optimizer and extras, and what follows from it everywhere."""
+"""The interface for method authors: losses, optimizers, stored values and extras."""
 
 import copy
 from functools import partial
@@ -15,11 +15,11 @@ from gmed.learners import AGEM, BGD, ER, GEM, GSS, HAL, MIR, CompCL, ERAdam, ERA
 from gmed.memory import GSSGreedy, Reservoir, TaskRing
 from gmed.models import MLP
 from gmed.registry import constructor_parameters
+from helpers import random_batch
 
 
 def batch(seed, classes=4):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(8, 6, generator=g), torch.randint(classes, (8,), generator=g)
+    return random_batch(8, (6,), classes, seed)
 
 
 def network(seed=0):
@@ -60,7 +60,7 @@ def observe(learner, first, last):
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_sgd_of_torch_is_the_usual_step(name):
+def test_torch_sgd_equals_the_builtin_step(name):
     usual, torchs = LEARNERS[name](), LEARNERS[name](optimizer=torch.optim.SGD)
     observe(usual, 0, 8)
     observe(torchs, 0, 8)
@@ -80,7 +80,7 @@ def test_sgd_of_torch_is_the_usual_step(name):
     ids=["momentum", "adam", "adamw", "adagrad", "rmsprop"],
 )
 @pytest.mark.parametrize("name", ["er+gmed", "er, two updates", "gem"])
-def test_optimizers_are_saved_and_go_on_exactly(make, name, tmp_path):
+def test_saved_optimizers_continue_exactly(make, name, tmp_path):
     learner = LEARNERS[name](optimizer=make)
     observe(learner, 0, 6)
     learner.save(tmp_path / "state")
@@ -92,7 +92,7 @@ def test_optimizers_are_saved_and_go_on_exactly(make, name, tmp_path):
     assert all(p.grad is None for p in learner.model.parameters())
 
 
-def test_momentum_is_that_of_a_loop_by_hand():
+def test_momentum_equals_a_manual_loop():
     learner = FineTune(network(), lr=0.05, optimizer=partial(torch.optim.SGD, momentum=0.9))
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -117,7 +117,7 @@ def test_an_optimizer_grows_with_the_model():
     assert learner.optimizer.state_dict()["0.step"] == 5
 
 
-def test_an_optimizer_that_keeps_rows_and_columns_apart_grows_too():
+def test_factored_optimizer_grows_with_the_model():
     learner = LEARNERS["er"](optimizer=torch.optim.Adafactor)
     observe(learner, 0, 4)
     learner.add_classes(6)
@@ -127,7 +127,7 @@ def test_an_optimizer_that_keeps_rows_and_columns_apart_grows_too():
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9)], ids=["adam", "momentum"])
-def test_an_optimizer_follows_the_model(make):
+def test_optimizer_follows_the_dtype_of_the_model(make):
     learner, other = LEARNERS["er"](optimizer=make), LEARNERS["er"](optimizer=make)
     observe(learner, 0, 4)
     learner.model.double()
@@ -141,13 +141,13 @@ def test_an_optimizer_follows_the_model(make):
 
 
 @pytest.mark.parametrize("make", [torch.optim.LBFGS, torch.optim.SparseAdam])
-def test_an_optimizer_that_takes_more_than_a_gradient_is_refused(make):
+def test_unsupported_torch_optimizers_are_refused(make):
     with pytest.raises(UsageError, match=f"{make.__name__} cannot be the optimizer of a learner"):
         LEARNERS["er"](optimizer=make)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_a_step_that_diverges_leaves_the_optimizer_alone(steps):
+def test_diverging_step_does_not_change_the_optimizer(steps):
     learner = LEARNERS["er, two updates"](optimizer=torch.optim.Adam)
     observe(learner, 0, steps)
     before = learner.state_dict()
@@ -177,7 +177,7 @@ def test_states_of_other_optimizers_are_refused():
 
 
 @pytest.mark.parametrize("wrong", [3, lambda parameters, lr: None, partial(torch.optim.SGD, nonsense=1)])
-def test_what_is_no_optimizer_is_refused(wrong):
+def test_non_optimizer_is_refused(wrong):
     with pytest.raises(UsageError, match="optimizer"):
         LEARNERS["er"](optimizer=wrong)
 
@@ -194,7 +194,7 @@ UPDATE_BY_THEIR_OWN_RULE = {
 
 
 @pytest.mark.parametrize("name", LEARNERS | UPDATE_BY_THEIR_OWN_RULE)
-def test_a_criterion_takes_the_place_of_cross_entropy(name):
+def test_criterion_replaces_cross_entropy(name):
     make = (LEARNERS | UPDATE_BY_THEIR_OWN_RULE)[name]
     usual, other = (seeded(make, criterion) for criterion in (cross_entropy, lambda o, y: cross_entropy(o, y)))
     halved = seeded(make, nn.CrossEntropyLoss(label_smoothing=0.3))
@@ -211,7 +211,7 @@ class Squared(Replay):
         return total if replay is None else total + cross_entropy(replay.output, replay.y)
 
 
-def test_an_edit_looks_ahead_by_the_loss_of_the_stream():
+def test_edit_looks_ahead_with_the_stream_loss():
     learner = Squared(network(), lr=0.1, memory=Reservoir(8), editing=GMED(alpha=1.0, beta=0.1))
     learner.observe(*batch(0))
     model, x_m, y_m = copy.deepcopy(learner.model), learner.memory.x.clone(), learner.memory.y.clone()
@@ -242,7 +242,7 @@ class Distilling(Replay):
         return total
 
 
-def test_what_a_loss_stores_is_stored_with_the_examples():
+def test_values_stored_by_a_loss_are_kept_with_the_examples():
     learner = Distilling(network(), lr=0.05, memory=Reservoir(30))
     first = copy.deepcopy(learner.model)
     learner.observe(*batch(0))
@@ -252,7 +252,7 @@ def test_what_a_loss_stores_is_stored_with_the_examples():
 @pytest.mark.parametrize(
     ("stored", "message"), [(None, "takes a tensor"), (torch.ones(3, 2), "a row for each of the 8")]
 )
-def test_what_cannot_be_stored_is_refused(stored, message):
+def test_unstorable_values_are_refused(stored, message):
     class Wrong(Replay):
         def loss(self, stream, replay):
             stream.store(logits=stored)
@@ -263,7 +263,7 @@ def test_what_cannot_be_stored_is_refused(stored, message):
 
 
 @pytest.mark.parametrize("name", ["agem", "gem", "hal"])
-def test_every_step_stores_what_its_loss_stores(name):
+def test_every_step_stores_the_values_of_its_loss(name):
     learner = LEARNERS[name]()
     kind = type(learner)
 
@@ -278,7 +278,7 @@ def test_every_step_stores_what_its_loss_stores(name):
     torch.testing.assert_close(learner.memory.logits[:6], first(learner.memory.x[:6]).detach(), rtol=0, atol=1e-6)
 
 
-def test_what_has_another_shape_than_before_is_refused_before_the_update():
+def test_stored_value_of_changed_shape_is_refused_before_the_update():
     learner = Distilling(network(), lr=0.05, memory=Reservoir(30))
     observe(learner, 0, 1)
     learner.loss = lambda stream, replay: (stream.store(logits=stream.output[:, :2]), stream.output.sum())[1]
@@ -288,7 +288,7 @@ def test_what_has_another_shape_than_before_is_refused_before_the_update():
     same(learner.state_dict(), before)
 
 
-def test_what_was_never_stored_is_said():
+def test_reading_a_value_never_stored_is_an_error():
     class Asks(Replay):
         def loss(self, stream, replay):
             return super().loss(stream, replay) + (0 if replay is None else replay["logits"].sum())
@@ -357,7 +357,7 @@ class FailingOptimizer(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("fails", ["memory", "optimizer"])
-def test_a_part_of_ones_own_that_fails_after_the_update_changes_nothing(fails):
+def test_custom_code_failing_after_the_update_changes_nothing(fails):
     learner = ER(network(), lr=0.05, memory=FailingMemory(12), optimizer=partial(FailingOptimizer, momentum=0.9))
     observe(learner, 0, 3)
     before = learner.state_dict()
@@ -368,7 +368,7 @@ def test_a_part_of_ones_own_that_fails_after_the_update_changes_nothing(fails):
 
 
 @pytest.mark.parametrize("updates", [1, 2])
-def test_extras_are_undone_with_a_step_that_fails(updates):
+def test_extras_are_rolled_back_with_a_failed_step(updates):
     learner = averaging(updates_per_batch=updates)
     observe(learner, 0, 3)
     before, learner.fails = learner.state_dict(), True
@@ -377,7 +377,7 @@ def test_extras_are_undone_with_a_step_that_fails(updates):
     same(learner.state_dict(), before)
 
 
-def test_predictions_are_made_with_the_network_a_method_names():
+def test_predictions_use_the_network_named_by_the_method():
     learner = averaging()
     observe(learner, 0, 3)
     x, _ = batch(9)
@@ -398,7 +398,7 @@ def test_extras_follow_the_model_and_grow_with_it():
     assert learner.count.dtype == torch.int64
 
 
-def test_extras_that_are_no_copy_of_the_model_do_not_grow_with_it():
+def test_extras_other_than_model_copies_do_not_grow():
     learner = averaging()
     learner.register_extra("head", nn.Sequential(nn.Linear(10, 7), nn.ReLU(), nn.Linear(7, 3)))
     observe(learner, 0, 2)
@@ -408,7 +408,7 @@ def test_extras_that_are_no_copy_of_the_model_do_not_grow_with_it():
 
 
 @pytest.mark.parametrize("name", ["model", "step", "memory", "two words"])
-def test_extras_take_no_name_that_is_taken(name):
+def test_extras_cannot_reuse_a_name(name):
     with pytest.raises(UsageError, match=r"cannot be registered: .*; choose another name"):
         averaging().register_extra(name, torch.zeros(1))
 
@@ -435,7 +435,7 @@ def test_extras_and_optimizers_count_as_memory():
 # ---------------------------------------------------------------------- constructors
 
 
-def test_constructors_pass_on_what_they_share():
+def test_constructors_forward_shared_parameters():
     learner = ERAug(network(), lr=0.05, memory=Reservoir(12), replay_size=3, crop=1)
     assert learner.replay_size == 3
     with pytest.raises(TypeError, match="nonsense"):

@@ -1,4 +1,4 @@
-"""What every method owes its users, checked on every combination of base and edit that the grammar allows."""
+"""The contract every method keeps, for every combination of method and edit."""
 
 import pytest
 import torch
@@ -43,15 +43,24 @@ BASES = [base for base, recipe in METHODS.items() if recipe.order is None]
 EDITED = [(base, edit) for base in BASES if METHODS[base].editable for edit in EDITS]
 EVERY = [written(base) for base in BASES] + [written(base, edit) for base, edit in EDITED]
 
+QUICK = ("finetune", "er", "er+gmed", "mir", "agem")
 
-@pytest.mark.parametrize("text", EVERY)
+
+def as_params(texts):
+    """Those of a few methods, and of all others marked as slow."""
+    quick = {written(*name.split("+")) for name in QUICK}
+    return [text if text in quick else pytest.param(text, marks=pytest.mark.slow) for text in texts]
+
+
+@pytest.mark.parametrize("text", as_params(EVERY))
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_every_method_keeps_what_is_promised(text, check):
+def test_method_passes_contract_check(text, check):
     check(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "edit"), [(base, edit) for base, edit in EDITED if edit in STRIDE])
-def test_no_stride_is_the_base_method_to_rounding(base, edit):
+def test_zero_stride_equals_the_base_method_to_rounding(base, edit):
     plain = learn(make(written(base)), stream(40))
     edited = learn(make(written(base, edit, stride=0.0)), stream(40))
     edited.memory.edit_count.zero_()
@@ -61,7 +70,7 @@ def test_no_stride_is_the_base_method_to_rounding(base, edit):
 
 
 @pytest.mark.parametrize(("base", "edit"), EDITED)
-def test_edits_change_memory_and_nothing_about_who_is_in_it(base, edit):
+def test_edits_change_stored_values_but_not_which_examples_are_stored(base, edit):
     plain, edited = (learn(make(t), stream(20)) for t in (written(base), written(base, edit)))
     assert not torch.equal(plain.memory.x, edited.memory.x)
     if base not in ("er-t", "gss"):  # there, losses and gradients decide who enters
@@ -69,11 +78,11 @@ def test_edits_change_memory_and_nothing_about_who_is_in_it(base, edit):
 
 
 @pytest.mark.parametrize("text", EVERY)
-def test_who_is_told_the_task(text):
+def test_task_aware_methods(text):
     assert make(text).task_aware == text.startswith(("gem", "hal", "prog-nn", "comp-cl"))
 
 
-def test_a_second_update_that_fails_undoes_the_first(monkeypatch):
+def test_failed_second_update_undoes_the_first(monkeypatch):
     learner = learn(make("er(memory=40,updates_per_batch=2)+gmed(alpha=2.0)"), stream(8))
     before = learner.state_dict()
     original, calls = learner.sgd_step, []
@@ -108,7 +117,7 @@ def test_write_back_and_extra():
     assert int(more.memory.edit_count.sum()) == int(one.memory.edit_count.sum()) + 15  # but edited and stored
 
 
-def test_task_aware_learners_refuse_what_is_no_task():
+def test_task_aware_learners_refuse_invalid_tasks():
     learner = make("gem(memory=40)")
     x, y, _ = next(stream(1))
     for task in (-1, 0.5, None):

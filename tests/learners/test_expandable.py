@@ -1,4 +1,4 @@
-"""Learners whose networks grow, against references of their own."""
+"""Learners with growing networks against references."""
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from gmed.paper.artifacts import Request, get_artifact
 from gmed.results import Store
 from gmed.results.metrics import Metrics
 from gmed.streams import Examples
+from helpers import random_batch
 
 
 def small(inputs=16, classes=4):
@@ -31,8 +32,7 @@ def small(inputs=16, classes=4):
 
 
 def images(count=8, seed=0, classes=4, shape=(1, 4, 4)):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(count, *shape, generator=g), torch.randint(classes, (count,), generator=g)
+    return random_batch(count, shape, classes, seed)
 
 
 def changed(before, after):
@@ -49,7 +49,7 @@ def same(a, b):
 # ---------------------------------------------------------------------- Adam
 
 
-def test_adam_is_torchs():
+def test_adam_equals_torch():
     torch.manual_seed(0)
     theirs = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
     ours = [p.detach().clone() for p in theirs]
@@ -63,7 +63,7 @@ def test_adam_is_torchs():
             torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_er_by_adam_is_er_but_for_the_update():
+def test_er_with_adam_differs_from_er_only_in_the_update():
     """Against torch's Adam on the sum of the two mean losses, examples replayed as the memory drew them."""
     model, reference = small(), small()
     learner = ERAdam(model, lr=0.1, adam_lr=0.01, memory=Reservoir(50), seed=3)
@@ -137,7 +137,7 @@ def test_densities_by_hand():
     torch.testing.assert_close(found.log_py, classes)
 
 
-def test_predictions_are_those_of_the_mixture():
+def test_predictions_equal_the_mixture():
     made, (x, _) = mixture(), images()
     bounds, classes = by_hand(made, x)
     share = made.counts / made.counts.sum() * torch.exp(-bounds[:, 1:])
@@ -145,7 +145,7 @@ def test_predictions_are_those_of_the_mixture():
     torch.testing.assert_close(made(x.double()), torch.log(expected))
 
 
-def test_assignment_is_the_formula():
+def test_assignment_equals_its_formula():
     """P(k | x, y) = N_k p(x | k) P(y | x, k)^(1/τ) / Σ, with α in place of N for the expert that is not there."""
     learner = CNDPM(small(), log_alpha=-1.5, temperature=0.5)
     learner.model, (x, y) = mixture(), images()
@@ -196,8 +196,9 @@ def clusters(count, size=400):
         yield torch.from_numpy(np.abs(pattern - flipped)).float(), torch.from_numpy(rng.integers(0, 2, 60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_expert_for_every_cluster_and_no_more(count):
+def test_one_expert_is_made_per_cluster(count):
     """What x alone tells apart. LabelEncoder are of no use, and classifiers are not trained."""
     torch.manual_seed(0)
     learner = CNDPM(
@@ -218,7 +219,7 @@ def test_an_expert_for_every_cluster_and_no_more(count):
     torch.testing.assert_close(learner.model.counts, torch.full((count,), 120.0), rtol=1e-3, atol=0.5)
 
 
-def test_classes_that_an_expert_does_not_know_call_for_another():
+def test_unknown_classes_create_another_expert():
     """The same inputs with other labels."""
     learner = CNDPM(
         nn.Linear(20, 4), log_alpha=-50.0, stm_capacity=30, generator_steps=5, classifier_steps=200, adam_lr=0.01
@@ -231,7 +232,7 @@ def test_classes_that_an_expert_does_not_know_call_for_another():
     assert sorted(learner.model.counts.tolist()) == [30.0, 30.0]
 
 
-def test_sleep_trains_the_new_expert_alone():
+def test_sleep_trains_only_the_new_expert():
     learner = CNDPM(small(), stm_capacity=8, generator_steps=4, classifier_steps=4, log_alpha=1e9)
     learner.observe(*images(8, seed=0))
     before = learner.state_dict()
@@ -242,6 +243,7 @@ def test_sleep_trains_the_new_expert_alone():
     assert all(n.startswith("model.experts.1.") or n == "model.counts" for n in new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [28, 33])
 def test_convolutional_experts(size):
     """Images whose sides are not multiples of four are generated all the same; a state goes on exactly."""
@@ -262,7 +264,7 @@ def test_convolutional_experts(size):
 @pytest.mark.parametrize(
     ("model", "shape"), [(small, (1, 4, 4)), (lambda: ResNet18(classes=3, size=25), (3, 25, 25))], ids=["dense", "conv"]
 )
-def test_levels_of_earlier_experts_may_be_known_before(model, shape, part):
+def test_frozen_features_of_earlier_experts_can_be_precomputed(model, shape, part):
     torch.manual_seed(1)
     made = ExpertMixture.for_model(model(), samples=5).double().eval()
     x, rows = images(230, shape=shape)[0].double(), torch.tensor([0, 99, 100, 229, 7, 7])
@@ -279,7 +281,7 @@ def test_levels_of_earlier_experts_may_be_known_before(model, shape, part):
     )
 
 
-def test_a_sleep_that_fails_leaves_no_trace(monkeypatch):
+def test_failed_sleep_changes_nothing(monkeypatch):
     learner = CNDPM(small(), stm_capacity=8, generator_steps=4, classifier_steps=4, log_alpha=-1e9)
     learner.observe(*images(8, seed=0))
     learner.observe(*images(8, seed=1))
@@ -324,7 +326,7 @@ def test_columns_by_hand():
 
 
 @pytest.mark.parametrize("model", [small, lambda: ResNet18(classes=4, width=2)], ids=["layers", "blocks"])
-def test_columns_that_have_learned_do_not_move(model):
+def test_trained_columns_are_frozen(model):
     """Neither parameters nor batch-norm statistics nor, told the task, predictions: bit for bit."""
     learner = ProgNN(model(), adam_lr=0.01)
     shape = (3, 32, 32) if isinstance(model(), ResNet18) else (1, 4, 4)
@@ -370,7 +372,7 @@ def test_compositions_by_hand():
 
 @pytest.mark.parametrize("freeze_old", [True, False])
 @pytest.mark.parametrize("model", [small, lambda: ResNet18(classes=4, width=2)], ids=["layers", "blocks"])
-def test_structure_first_then_parameters(model, freeze_old):
+def test_structure_is_trained_before_parameters(model, freeze_old):
     learner = CompCL(model(), adam_lr=0.01, structure_steps=2, freeze_old=freeze_old)
     shape = (3, 32, 32) if isinstance(model(), ResNet18) else (1, 4, 4)
     learner.observe(*images(seed=0, shape=shape), 0)
@@ -447,7 +449,7 @@ def test_tasks_come_one_by_one(name):
 
 
 @pytest.mark.parametrize("name", ["prog-nn", "comp-cl"])
-def test_a_task_that_is_told_chooses_the_part(name):
+def test_given_task_selects_the_module(name):
     learner, (x, y) = grown(name, 3), images(30, seed=50)
     for task in range(3):
         assert torch.equal(learner.predict(x, task), learner.model.eval()(x, task).argmax(1))
@@ -458,7 +460,7 @@ def test_a_task_that_is_told_chooses_the_part(name):
     assert evaluate_tasks(learner, tests) == pytest.approx(right)
 
 
-def test_memory_as_the_paper_counts_it():
+def test_memory_size_as_counted_in_the_paper():
     """Four further networks and their connections; the generative models and the short-term memory of CN-DPM."""
     published = {(q.row, q.benchmark): q.value for q in quantities() if q.quantity.startswith("memory overhead")}
     for row, make in {"Prog. NN": ProgNN, "CompCL": CompCL}.items():
@@ -484,7 +486,7 @@ def test_true_bytes():
     assert MemoryFootprint.of(learner, 16).bytes == (parameters + 2) * 4 + adam_state + 2 * 8
 
 
-def test_the_network_that_cn_dpm_ends_with():
+def test_final_cn_dpm_network_has_the_expected_parameters():
     """The first expert's layers, the further ones' beside them, and the last one's output."""
     made = expanded_classifier(MLP(), tasks=5)
     first = 784 * 64 + 64 + 64 * 64 + 64
@@ -494,14 +496,14 @@ def test_the_network_that_cn_dpm_ends_with():
     assert all(p.grad is not None for p in made.parameters())  # it learns as a whole
 
 
-def test_every_run_tells_its_memory():
+def test_runs_report_their_memory():
     run = run_one(RunSpec.make("split-mnist", "er(memory=100)", 0), ExecutionConfig("cpu"))
     assert run.overhead == {"examples": 100.0, "bytes": 100 * (784 * 4 + 3 * 8) + 8}
     assert Metrics.of(run).overhead == 100
     assert Metrics.of(run).overhead_mb == (100 * (784 * 4 + 3 * 8) + 8) / 1e6  # and how many were seen
 
 
-def test_examples_that_wait_for_an_expert_are_forgotten_on_request():
+def test_examples_waiting_for_an_expert_can_be_removed():
     torch.manual_seed(0)
     learner = CNDPM(nn.Linear(4, 3), stm_capacity=50)
     assert learner.remove_examples(label=1) == 0

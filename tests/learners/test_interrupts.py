@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment leaves a learner as it was before a step or as it is after it, never between."""
+"""Ctrl-C leaves a learner in the state before or after a step, never between."""
 
 import copy
 import signal
@@ -16,13 +16,15 @@ from gmed.editing import GMED
 from gmed.io.signals import hold_interrupts
 from gmed.learners import BGD, ER, GEM, HAL, MIR, FineTune
 from gmed.memory import Reservoir
+from helpers import random_batch, states_equal
+
+pytestmark = pytest.mark.slow
 
 PACKAGE = str(Path(gmed.__file__).parent)
 
 
 def batch(seed):
-    rng = torch.Generator().manual_seed(seed)
-    return torch.rand(8, 6, generator=rng), torch.randint(4, (8,), generator=rng)
+    return random_batch(8, (6,), 4, seed)
 
 
 def network():
@@ -62,10 +64,6 @@ class interrupted_at:  # noqa: N801
         return self.left <= 0
 
 
-def same(state, other):
-    return state.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in state.items())
-
-
 def modes(learner):
     return [module.training for module in learner.model.modules()]
 
@@ -90,7 +88,7 @@ def observe(learner, seed):
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_an_interrupt_at_any_line_of_a_step_tears_nothing(name):
+def test_interrupt_at_any_line_of_a_step_leaves_a_whole_state(name):
     learner = LEARNERS[name]()
     for seed in range(3):
         observe(learner, seed)
@@ -113,13 +111,15 @@ def test_an_interrupt_at_any_line_of_a_step_tears_nothing(name):
         interrupts += 1
         assert raised, "an interrupt was swallowed"
         state = learner.state_dict()
-        assert same(state, before) or same(state, after), f"torn by an interrupt at line {line} of the step"
+        assert states_equal(state, before) or states_equal(state, after), (
+            f"torn by an interrupt at line {line} of the step"
+        )
         assert modes(learner) == was_training
         assert {name: id(p) for name, p in learner.model.named_parameters()} == places
         learner.load_state_dict(before)
     assert interrupts > 20
     assert not raised
-    assert same(learner.state_dict(), after)
+    assert states_equal(learner.state_dict(), after)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -135,7 +135,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ["er+gmed", "er+gmed with batch-norm"])
-def test_an_interrupt_at_any_line_of_other_calls_tears_nothing(name, call):
+def test_interrupt_at_any_line_of_other_calls_leaves_a_whole_state(name, call):
     learner = LEARNERS[name]()
     for seed in range(3):
         observe(learner, seed)
@@ -151,13 +151,13 @@ def test_an_interrupt_at_any_line_of_other_calls_tears_nothing(name, call):
         if not interrupt.arrived:
             break
         state = attempt.state_dict()
-        assert same(state, before) or same(state, after)
+        assert states_equal(state, before) or states_equal(state, after)
         assert modes(attempt) == was_training
         assert all(isinstance(p, nn.Parameter) for m in attempt.model.modules() for p in m._parameters.values())
     assert line > 10
 
 
-def test_a_second_interrupt_is_not_held_back():
+def test_second_interrupt_is_not_deferred():
     reached = []
 
     def hang():
@@ -172,7 +172,7 @@ def test_a_second_interrupt_is_not_held_back():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_handlers_of_ones_own_run_at_the_end():
+def test_custom_signal_handlers_run_after_the_step():
     seen = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
@@ -184,7 +184,7 @@ def test_handlers_of_ones_own_run_at_the_end():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_other_threads_are_left_alone():
+def test_interrupts_in_other_threads_are_not_deferred():
     def work():
         with hold_interrupts():
             handlers.append(signal.getsignal(signal.SIGINT))

@@ -1,3 +1,5 @@
+"""Learners: steps, random draws, states, batch norm and input validation."""
+
 import copy
 
 import numpy as np
@@ -54,7 +56,7 @@ def assert_same_state(a, b, tolerance=0.0):
 
 @pytest.mark.parametrize("make", [mlp, batch_norm_net])
 @pytest.mark.parametrize("beta", [0.0, 0.01])
-def test_no_stride_is_the_base_method(make, beta):
+def test_zero_stride_equals_the_base_method(make, beta):
     """100 steps in double precision: the same draws and insertions, parameters equal to rounding."""
     plain, edited = er(make()), er(make(), GMED(alpha=0.0, beta=beta))
     for x, y in stream(100):
@@ -131,7 +133,7 @@ def test_methods_at_one_seed_make_the_same_draws_and_insertions():
 
 
 @MODELS
-def test_what_else_happens_in_the_process_does_not_matter(make):
+def test_results_do_not_depend_on_other_random_numbers(make):
     alone, beside = er(make(), GMED(1.0, 0.1)), er(make(), GMED(1.0, 0.1))
     for x, y in stream(15):
         alone.observe(x, y)
@@ -145,7 +147,7 @@ def test_what_else_happens_in_the_process_does_not_matter(make):
 
 
 @MODELS
-def test_state_round_trip_goes_on_exactly(make, tmp_path):
+def test_loaded_state_continues_exactly(make, tmp_path):
     batches = list(stream(30))
     whole = er(make(), GMED(1.0, 0.1, gamma=0.9))
     for x, y in batches[:17]:
@@ -182,7 +184,7 @@ def test_a_state_of_another_kind_is_refused(tmp_path):
         (lambda: er(nn.Sequential(nn.Flatten(), nn.Linear(16, 9), nn.ReLU(), nn.Linear(9, 4))), "here"),
     ],
 )
-def test_a_state_that_does_not_fit_changes_nothing(other, message):
+def test_incompatible_state_changes_nothing(other, message):
     source, target = er(mlp()), other()
     for x, y in stream(6):
         source.observe(x, y)
@@ -194,7 +196,7 @@ def test_a_state_that_does_not_fit_changes_nothing(other, message):
         assert torch.equal(target.state_dict()[name], then)
 
 
-def test_a_loaded_state_brings_its_seed_shape_and_type():
+def test_loaded_state_restores_seed_shape_and_dtype():
     source, target = er(mlp().float(), seed=7), er(mlp(), seed=1)
     for x, y in stream(6):
         source.observe(x, y)
@@ -223,7 +225,7 @@ def test_dropout_masks_are_the_same_before_and_after():
     assert torch.equal(torch.rand(3), expected)  # and the caller's random numbers are left alone
 
 
-def test_batch_norm_statistics_move_with_the_update_alone():
+def test_batch_norm_statistics_change_only_with_the_update():
     learner = er(batch_norm_net(), GMED(alpha=1.0, beta=0.1, steps=2))
     for x, y in stream(8):
         learner.observe(x, y)
@@ -294,7 +296,7 @@ def test_bad_input_is_refused_and_changes_nothing(x, y, message, started):
 
 
 @MODELS
-def test_divergence_is_reported_and_the_step_not_taken(make):
+def test_divergence_is_reported_and_the_step_is_undone(make):
     learner = er(make(), GMED(1.0, 0.1))
     for batch in stream(8):
         learner.observe(*batch)
@@ -308,7 +310,7 @@ def test_divergence_is_reported_and_the_step_not_taken(make):
         assert torch.equal(learner.state_dict()[name], then), name
 
 
-def test_numpy_other_types_and_odd_batches_are_taken():
+def test_numpy_arrays_other_dtypes_and_odd_batches_are_accepted():
     learner = er(mlp(), GMED(1.0, 0.1), capacity=4)
     x, y = GOOD
     learner.observe(x.numpy().astype(np.float32), y.numpy().astype(np.int32))
@@ -320,7 +322,7 @@ def test_numpy_other_types_and_odd_batches_are_taken():
     assert learner.memory.x.dtype == torch.float64
 
 
-def test_inference_mode_is_refused_and_no_grad_is_not():
+def test_inference_mode_is_refused_but_no_grad_accepted():
     learner = er(mlp())
     with torch.no_grad():
         learner.observe(*GOOD)
@@ -330,12 +332,12 @@ def test_inference_mode_is_refused_and_no_grad_is_not():
         gmed.edit_examples(learner.model, *GOOD, *GOOD, lr=0.1, alpha=1.0, beta=0.1)
 
 
-def test_saving_where_nothing_can_be_written_names_the_path(tmp_path):
+def test_saving_to_an_unwritable_path_names_it(tmp_path):
     with pytest.raises(UsageError, match="nowhere"):
         er(mlp()).save(tmp_path / "nowhere" / "state")
 
 
-def test_flipped_images_are_taken():
+def test_negative_strides_are_accepted():
     er(mlp()).observe(GOOD[0].numpy()[:, :, ::-1], GOOD[1].numpy()[::-1])
 
 
@@ -383,7 +385,7 @@ def test_two_learners_cannot_share_a_memory():
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=10), st.integers(1, 25), st.integers(1, 20))
-def test_any_batch_sizes_keep_memory_sound(sizes, capacity, replay_size):
+def test_memory_is_consistent_for_any_batch_sizes(sizes, capacity, replay_size):
     learner = er(mlp(), GMED(5.0, 0.01), capacity=capacity, replay_size=replay_size)
     for i, size in enumerate(sizes):
         learner.observe(*next(stream(1, size, seed=i)))

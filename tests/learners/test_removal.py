@@ -1,4 +1,4 @@
-"""Examples that are removed on request are gone, and nothing else is."""
+"""Removal of examples from memory on request."""
 
 from itertools import pairwise
 
@@ -121,7 +121,7 @@ operations = st.one_of(
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60)
 @given(st.integers(1, 12), st.lists(operations, max_size=25), st.integers(0, 2**32))
-def test_whatever_is_done_memory_stays_what_it_says_it_is(kind, capacity, done, seed):
+def test_whatever_is_done_memory_stays_consistent(kind, capacity, done, seed):
     mirror = Mirror(kind, capacity, seed)
     for what, how in done:
         if what in ("insert", "fail"):
@@ -139,7 +139,7 @@ def test_whatever_is_done_memory_stays_what_it_says_it_is(kind, capacity, done, 
     st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 200), max_size=5)), max_size=20),
     st.integers(0, 2**32),
 )
-def test_a_reservoir_without_some_is_the_whole_reservoir_less_those(capacity, done, seed):
+def test_reservoir_after_removal_equals_reservoir_without_those_examples(capacity, done, seed):
     """Slot by slot: so every example that was not removed is stored with the probability it would have had."""
     whole, less = (Mirror("reservoir", capacity, seed) for _ in range(2))
     removed = set()
@@ -157,7 +157,7 @@ def test_a_reservoir_without_some_is_the_whole_reservoir_less_those(capacity, do
         assert less.memory.stream_index.tolist() == expected
 
 
-def test_slots_that_are_emptied_fill_again():
+def test_emptied_slots_are_refilled():
     for kind in KINDS:
         mirror = Mirror(kind, 8, 0)
         for _ in range(8):
@@ -170,7 +170,7 @@ def test_slots_that_are_emptied_fill_again():
 
 
 @pytest.mark.parametrize("kind", ["loss-aware", "gss"])
-def test_nobody_leaves_while_there_are_empty_slots(kind):
+def test_empty_slots_are_filled_before_any_is_overwritten(kind):
     for seed in range(20):
         mirror = Mirror(kind, 6, seed)
         mirror.insert(6)
@@ -180,7 +180,7 @@ def test_nobody_leaves_while_there_are_empty_slots(kind):
         assert mirror.memory.is_contiguous
 
 
-def test_a_ring_goes_on_behind_the_newest_that_is_left():
+def test_ring_continues_after_the_newest_remaining_example():
     ring = Mirror("ring", 5, 0)
     ring.insert(13)  # 10, 11, 12, 8, 9
     ring.remove([1, 2])  # the two newest
@@ -217,7 +217,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("requests", [{400: [1]}, {400: [0, 1, 2, 3]}, {350: [0], 700: [2, 3]}])
-def test_steps_decided_ahead_know_of_it(name, requests):
+def test_captured_steps_respect_removal(name, requests):
     """A request between two stretches of steps: as if every step had been decided when it came."""
     flow = stream(1200)
     alone, ahead = MAKERS[name](), MAKERS[name]()
@@ -232,7 +232,7 @@ def test_steps_decided_ahead_know_of_it(name, requests):
     assert all(torch.equal(t, states[1][key]) for key, t in states[0].items())
 
 
-def test_a_request_in_the_middle_of_what_was_decided():
+def test_removal_between_captured_steps():
     """Told while a stretch has been made and the next is decided already."""
     flow = stream(600)
     alone, ahead = MAKERS["er"](), MAKERS["er"]()
@@ -249,7 +249,7 @@ def test_a_request_in_the_middle_of_what_was_decided():
     assert all(torch.equal(t, states[1][key]) for key, t in states[0].items())
 
 
-def test_by_origin_label_and_predicate():
+def test_removal_by_stream_index_label_and_predicate():
     flow = stream(200)
     learner = observed(MAKERS["er+gmed"](), flow)
     memory = learner.memory
@@ -268,7 +268,7 @@ def test_by_origin_label_and_predicate():
     assert MAKERS["er"]().remove_examples(stream_index=[0]) == 0
 
 
-def test_values_are_in_no_file_written_later(tmp_path):
+def test_removed_values_are_in_no_later_file(tmp_path):
     secret = torch.full((2, 1, 4, 4), 0.123456789)
     learner = ER(model(), lr=0.1, memory=Reservoir(50))
     flow = stream(40)
@@ -283,7 +283,7 @@ def test_values_are_in_no_file_written_later(tmp_path):
     assert not any(trace in rows.numpy().tobytes() for rows in learner.memory._rows.values())
 
 
-def test_nothing_of_it_is_behind_the_last_slot_either():
+def test_removed_values_are_not_left_behind_the_last_slot():
     """Where what does not enter is written."""
     learner = ER(model(), lr=0.1, memory=Reservoir(1))
     observed(learner, stream(200))
@@ -291,7 +291,7 @@ def test_nothing_of_it_is_behind_the_last_slot_either():
     assert all((rows == 0).all() for name, rows in learner.memory._rows.items() if name != "stream_index")
 
 
-def test_what_was_learned_stays_and_the_learner_goes_on():
+def test_removal_keeps_parameters_and_learning_continues():
     flow = stream(400)
     learner = observed(MAKERS["er+gmed"](), flow, 0, 200)
     before = {name: t.clone() for name, t in learner.model.state_dict().items()}
@@ -318,7 +318,7 @@ def test_what_was_learned_stays_and_the_learner_goes_on():
         ({"where": lambda x, y: None}, "cannot be read"),
     ],
 )
-def test_requests_that_say_nothing_change_nothing(request_, message):
+def test_empty_removal_requests_change_nothing(request_, message):
     learner = observed(MAKERS["er"](), stream(100))
     before = learner.state_dict()
     with pytest.raises((UsageError, InputError), match=message):
@@ -335,7 +335,7 @@ def test_a_slot_without_an_example_cannot_be_emptied():
     memory.check()
 
 
-def test_an_oracle_cannot_forget():
+def test_oracle_refuses_removal():
     learner = observed(ER(model(), lr=0.1, memory=Reservoir(9), editing=OptimalEdit(alpha=0.01)), stream(50))
     with pytest.raises(UsageError, match="OptimalEdit stores every example"):
         learner.remove_examples(label=1)

@@ -1,4 +1,4 @@
-"""Threads may predict, save and forget while one of them learns; nothing that is learned or read is a mixture."""
+"""Threads may predict, save and remove examples while another one learns."""
 
 import copy
 import pickle
@@ -12,6 +12,7 @@ from torch import nn
 from gmed.editing import GMED
 from gmed.learners import ER
 from gmed.memory import Reservoir
+from helpers import random_batch
 
 STEPS = 60
 
@@ -25,8 +26,7 @@ def switching_often():
 
 
 def batch(seed):
-    rng = torch.Generator().manual_seed(seed)
-    return torch.rand(8, 6, generator=rng), torch.randint(4, (8,), generator=rng)
+    return random_batch(8, (6,), 4, seed)
 
 
 def make_learner():
@@ -73,7 +73,7 @@ def same(state, other):
     return all(torch.equal(value, other[name]) for name, value in state.items())
 
 
-def test_predicting_beside_learning_changes_neither():
+def test_concurrent_prediction_and_learning_do_not_interfere():
     states, outputs_alone = learn_alone()
     learner, outputs = make_learner(), []
     learn_beside(learner, lambda: outputs.append(learner.logits(batch(99)[0])))
@@ -83,7 +83,7 @@ def test_predicting_beside_learning_changes_neither():
     assert all(any(torch.equal(output, other) for other in outputs_alone) for output in outputs)
 
 
-def test_a_state_read_beside_learning_is_that_of_one_moment():
+def test_concurrently_read_state_is_a_snapshot():
     states, _ = learn_alone()
     learner, read = make_learner(), []
     learn_beside(learner, lambda: read.append(learner.state_dict()))
@@ -99,7 +99,7 @@ def test_two_learners_with_dropout_do_not_disturb_each_other():
     assert same(learner.state_dict(), states[-1])
 
 
-def test_copies_and_pickles_have_locks_of_their_own():
+def test_copies_and_pickles_have_their_own_locks():
     learner = make_learner()
     learner.observe(*batch(0))
     for other in (copy.deepcopy(learner), pickle.loads(pickle.dumps(learner))):

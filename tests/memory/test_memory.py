@@ -1,3 +1,5 @@
+"""Memories: reservoir sampling, draws, ages and columns."""
+
 import copy
 import pickle
 
@@ -13,6 +15,7 @@ from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.retrieval import uniform
 from gmed.rng import make_rng
+from helpers import random_batch
 
 
 def occupied(capacity, batches, seed=0):
@@ -27,6 +30,7 @@ def occupied(capacity, batches, seed=0):
     return memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 10, 30])
 def test_every_example_is_stored_with_the_same_probability(size):
     """Chi-square over 1,000 reservoirs of 12 out of 60; inclusions within a reservoir are negatively
@@ -99,7 +103,7 @@ def test_capacity_must_be_a_count(capacity):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))])
-def test_a_copy_is_a_memory_of_its_own(copied):
+def test_copied_memory_is_independent(copied):
     memory = occupied(12, [10] * 3)
     memory.remove(np.array([4]))
     other = copied(memory)
@@ -130,8 +134,7 @@ def tagging(seed=0):
 
 
 def batch(seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(5, 4, generator=g), torch.randint(3, (5,), generator=g)
+    return random_batch(5, (4,), 3, seed)
 
 
 def test_columns_appear_when_they_are_first_stored():
@@ -146,7 +149,7 @@ def test_columns_appear_when_they_are_first_stored():
 
 
 @pytest.mark.parametrize("way", ["state", "copy", "pickle", "file"])
-def test_columns_go_wherever_the_memory_goes(way, tmp_path):
+def test_columns_are_saved_moved_and_copied_with_the_memory(way, tmp_path):
     learner = tagging()
     for seed in range(4):
         learner.observe(*batch(seed))
@@ -168,7 +171,7 @@ def test_columns_go_wherever_the_memory_goes(way, tmp_path):
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_columns_are_undone_with_a_step_that_fails(before):
+def test_columns_are_rolled_back_with_a_failed_step(before):
     class Fails(Tagging):
         def update_memory(self, x, y, **columns):
             super().update_memory(
@@ -191,7 +194,7 @@ def test_columns_are_undone_with_a_step_that_fails(before):
     assert not hasattr(learner.memory, "late")
 
 
-def test_columns_are_emptied_on_request_and_follow_the_type_of_examples():
+def test_columns_are_removable_and_follow_the_dtype():
     learner = tagging()
     for seed in range(4):
         learner.observe(*batch(seed))
@@ -205,7 +208,7 @@ def test_columns_are_emptied_on_request_and_follow_the_type_of_examples():
 
 
 @pytest.mark.parametrize("name", ["insert", "capacity", "seen", "age", "no name", "_rows", "class_counts"])
-def test_a_column_takes_no_name_that_is_taken(name):
+def test_column_cannot_reuse_a_name(name):
     memory = occupied(4, [3])
     with pytest.raises(UsageError, match="cannot be named"):
         memory.insert(torch.rand(2, 1), torch.tensor([0, 1]), make_rng(0, "reservoir", 5), **{name: torch.ones(2)})

@@ -23,6 +23,7 @@ from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead, ResNet18, gradient, trainable
 from gmed.models.batch_norm import BatchNorm
+from helpers import random_batch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -116,15 +117,16 @@ def check(conv, norm, x, residual=None, apply_relu=True):
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (1, 1), (1, 2), (5, 1), (5, 3)])
 @pytest.mark.parametrize(("before", "after"), [(3, 4), (20, 40)])
-def test_it_is_convolution_normalisation_and_rectifier(size, stride, before, after):
+def test_fused_unit_equals_convolution_batch_norm_and_relu(size, stride, before, after):
     check(*layers(before, after, size, stride), images(2, before, 9, 7))
     check(*layers(before, after, size, stride), images(2, before, 9, 7), apply_relu=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("apply_relu", [True, False])
-def test_with_something_around_and_more_tiles_than_programs(stride, apply_relu):
+def test_fused_unit_with_residual_and_more_tiles_than_programs(stride, apply_relu):
     conv, norm = layers(4, 8, stride=stride)
     sides = -(-9 // stride), -(-11 // stride)
     check(conv, norm, images(3, 4, 9, 11), images(3, 8, *sides, seed=1), apply_relu)
@@ -134,6 +136,7 @@ def test_more_channels_than_a_tile_has_columns():
     check(*layers(70, 80), images(2, 70, 4, 4), images(2, 80, 4, 4, seed=1))
 
 
+@pytest.mark.slow
 @settings(max_examples=20 if DEVICE == "cpu" else 40, deadline=None)
 @given(
     st.integers(1, 4),
@@ -144,7 +147,7 @@ def test_more_channels_than_a_tile_has_columns():
     st.booleans(),
     st.booleans(),
 )
-def test_any_sizes(n, sides, channels, size, stride, has_residual, apply_relu):
+def test_fused_unit_of_any_size(n, sides, channels, size, stride, has_residual, apply_relu):
     sides_after = tuple(-(-side // stride) for side in sides)
     if n * sides_after[0] * sides_after[1] < 4:
         return  # a variance of so few is next to nothing, and what is divided by it is noise
@@ -245,7 +248,7 @@ def bare(norm):
 
 @pytest.mark.parametrize("why", NOT_SUITED)
 @pytest.mark.usefixtures("kernels")
-def test_what_kernels_are_not_made_for_is_left_to_torch(made, why):
+def test_unsupported_layers_use_torch(made, why):
     first, norm, x = NOT_SUITED[why](*layers(4, 4), images(2, 4, 6, 6))
     first, norm = first.to(DEVICE), norm.to(DEVICE)
     try:
@@ -259,7 +262,7 @@ def test_what_kernels_are_not_made_for_is_left_to_torch(made, why):
 
 
 @pytest.mark.usefixtures("kernels")
-def test_so_is_what_comes_around_in_another_shape_and_what_is_cast_on_the_way(made):
+def test_broadcast_residual_and_autocast_use_torch(made):
     first, norm = layers(4, 4)
     x, residual = images(2, 4, 6, 6), images(1, 4, 1, 1, seed=1)
     assert torch.equal(conv_bn_relu(first, norm, x, residual), relu(norm(first(x)) + residual))
@@ -279,7 +282,7 @@ def test_one_number_has_no_variance():
         conv_bn_relu(conv, norm, images(1, 3, 2, 2))
 
 
-def test_what_is_not_a_number_stays_so():
+def test_nan_is_propagated():
     conv, norm = layers(3, 4)
     with torch.no_grad():
         conv.weight[1] = torch.nan
@@ -297,7 +300,7 @@ def test_without_a_gpu_kernels_are_not_used(made):
     assert not made
 
 
-def test_trying_whether_kernels_can_be_built_draws_no_random_numbers(monkeypatch, made):
+def test_trial_compilation_draws_no_random_numbers(monkeypatch, made):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     unit_module._triton_available.cache_clear()
     before = torch.get_rng_state()
@@ -306,7 +309,7 @@ def test_trying_whether_kernels_can_be_built_draws_no_random_numbers(monkeypatch
     unit_module._triton_available.cache_clear()
 
 
-def test_where_triton_cannot_build_kernels_torch_computes(monkeypatch):
+def test_torch_is_used_where_triton_cannot_compile(monkeypatch):
     def fails(*given):
         raise OSError("there is no compiler\nand more about that")
 
@@ -318,14 +321,14 @@ def test_where_triton_cannot_build_kernels_torch_computes(monkeypatch):
     unit_module._triton_available.cache_clear()
 
 
-def test_precision_is_what_convolutions_are_told(monkeypatch):
+def test_precision_follows_the_convolution_setting(monkeypatch):
     assert fused.precision() == "ieee"
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert fused.precision() == "tf32"
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="a torch without such settings")
-def test_precision_where_convolutions_have_a_setting_of_their_own():
+def test_precision_follows_the_per_convolution_setting():
     torch.backends.cudnn.conv.fp32_precision = "tf32"
     try:
         assert fused.precision() == "tf32"
@@ -346,12 +349,12 @@ def networks():
 
 
 def batch(n, seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 3, 25, 25, generator=g).to(DEVICE), torch.randint(4, (n,), generator=g).to(DEVICE)
+    return tuple(tensor.to(DEVICE) for tensor in random_batch(n, (3, 25, 25), 4, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels", "large_tiles")
-def test_a_network_of_such_units(made):
+def test_network_of_fused_units(made):
     """Loss, its gradients and one step ahead, as torch's operations have them in float64."""
     model, exact = networks()
     exact.double()
@@ -366,8 +369,9 @@ def test_a_network_of_such_units(made):
     assert len(made) == 3 * 20  # convolutions of a pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large_tiles")
-def test_a_learner_on_such_a_network(made, monkeypatch):
+def test_learner_with_fused_units(made, monkeypatch):
     """Two steps of ER with edits: the same parameters and the same edited memory, but for the order of sums."""
     monkeypatch.setattr(unit_module, "_triton_runs_on", lambda x: True)
     ours, torchs = (

@@ -1,4 +1,4 @@
-"""The reduced ResNet-18, and batch-norm in learners: batch statistics in every pass, kept by the update alone."""
+"""The reduced ResNet-18, and batch norm in learners."""
 
 import copy
 
@@ -16,8 +16,7 @@ from gmed.memory import GSSGreedy, LossAwareReservoir, Reservoir, TaskRing
 from gmed.models import LookAhead, ResNet18, forward, trainable
 from gmed.models.batch_norm import BatchNorm
 from gmed.retrieval import interference
-
-ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+from helpers import random_batch
 
 
 def small(classes=4):
@@ -26,8 +25,7 @@ def small(classes=4):
 
 
 def batch(n=6, seed=0, size=25):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 3, size, size, generator=g), torch.randint(4, (n,), generator=g)
+    return random_batch(n, (3, size, size), 4, seed)
 
 
 def statistics(model):
@@ -38,7 +36,7 @@ def unchanged(model, before):
     return all(torch.equal(b, before[name]) for name, b in model.named_buffers())
 
 
-def test_it_is_the_reduced_resnet18():
+def test_resnet18_has_the_reduced_architecture():
     """1.09 million parameters with nf = 20: the count follows from the architecture alone."""
 
     def conv(before, after, size=3):
@@ -76,7 +74,7 @@ def _moment(ahead):
     return EditContext(ahead, 10, history=History(*batch(12, seed=9)))
 
 
-def test_in_evaluation_mode_the_kept_statistics_are_used():
+def test_evaluation_mode_uses_running_statistics():
     model, x = small(), batch()[0]
     model(x)
     model.eval()
@@ -86,7 +84,7 @@ def test_in_evaluation_mode_the_kept_statistics_are_used():
     assert not torch.allclose(model(x), copy.deepcopy(model).train()(x))
 
 
-def test_predicting_changes_nothing_and_uses_kept_statistics():
+def test_predicting_uses_running_statistics_and_changes_nothing():
     learner = ER(small(), lr=0.1, memory=Reservoir(20))
     learner.observe(*batch())
     before = statistics(learner.model)
@@ -108,7 +106,7 @@ def counting(model):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("keeping", [True, False])
-def test_batch_norm_is_torchs_but_for_the_counter(training, keeping):
+def test_batch_norm_equals_torch_except_for_the_counter(training, keeping):
     ours, torchs = BatchNorm(3), nn.BatchNorm2d(3)
     for norm in (ours, torchs):
         norm(batch()[0])
@@ -172,8 +170,9 @@ def test_a_batch_of_one_image_is_enough():
     assert len(learner.memory) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [25, 40])
-def test_the_order_of_numbers_in_memory_changes_rounding_alone(size):
+def test_memory_format_changes_only_rounding(size):
     def learned(layout):
         torch.manual_seed(0)
         model = ResNet18(size=size).double().to(memory_format=layout)
@@ -191,9 +190,9 @@ def test_the_order_of_numbers_in_memory_changes_rounding_alone(size):
         torch.testing.assert_close(last.state_dict()[name], tensor)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("benchmark", ["split-cifar10", "split-mini-imagenet"])
-def test_weights_lie_as_they_are_computed_with_fastest(device, benchmark):
+def test_weights_use_the_fastest_memory_format(device, benchmark):
     model = make_learner(RunSpec.make(benchmark, "er", 0), torch.device(device)).model
     kernels = [p for p in model.parameters() if p.ndim == 4 and p.shape[2] > 1]
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)

@@ -1,4 +1,4 @@
-"""Models whose layers or weights have several names are learned as any other, and hold their own parameters after."""
+"""Models with shared layers or tied weights learn like any other and keep their parameters."""
 
 import copy
 
@@ -16,6 +16,7 @@ from gmed.errors import UsageError
 from gmed.learners import BGD, ER, HAL, MIR, FineTune
 from gmed.memory import Reservoir
 from gmed.models import expand_outputs, forward
+from helpers import random_batch
 
 WIDTH, CLASSES = 6, 3
 
@@ -74,8 +75,7 @@ quirks = st.lists(st.sampled_from(QUIRKS), unique=True).filter(
 
 
 def batch(seed, classes=CLASSES):
-    rng = torch.Generator().manual_seed(seed)
-    return torch.rand(8, WIDTH, generator=rng), torch.randint(classes, (8,), generator=rng)
+    return random_batch(8, (WIDTH,), classes, seed)
 
 
 def identities(model):
@@ -97,9 +97,10 @@ def learners(model):
     yield FineTune(model, lr=0.1)
 
 
+@pytest.mark.slow
 @given(quirks)
 @settings(max_examples=40)
-def test_every_parameter_stays_the_same_object_in_its_places(chosen):
+def test_parameters_keep_their_identity_and_places(chosen):
     torch.manual_seed(0)
     model = Net(*chosen)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -120,7 +121,7 @@ def test_every_parameter_stays_the_same_object_in_its_places(chosen):
     assert not torch.equal(fc, was)  # a user's optimizer still has hold of it
 
 
-def test_anchors_leave_parameters_in_their_places():
+def test_hal_anchors_keep_parameters_in_place():
     torch.manual_seed(0)
     model = Net("names", "shared block", "tied weights", "batch-norm")
     before = identities(model)
@@ -132,7 +133,7 @@ def test_anchors_leave_parameters_in_their_places():
 
 @given(quirks)
 @settings(max_examples=40)
-def test_further_names_change_nothing_about_what_is_learned(chosen):
+def test_aliases_of_a_layer_do_not_change_learning(chosen):
     outputs = []
     for names in ([], ["names"]):
         torch.manual_seed(0)
@@ -146,7 +147,7 @@ def test_further_names_change_nothing_about_what_is_learned(chosen):
 
 @given(quirks)
 @settings(max_examples=40)
-def test_the_output_at_other_parameters_is_that_of_a_model_that_has_them(chosen):
+def test_functional_forward_equals_model_with_those_parameters(chosen):
     torch.manual_seed(0)
     model = Net(*chosen).eval()
     other = copy.deepcopy(model)
@@ -158,7 +159,7 @@ def test_the_output_at_other_parameters_is_that_of_a_model_that_has_them(chosen)
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_edit_of_a_layer_used_twice_is_that_of_finite_differences(mode):
+def test_edit_with_a_reused_layer_equals_finite_differences(mode):
     torch.manual_seed(0)
     layer = nn.Linear(WIDTH, WIDTH)
     model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(WIDTH, CLASSES)).double()

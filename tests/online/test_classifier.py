@@ -1,4 +1,4 @@
-"""The classifier under the estimator: units, classes that appear late, failures that leave no trace."""
+"""The online classifier: feature scaling, late classes, growth, rollback and files."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ def state(model):
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(1, 90), min_size=1, max_size=8))
-def test_statistics_are_those_of_all_rows(seed, sizes):
+def test_scaler_statistics_equal_those_of_all_rows(seed, sizes):
     """Whatever batches the rows come in, against NumPy's mean and deviation of all of them."""
     x = np.random.default_rng(seed).normal([0, 1e6, 3], [1, 10, 0], size=(sum(sizes), 3))
     known, start = RunningScaler.of(x[: sizes[0]]), sizes[0]
@@ -47,7 +47,7 @@ def test_statistics_are_those_of_all_rows(seed, sizes):
     np.testing.assert_allclose(deviation, x.std(0), rtol=1e-6, atol=1e-9)
 
 
-def test_first_rows_as_a_scaler_would_have_them():
+def test_first_scaling_equals_sklearn_standard_scaler():
     from sklearn.preprocessing import StandardScaler
 
     x, _ = rows(50)
@@ -57,7 +57,7 @@ def test_first_rows_as_a_scaler_would_have_them():
     )
 
 
-def test_a_constant_that_rounding_moves_is_still_constant():
+def test_constant_feature_is_recognized_despite_rounding():
     x = np.full((7, 1), 0.1)
     known = RunningScaler.of(x)
     for _ in range(50):
@@ -66,7 +66,7 @@ def test_a_constant_that_rounding_moves_is_still_constant():
     assert np.abs(known.transform(x)).max() < 1e-6
 
 
-def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
+def test_scaling_is_updated_every_ten_percent_of_rows():
     x, _ = rows(1000)
     known, renewed = RunningScaler.of(x[:100]), []
     for start in range(100, 1000, 10):
@@ -80,7 +80,7 @@ def test_units_are_renewed_when_rows_have_grown_by_a_tenth():
     assert renewed == expected
 
 
-def test_a_value_out_of_reach_renews_units_and_is_cut_back():
+def test_extreme_value_updates_scaling_and_is_clipped():
     x = np.random.default_rng(0).normal(size=(1000, 2))
     known = RunningScaler.of(x)
     far = known.update(np.array([[1e6, 0.0]]))
@@ -88,7 +88,7 @@ def test_a_value_out_of_reach_renews_units_and_is_cut_back():
     assert known.transform(np.array([[25.0, 0.0]]))[0, 0] == CLIP_STD
 
 
-def test_conversion_between_units_is_that_of_the_raw_values():
+def test_rescaling_equals_scaling_raw_values():
     x, _ = rows(200)
     old, new = RunningScaler.of(x[:50]), RunningScaler.of(x[:50]).update(x[50:])
     z = torch.from_numpy(old.transform(x[:20]))
@@ -96,7 +96,7 @@ def test_conversion_between_units_is_that_of_the_raw_values():
     np.testing.assert_allclose(z.numpy(), new.transform(x[:20]), rtol=1e-4, atol=1e-5)
 
 
-def test_stored_rows_stay_what_they_were_while_units_move():
+def test_stored_rows_are_rescaled_with_the_units():
     """Against a memory of raw float64 rows: what is stored, put back into raw values, is what was observed."""
     x, y = rows(3000)
     x *= np.linspace(1, 30, 3000)[:, None]  # the deviation never settles
@@ -112,7 +112,7 @@ def test_stored_rows_stay_what_they_were_while_units_move():
     assert memory.y.tolist() == y[memory.stream_index.numpy()].tolist()
 
 
-def test_an_edit_moves_a_row_by_its_stride_in_the_units_of_the_moment():
+def test_edit_stride_is_in_current_units():
     """Edited by hand, in standardized values, with ``edit_examples``."""
     x, y = rows(40)
     settings = ClassifierConfig(memory=10, hidden=8, alpha=3.0, beta=0.1, learning_rate=0.1)
@@ -149,7 +149,7 @@ def test_the_scale_of_a_feature_does_not_matter():
 # ---------------------------------------------------------------------- the learner underneath
 
 
-def test_without_units_it_is_the_learner_of_the_paper():
+def test_without_standardization_classifier_equals_the_paper_learner():
     """Bit for bit: parameters and memory after a class-by-class stream whose classes are known."""
     x, y = rows(200, classes=4)
     x = x / 1000
@@ -174,7 +174,7 @@ def test_without_units_it_is_the_learner_of_the_paper():
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_no_memory_is_fine_tuning_and_no_stride_plain_replay():
+def test_zero_memory_is_fine_tuning_and_zero_stride_is_replay():
     assert type(ClassifierConfig(memory=0).make_learner(4, 2, 0)).__name__ == "FineTune"
     assert ClassifierConfig(alpha=0.0).make_learner(4, 2, 0).editing is None
     assert ClassifierConfig(alpha=0.2, edit_steps=2).make_learner(4, 2, 0).editing.steps == 2
@@ -183,7 +183,7 @@ def test_no_memory_is_fine_tuning_and_no_stride_plain_replay():
 # ---------------------------------------------------------------------- classes that appear late
 
 
-def test_new_classes_leave_the_others_scores_and_the_memory_alone():
+def test_new_classes_keep_other_scores_and_memory():
     x, y = rows(60)
     model = OnlineClassifier(QUICK, inputs=4)
     model.learn(x, y)
@@ -197,7 +197,7 @@ def test_new_classes_leave_the_others_scores_and_the_memory_alone():
     )
 
 
-def test_classes_are_in_order_whatever_order_they_appear_in():
+def test_classes_are_sorted_in_any_order_of_appearance():
     x, _ = rows(10)
     model = OnlineClassifier(QUICK, inputs=4)
     for name in ("m", "z", "a"):
@@ -209,7 +209,7 @@ def test_classes_are_in_order_whatever_order_they_appear_in():
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5), min_size=1, max_size=6))
-def test_outputs_never_change_hands(batches):
+def test_outputs_keep_their_class(batches):
     labels, given_out = None, {}
     for batch in batches:
         y = np.array(batch)
@@ -240,7 +240,7 @@ def test_every_kind_of_learner_can_grow():
 
 
 @pytest.mark.parametrize("name", NETWORKS_OF_THEIR_OWN)
-def test_learners_with_a_network_of_their_own_say_that_it_has_all_its_outputs(name):
+def test_expandable_learners_refuse_to_grow_outputs(name):
     from gmed.engine import get_benchmark, resolve
 
     learner = resolve(get_benchmark("split-mnist"), name).make_learner(gmed.models.MLP(16, 6, 2), 0)
@@ -291,7 +291,7 @@ def test_models_that_cannot_grow_say_so_before_anything_changes():
     assert state(model) == before
 
 
-def test_a_model_of_ones_own_with_outputs_to_spare():
+def test_custom_model_with_spare_outputs():
     x, _ = rows(10)
     module = nn.Linear(4, 6)
     model = OnlineClassifier(ClassifierConfig(model=module), inputs=4)
@@ -363,7 +363,7 @@ def test_divergence_in_the_middle_of_a_call_changes_nothing():
 @pytest.mark.parametrize(
     "settings", [QUICK, ClassifierConfig(memory=0, hidden=8), ClassifierConfig(standardize=False, hidden=8)]
 )
-def test_a_loaded_classifier_goes_on_bit_for_bit(tmp_path, labels, settings):
+def test_loaded_classifier_continues_bit_for_bit(tmp_path, labels, settings):
     x, y = rows(200)
     y = labels[y]
     kept, gone = OnlineClassifier(settings, inputs=4, seed=1), OnlineClassifier(settings, inputs=4, seed=1)
@@ -381,7 +381,7 @@ def test_a_loaded_classifier_goes_on_bit_for_bit(tmp_path, labels, settings):
     assert gone.predict(x).tolist() == kept.predict(x).tolist()
 
 
-def test_every_flipped_byte_of_a_file_is_noticed(tmp_path):
+def test_flipped_bytes_are_detected(tmp_path):
     """Refused, wherever the damage is."""
     x, y = rows(30)
     model = OnlineClassifier(QUICK, inputs=4)
@@ -451,7 +451,7 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path, name, damage):
         OnlineClassifier.from_state(tensors, texts)
 
 
-def test_a_model_of_ones_own_is_given_again(tmp_path):
+def test_custom_model_is_passed_again_when_loading(tmp_path):
     x, y = rows(30)
     make = lambda inputs, classes: nn.Linear(inputs, classes)  # noqa: E731
     model = OnlineClassifier(ClassifierConfig(model=make), inputs=4)

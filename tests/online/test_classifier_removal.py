@@ -1,4 +1,4 @@
-"""Rows are removed from a classifier's memory on request."""
+"""Removal of rows from a classifier's memory on request."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def stored(model):
     )
 
 
-def test_by_class_by_number_and_by_what_rows_are():
+def test_removal_by_class_number_and_predicate():
     model, x, y = learned()
     assert model.remove_examples(label="pear") == (y == "pear").sum() and "pear" not in stored(model)[1]
     assert model.remove_examples(label=["pear", "never met"]) == 0
@@ -43,7 +43,7 @@ def test_by_class_by_number_and_by_what_rows_are():
     assert model.predict(x).shape == (90,)
 
 
-def test_what_is_asked_for_must_make_sense():
+def test_invalid_removal_requests_are_refused():
     model, x, y = learned()
     before = len(model.learner.memory)
     for wrong in (
@@ -65,7 +65,7 @@ def test_what_is_asked_for_must_make_sense():
     assert fitted.remove_examples(label="fig") > 0
 
 
-def test_the_estimator_and_its_file(tmp_path):
+def test_removal_from_the_estimator_and_its_file(tmp_path):
     pytest.importorskip("sklearn")
     from gmed.sklearn import GMEDClassifier
 
@@ -80,6 +80,6 @@ def test_the_estimator_and_its_file(tmp_path):
     )
 
 
-def test_without_a_memory_there_is_nothing_to_forget():
+def test_removal_without_memory():
     model, *_ = learned(ClassifierConfig(memory=0, hidden=8))
     assert model.remove_examples(label="fig") == 0

@@ -1,4 +1,4 @@
-"""The classifier is of one moment: whatever other threads do beside it, and wherever Ctrl-C arrives."""
+"""The classifier under concurrent calls and interrupts."""
 
 import copy
 import os
@@ -19,11 +19,11 @@ from torch import nn
 import gmed
 from gmed.errors import InputError, UsageError
 from gmed.online import ClassifierConfig, OnlineClassifier
+from helpers import FUZZ_EXAMPLES
 
 sklearn = pytest.importorskip("sklearn")
 from gmed.sklearn import GMEDClassifier  # noqa: E402
 
-MORE = os.environ.get("GMED_FUZZ")
 PACKAGE = str(Path(gmed.__file__).parent)
 EVERY = int(os.environ.get("GMED_INTERRUPTS_EVERY", "97"))
 """An interrupt is tried at one line of so many."""
@@ -78,7 +78,7 @@ STREAM[15] = rows(15, classes=4, count=60)  # a call of many steps
 
 @pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize("name", SETTINGS)
-def test_predicting_beside_learning_changes_neither(name):
+def test_concurrent_prediction_and_learning_do_not_interfere(name):
     alone, snapshots = make(name), []
     for x, y in STREAM:
         alone.partial_fit(x, y)
@@ -125,8 +125,8 @@ COUNTS = st.integers(2, 30).filter(lambda count: count % 10 != 1)
 
 @pytest.mark.usefixtures("switching_often")
 @settings(
-    max_examples=int(MORE or 5),
-    derandomize=MORE is None,
+    max_examples=int(FUZZ_EXAMPLES or 5),
+    derandomize=FUZZ_EXAMPLES is None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -135,7 +135,7 @@ COUNTS = st.integers(2, 30).filter(lambda count: count % 10 != 1)
     batches=st.lists(st.builds(rows, st.integers(0, 999), st.integers(1, 6), COUNTS), min_size=2, max_size=9),
     asked=st.lists(st.sampled_from(sorted(BESIDE)), min_size=1, max_size=4),
 )
-def test_whatever_is_asked_beside_learning_changes_nothing(name, batches, asked):
+def test_whatever_is_called_beside_learning_changes_nothing(name, batches, asked):
     alone, model, errors, ended = make(name), make(name), [], threading.Event()
     for each in (alone, model):
         each.partial_fit(*batches[0])
@@ -163,7 +163,7 @@ def test_whatever_is_asked_beside_learning_changes_nothing(name, batches, asked)
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_a_fit_beside_predictions_takes_effect_all_at_once():
+def test_fit_beside_predictions_is_atomic():
     """One fit has four features and numbers for labels, the other two and words."""
     x, y = rows(0, count=40)
     model = GMEDClassifier(memory=0, hidden=4, n_epochs=1, random_state=0).fit(x, y)
@@ -195,7 +195,7 @@ def test_a_fit_beside_predictions_takes_effect_all_at_once():
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_two_threads_that_learn_take_turns():
+def test_concurrent_learning_is_serialized():
     model = make("one update")
     threads = [threading.Thread(target=model.partial_fit, args=STREAM[number]) for number in range(20)]
     for thread in threads:
@@ -205,7 +205,7 @@ def test_two_threads_that_learn_take_turns():
     assert model.n_samples_seen_ == model._classifier.learner.memory.num_seen == sum(len(y) for _, y in STREAM[:20])
 
 
-def test_copies_and_pickles_have_locks_of_their_own():
+def test_copies_and_pickles_have_their_own_locks():
     model = make("by default").partial_fit(*STREAM[0])
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), sklearn.base.clone(model)):
         with model._lock, model._classifier._lock:
@@ -270,10 +270,11 @@ def check_interrupts(model, call, every):
         line += every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "call"), [*(("one update", call) for call in CALLS), ("batch-norm", "a step"), ("by default", "a step")]
 )
-def test_an_interrupt_at_any_line_tears_nothing(name, call):
+def test_interrupt_at_any_line_leaves_a_whole_state(name, call):
     model = make(name)
     for seed in range(3):
         model.partial_fit(*rows(seed))
@@ -282,7 +283,7 @@ def test_an_interrupt_at_any_line_tears_nothing(name, call):
     assert torn == 0
 
 
-def test_an_interrupted_first_call_leaves_an_estimator_that_has_learned_nothing():
+def test_interrupted_first_call_leaves_an_unfitted_estimator():
     interrupts, torn = check_interrupts(make("one update"), lambda model: model.partial_fit(*rows(0)), EVERY)
     assert interrupts > 3
     assert torn == 0
@@ -305,7 +306,7 @@ def test_a_long_call_can_be_interrupted_before_it_ends():
     ("labels", "wrong"),
     [(["fig", "yew"], 3), ([3, 5], "3"), ([False, True], 1), (["3", "5"], [3, 5]), ([3, 5], None)],
 )
-def test_labels_of_another_kind_are_refused_and_not_silently_unknown(labels, wrong):
+def test_labels_of_another_type_are_refused(labels, wrong):
     x = np.arange(40.0).reshape(10, 4)
     model = OnlineClassifier(ClassifierConfig(memory=20, hidden=4), inputs=4)
     model.learn(x, np.array(labels * 5))
@@ -314,7 +315,7 @@ def test_labels_of_another_kind_are_refused_and_not_silently_unknown(labels, wro
     assert model.remove_examples(label=labels[0]) == 5
 
 
-def test_labels_that_no_file_could_hold_are_refused():
+def test_unserializable_labels_are_refused():
     x = np.array([[1.0], [2.0]])
     model = OnlineClassifier(ClassifierConfig(memory=0), inputs=1)
     with pytest.raises(InputError, match="not Unicode"):
@@ -326,7 +327,7 @@ def test_labels_that_no_file_could_hold_are_refused():
         OnlineClassifier.from_state(tensors, forged)
 
 
-def test_torch_is_not_needed_to_understand_what_is_refused():
+def test_model_of_another_shape_is_a_gmed_error():
     model = OnlineClassifier(ClassifierConfig(model=lambda inputs, classes: nn.Linear(3, classes)), inputs=4)
     with pytest.raises(gmed.errors.GmedError, match="shape"):
         model.learn(*rows(0))

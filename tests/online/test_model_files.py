@@ -1,4 +1,4 @@
-"""Model files as they should not be: they load the same classifier, or are refused at once and without much memory."""
+"""Damaged and hostile model files load the same classifier or are refused quickly with little memory."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -16,8 +16,8 @@ from safetensors.torch import save as save_tensors
 from gmed.errors import UsageError
 from gmed.io.state import read_state, write_state
 from gmed.online import ClassifierConfig, OnlineClassifier
+from helpers import fuzzed
 
-MORE = os.environ.get("GMED_FUZZ")
 HUGE = [10**9, 10**12, 10**18, 10**25, 2**31, -1, 0, 1.5, "1", None, True, 1e308, [10**9]]
 
 
@@ -91,7 +91,7 @@ def as_written_before(path, model):
     path.write_bytes(save_tensors(tensors, labels | {"checksum": files.checksum(tensors, labels)}))
 
 
-def test_models_of_earlier_versions_go_on(tmp_path):
+def test_models_of_earlier_versions_continue(tmp_path):
     model = classifier()
     model._snapshot = model._snapshot.__class__(model.labels, model.units.without_extremes(), model.learner, model.rows)
     as_written_before(tmp_path / "old", model)
@@ -113,7 +113,7 @@ def refused_or_the_same(path, expected):
         assert state(model) == expected
 
 
-@settings(max_examples=int(MORE or 60), derandomize=MORE is None, suppress_health_check=[HealthCheck.too_slow])
+@fuzzed(60)
 @given(data=st.data())
 def test_whatever_is_done_to_a_model_file_is_noticed(tmp_path_factory, sound, data):
     raw, expected = sound
@@ -147,7 +147,7 @@ def number_fields():
     return [("settings", name) for name in named] + [("counts", name) for name in ("inputs", "seed", "rows")]
 
 
-@settings(max_examples=int(MORE or 60), derandomize=MORE is None, deadline=5000)
+@settings(fuzzed(60), deadline=5000)
 @given(place=st.sampled_from(number_fields()), value=st.sampled_from(HUGE), rows=st.sampled_from([0, 30]))
 def test_whatever_a_model_file_asks_for_takes_little_memory(tmp_path_factory, place, value, rows):
     """With a checksum that fits: somebody means it."""
@@ -165,6 +165,7 @@ def test_whatever_a_model_file_asks_for_takes_little_memory(tmp_path_factory, pl
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "name"), [("settings", "hidden"), ("counts", "inputs"), ("settings", "memory")])
 def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path, part, name):
     path = tmp_path / "huge"
@@ -185,14 +186,14 @@ def test_settings_that_ask_for_gigabytes_are_refused_in_a_small_process(tmp_path
     assert "huge" in found.stdout and found.stdout.endswith("True\n")
 
 
-def test_a_model_that_has_learned_nothing_asks_for_no_more_memory_than_there_is(tmp_path):
+def test_unfitted_model_is_limited_to_available_memory(tmp_path):
     model = OnlineClassifier(ClassifierConfig(hidden=10**9), inputs=3)
     model.save(tmp_path / "huge")
     with pytest.raises(UsageError, match="needs 4e\\+09 GB of memory, more than is available; choose a smaller one"):
         OnlineClassifier.load(tmp_path / "huge")[0].learn(np.zeros((2, 3)), np.array([0, 1]))
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
+def test_file_replaced_while_reading_is_not_reported_as_damaged(tmp_path, monkeypatch):
     import gmed.io.state as files
 
     path, real = tmp_path / "model", files.read_bytes
@@ -210,11 +211,11 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(tmp_p
     assert OnlineClassifier.load(path)[0].rows == 10
 
 
-def test_a_pipe_is_no_model(tmp_path):
+def test_pipe_is_refused_as_model(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="cannot be read"):
         OnlineClassifier.load(tmp_path / "pipe")
 
 
-def test_tensors_are_those_of_the_file(sound):
+def test_loaded_tensors_equal_the_file(sound):
     assert load_tensors(sound[0]).keys() == {name for name in sound[1] if "." in name}

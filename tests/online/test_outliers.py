@@ -1,20 +1,19 @@
-"""Wrong values in a stream of rows: units that hold, one warning, stored rows that stay what they were."""
+"""Outliers in a stream of rows: robust scaling, one warning, stored rows unchanged."""
 
-import os
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gmed.errors import InputError
 from gmed.online import ClassifierConfig, OnlineClassifier, RunningScaler
 from gmed.online.scaling import CLIP_STD, EXTREMES
+from helpers import fuzzed
 
-MORE = os.environ.get("GMED_FUZZ")
 QUICK = ClassifierConfig(memory=200, hidden=32)
 
 
@@ -64,7 +63,7 @@ GLITCHES = {
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", GLITCHES)
-def test_wrong_rows_in_the_middle_are_got_over(name, seed):
+def test_outliers_in_the_middle_are_tolerated(name, seed):
     before, after, *_ = learned_around(GLITCHES[name], before=700, after=500, seed=seed)
     assert before > 0.85
     assert after > before - 0.03
@@ -72,7 +71,7 @@ def test_wrong_rows_in_the_middle_are_got_over(name, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ["one row of 999999", "one row of -1e12", "ten rows of 999999"])
-def test_wrong_rows_at_the_very_beginning_are_got_over(name, seed):
+def test_outliers_at_the_beginning_are_tolerated(name, seed):
     _, after, *_ = learned_around(GLITCHES[name], before=0, after=700, seed=seed)
     assert after > 0.85
 
@@ -92,7 +91,7 @@ def test_one_warning_names_rows_and_columns():
     assert not said
 
 
-def test_the_estimator_calls_columns_by_their_names():
+def test_estimator_warning_names_columns():
     pytest.importorskip("sklearn")
     pandas = pytest.importorskip("pandas")
     from gmed.sklearn import GMEDClassifier
@@ -108,7 +107,7 @@ def test_the_estimator_calls_columns_by_their_names():
         model.partial_fit(frame[200:], y[200:])
 
 
-def test_a_warning_that_is_an_error_changes_nothing():
+def test_warning_raised_as_error_changes_nothing():
     x, y = table(210)
     model = OnlineClassifier(QUICK, inputs=20)
     learn(model, x[:200], y[:200])
@@ -122,7 +121,7 @@ def test_a_warning_that_is_an_error_changes_nothing():
 
 
 @pytest.mark.parametrize("wrong", ["one row of 999999", "ten rows of 999999", "one row of -1e12"])
-def test_stored_rows_survive_wrong_ones(wrong):
+def test_stored_rows_survive_outliers(wrong):
     """Put back into the columns' own units, what is stored is what was observed."""
     x, y = table(1500)
     x[700 : 700 + len(GLITCHES[wrong])] = GLITCHES[wrong]
@@ -145,7 +144,7 @@ def test_stored_rows_survive_wrong_ones(wrong):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("factor", [100.0, 10_000.0])
-def test_a_change_of_scale_that_stays_is_followed(factor, seed):
+def test_lasting_change_of_scale_is_followed(factor, seed):
     x, y = table(3000, seed)
     x[1000:] *= factor
     model = OnlineClassifier(QUICK, inputs=20, seed=seed)
@@ -164,7 +163,7 @@ def test_a_change_of_scale_that_stays_is_followed(factor, seed):
     assert (deviation[exact > 0] > exact[exact > 0] / 3).all()
 
 
-def test_rare_values_do_not_move_units_however_long_they_go_on():
+def test_rare_outliers_never_change_the_scaling():
     """One row in two thousand, a hundred of them."""
     rng = np.random.default_rng(0)
     known = RunningScaler.of(rng.normal(size=(100, 3)))
@@ -176,7 +175,7 @@ def test_rare_values_do_not_move_units_however_long_they_go_on():
     assert (deviation < 2).all()
 
 
-def test_units_of_earlier_versions_go_on():
+def test_scaling_of_earlier_versions_continues():
     """They keep no extremes apart."""
     rng = np.random.default_rng(0)
     x = rng.normal([0, 50], [1, 10], size=(500, 2))
@@ -189,7 +188,7 @@ def test_units_of_earlier_versions_go_on():
     assert known.update(np.full((1, 2), 1e9)).moments()[1].max() < 11
 
 
-def test_a_request_to_forget_leaves_no_value_of_a_row_in_the_units():
+def test_removed_row_leaves_no_value_in_the_scaling():
     x, y = table(300)
     x[17, 2] = 12345.0
     model = OnlineClassifier(QUICK, inputs=20)
@@ -208,9 +207,9 @@ def test_a_request_to_forget_leaves_no_value_of_a_row_in_the_units():
 COLUMNS = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(2)), elements=st.floats(-1e150, 1e150, width=64))
 
 
-@settings(max_examples=int(MORE or 100), derandomize=MORE is None)
+@fuzzed(100)
 @given(COLUMNS, st.lists(st.integers(1, 60), max_size=5))
-def test_whatever_values_come_units_are_sound(x, sizes):
+def test_whatever_values_come_the_scaling_is_finite(x, sizes):
     known = RunningScaler.of(x[: sizes[0]] if sizes else x)
     for size in sizes[1:]:
         known = known.update(x[:size])

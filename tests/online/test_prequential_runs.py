@@ -1,4 +1,4 @@
-"""Every batch predicted before it is learned from: the same learners, and one figure more."""
+"""Prequential accuracy of runs: optional, and without effect on learning."""
 
 from dataclasses import replace
 
@@ -10,7 +10,8 @@ from gmed.experiment import Experiment
 from gmed.results import Store
 
 
-def test_a_run_has_the_figure_only_if_asked_and_is_the_same():
+@pytest.mark.slow
+def test_prequential_accuracy_is_optional_and_changes_nothing_else():
     spec = RunSpec.make("split-mnist", "er", 4)
     asked, plain = run_one(spec, ExecutionConfig("cpu", prequential=True)), run_one(spec, ExecutionConfig("cpu"))
     assert plain.prequential is None
@@ -19,7 +20,8 @@ def test_a_run_has_the_figure_only_if_asked_and_is_the_same():
     assert (asked.accuracy, asked.untrained, asked.passes) == (plain.accuracy, plain.untrained, plain.passes)
 
 
-def test_a_stored_run_without_it_is_computed_again_and_only_then(tmp_path):
+@pytest.mark.slow
+def test_stored_run_is_recomputed_only_if_prequential_is_missing(tmp_path):
     path, how = tmp_path / "r.db", {"seeds": 1, "device": "cpu", "workers": 0}
     plain = gmed.run("split-mnist", "finetune", store=path, **how).runs[0]
     asked = gmed.run("split-mnist", "finetune", store=path, prequential=True, **how).runs[0]
@@ -31,7 +33,8 @@ def test_a_stored_run_without_it_is_computed_again_and_only_then(tmp_path):
         assert again.runs == [asked]
 
 
-def test_computed_anew_without_it_a_run_keeps_it(tmp_path):
+@pytest.mark.slow
+def test_recomputed_run_keeps_its_prequential_accuracy(tmp_path):
     how = {"seeds": 1, "workers": 0, "device": "cpu", "store": tmp_path / "r.db"}
     asked = gmed.run("split-mnist", "finetune", prequential=True, **how).runs[0]
     assert gmed.run("split-mnist", "finetune", rerun=True, **how).runs[0].prequential is None
@@ -39,7 +42,8 @@ def test_computed_anew_without_it_a_run_keeps_it(tmp_path):
         assert [run.prequential for run in store.runs()] == [asked.prequential]
 
 
-def test_workers_and_files_are_told(tmp_path):
+@pytest.mark.slow
+def test_prequential_option_reaches_workers_and_files(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text('benchmark = "split-mnist"\nmethods = ["finetune"]\nseeds = 1\nprequential = true\n')
     experiment = Experiment.from_file(file, store=str(tmp_path / "r.db"), device="cpu", workers=1)
@@ -65,7 +69,7 @@ class Contrary(FineTune):
 
 
 @pytest.mark.usefixtures("registry_restored")
-def test_the_learners_predict_is_asked(tmp_path):
+def test_prequential_uses_the_learners_predict(tmp_path):
     (tmp_path / "contrary.py").write_text(CONTRARY)
     gmed.load_extension(tmp_path / "contrary.py")
     config = ExecutionConfig("cpu", prequential=True)
@@ -75,8 +79,9 @@ def test_the_learners_predict_is_asked(tmp_path):
     assert contrary.environment["prequential"] == "by predict"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registry_restored")
-def test_what_was_measured_otherwise_is_measured_again(tmp_path):
+def test_prequential_of_an_older_definition_is_recomputed(tmp_path):
     (tmp_path / "contrary.py").write_text(CONTRARY)
     gmed.load_extension(tmp_path / "contrary.py")
     path, how = tmp_path / "r.db", {"seeds": 1, "device": "cpu", "workers": 0, "prequential": True}

@@ -1,4 +1,4 @@
-"""Figures, and tables that are not of accuracies: what they hold, what is written, and what is listed."""
+"""Figures and tables of the paper: their content, files and listing."""
 
 import csv
 import json
@@ -29,6 +29,7 @@ from gmed.results import Store
 from gmed.results.store import DamagedRunWarning, Timing
 from gmed.results.tuning import candidates
 from gmed.streams import to_float
+from helpers import invoke
 
 SMALL = "er(memory=40)+gmed"
 
@@ -50,7 +51,7 @@ def somewhat(spec):
 
 
 def reproduced(*words, **options):
-    shown = CliRunner().invoke(app, ["reproduce", *map(str, words)], env={"COLUMNS": "80"}, **options)
+    shown = invoke("reproduce", *words, **options)
     if shown.exception and not isinstance(shown.exception, SystemExit):
         raise shown.exception
     assert shown.exit_code == 0, shown.output
@@ -79,6 +80,7 @@ def memory():
     return edited_memory(RunSpec.make("split-mnist", SMALL, 0))
 
 
+@pytest.mark.slow
 def test_the_edited_memory_is_what_a_plain_loop_leaves(memory):
     spec = RunSpec.make("split-mnist", SMALL, 0)
     learner, stream = make_learner(spec, torch.device("cpu")), spec.benchmark.make_stream(None, 0)
@@ -100,7 +102,8 @@ def pairs(memory):
     return [torch.stack(pair) for pair in zip(memory.before, memory.after, strict=True)]
 
 
-def test_what_goes_into_tsne_is_what_memory_holds(memory):
+@pytest.mark.slow
+def test_tsne_input_equals_memory(memory):
     some = edited_examples(memory, (0, 1, 2, 3))
     wanted = [place for place in range(40) if memory.label[place] <= 3 and memory.edit_count[place] > 0]
     vectors = edited_module.edit_vectors(some)
@@ -126,7 +129,8 @@ def test_nearest_neighbours_one_by_one():
     assert edited_module.chance_agreement(labels) == pytest.approx(np.mean(pairs))
 
 
-def test_rows_of_the_gallery_are_what_memory_holds(memory):
+@pytest.mark.slow
+def test_gallery_rows_equal_memory(memory):
     chosen = edited_module.drawn(edited_examples(memory, (0, 1, 2, 3)))
     records = edited_module.pixel_records(chosen)
     assert len(records) == 28 * 28 * len(chosen.label)
@@ -154,6 +158,7 @@ def test_colours_of_a_difference():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gallery", "tsne"])
 def test_figures_of_one_memory(name, tmp_path):
     words = (name, "--workers", 0, "--device", "cpu", "--out", tmp_path / "new" / "out", "--store", tmp_path / "r.db")
@@ -167,6 +172,7 @@ def test_figures_of_one_memory(name, tmp_path):
         reproduced(*words, "--benchmarks", "rotated-mnist")
 
 
+@pytest.mark.slow
 def test_the_cosine_figure(tmp_path, monkeypatch):
     curves = {seed: np.sin(np.arange(499) / (30 + seed)).tolist() for seed in range(3)}
     monkeypatch.setattr(edit_measures, "similarity_to_optimal_edit", lambda spec, device, data_dir: curves[spec.seed])
@@ -187,6 +193,7 @@ def test_the_cosine_figure(tmp_path, monkeypatch):
     assert float(rows[0]["high"]) == pytest.approx(np.mean(first) + np.std(first, ddof=1))
 
 
+@pytest.mark.slow
 def test_the_memory_figure_shows_its_table(tmp_path):
     study = get_artifact("memory-figure")
     some = [one._replace(seeds=4) for one in study.plan() if one.benchmark in ("split-mnist", "rotated-mnist")]
@@ -274,7 +281,7 @@ def test_training_time(tmp_path):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_stored_runs_need_no_data(tmp_path, monkeypatch):
+def test_stored_runs_are_shown_without_data(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     plan = [one._replace(seeds=2) for one in get_artifact("training-time").plan() if one.benchmark == "split-cifar10"]
@@ -285,7 +292,7 @@ def test_stored_runs_need_no_data(tmp_path, monkeypatch):
         reproduced(*words, "--seeds", 3)
 
 
-def test_of_data_that_are_not_here_what_is_stored_is_shown(tmp_path, monkeypatch):
+def test_stored_results_of_missing_data_are_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     stored = [PlannedRuns("split-cifar10", name) for name in ("er", "er+gmed", "mir")]
@@ -300,7 +307,7 @@ def test_of_data_that_are_not_here_what_is_stored_is_shown(tmp_path, monkeypatch
     assert "skipped: split-cifar10 finetune" in shown and max(map(len, shown.splitlines())) <= 80
 
 
-def test_of_a_grid_that_is_stored_in_part_nothing_is_shown_where_data_are_not_here(tmp_path, monkeypatch):
+def test_partial_grid_of_missing_data_is_not_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     one = next(one for one in get_artifact("tuned").plan() if one.benchmark == "split-cifar10-tuning")
@@ -309,7 +316,7 @@ def test_of_a_grid_that_is_stored_in_part_nothing_is_shown_where_data_are_not_he
         reproduced("tuned", "--benchmarks", "split-cifar10", "--store", store, "--out", tmp_path / "out")
 
 
-def test_nothing_is_watched_that_could_not_be_kept(tmp_path, monkeypatch):
+def test_unstorable_observations_are_not_made(tmp_path, monkeypatch):
     Store(tmp_path / "r.db").close()
     monkeypatch.setattr("gmed.results.connection.is_writable", lambda path: False)
     looked_at = []
@@ -321,7 +328,8 @@ def test_nothing_is_watched_that_could_not_be_kept(tmp_path, monkeypatch):
     assert not looked_at
 
 
-def test_what_is_tuned_beside_the_paper(tmp_path):
+@pytest.mark.slow
+def test_tuning_beyond_the_paper(tmp_path):
     """Everything is in the store but one candidate at one seed, which is computed."""
     best = {"er+gmed": (0.5, 0.1), "er-aug+gmed": (10.0, 0.0)}
     named = {method: candidates("split-mnist", method) for method in best}
@@ -355,7 +363,7 @@ def test_what_is_tuned_beside_the_paper(tmp_path):
         reproduced("tuned", "--benchmarks", "split-mnist-full", "--store", store, "--out", out)
 
 
-def test_prediction_change_in_percent_and_what_is_known_is_not_computed_again(tmp_path, monkeypatch):
+def test_prediction_change_is_in_percent_and_cached(tmp_path, monkeypatch):
     looked_at = []
 
     def share(spec, device, data_dir):
@@ -378,7 +386,7 @@ def test_prediction_change_in_percent_and_what_is_known_is_not_computed_again(tm
     assert (standing.cached, standing.stored, standing.needed) == (True, 3, 80)
 
 
-def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
+def test_stored_observations_need_no_data(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     with Store(tmp_path / "r.db") as store:
@@ -391,8 +399,9 @@ def test_what_was_observed_needs_no_data(tmp_path, monkeypatch):
         reproduced(*words, "--seeds", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [[], {"a": 1}, "0.1", True])
-def test_what_cannot_have_been_observed_is_computed_again(tmp_path, content):
+def test_invalid_stored_observation_is_recomputed(tmp_path, content):
     planned, how = PlannedRuns("split-mnist", SMALL, 1), {"workers": 0, "device": "cpu", "store": tmp_path / "r.db"}
     with Store(tmp_path / "r.db") as store:
         store.put_probe(*planned.specs(), "share", content)
@@ -403,7 +412,8 @@ def test_what_cannot_have_been_observed_is_computed_again(tmp_path, content):
         assert store.get_probe(*planned.specs(), "share") == shares[0]
 
 
-def test_processes_find_what_this_one_finds():
+@pytest.mark.slow
+def test_workers_compute_the_same_observations():
     planned = PlannedRuns("split-mnist", SMALL, 2)
     alone = run_probe(prediction_change, planned, Request(options={"workers": 0, "device": "cpu"}))
     assert run_probe(prediction_change, planned, Request(options={"workers": 2, "device": "cpu"})) == alone
@@ -411,7 +421,7 @@ def test_processes_find_what_this_one_finds():
         run_probe(prediction_change, PlannedRuns("split-mnist", "er", 2), Request(options={"workers": 1}))
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_extra_says_what_to_install(tmp_path, monkeypatch):
     found = charts.find_spec
     monkeypatch.setattr(charts, "find_spec", lambda name: None if name == "altair" else found(name))
     for name in ("memory-figure", "cosine", "gallery", "sensitivity", "tsne"):
@@ -420,7 +430,8 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_that_draws_is_imported_before_it_draws():
+@pytest.mark.slow
+def test_plotting_libraries_are_imported_lazily():
     look = "import sys, gmed.cli; print([n for n in ('altair', 'vl_convert', 'sklearn', 'PIL') if n in sys.modules])"
     package = str(Path(charts.__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, env={"PYTHONPATH": package})
@@ -435,6 +446,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         get_artifact("gallery").run(Request(folder=tmp_path / "file"))  # before anything is computed
 
 
+@pytest.mark.slow
 def test_the_list(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
@@ -455,7 +467,8 @@ def test_the_list(tmp_path, monkeypatch):
     assert listed["gallery"]["kept"] is False and listed["cosine"]["kept"] and listed["cosine"]["needed"] == 20
 
 
-def test_the_list_estimates_unless_told_not_to(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_list_estimates_durations_by_default(tmp_path, monkeypatch):
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
     monkeypatch.setattr("gmed.paper.status._seconds_per_item", lambda spec, device: (0.01, 1e-5))
@@ -488,7 +501,7 @@ def test_speeds_are_measured_when_asked_for(monkeypatch):
     assert standing.unknown == 0 and 0.05 < standing.seconds < 600
 
 
-def test_measuring_ends_when_patience_does(monkeypatch):
+def test_speed_measurement_has_a_time_limit(monkeypatch):
     monkeypatch.setattr("gmed.paper.status.MAX_MEASURE_SECONDS", 0.0)
     monkeypatch.setattr("gmed.paper.status._seconds_per_item", lambda spec, device: (time.sleep(0.01), 0.0, 1e-5)[1:])
     told = []
@@ -499,7 +512,7 @@ def test_measuring_ends_when_patience_does(monkeypatch):
     assert standing.unknown == 40  # of gss+gmed; gss is as fast on Rotated MNIST
 
 
-def test_methods_that_differ_in_memory_alone_are_as_fast(tmp_path, monkeypatch):
+def test_methods_differing_only_in_memory_share_speeds(tmp_path, monkeypatch):
     monkeypatch.setattr("gmed.paper.status._seconds_per_item", lambda spec, device: (0.01, 1e-5))
     monkeypatch.setenv("GMED_CACHE", str(tmp_path))
     monkeypatch.delenv("GMED_DATA", raising=False)
@@ -509,7 +522,7 @@ def test_methods_that_differ_in_memory_alone_are_as_fast(tmp_path, monkeypatch):
     assert [RunSpec.make(*what, 0).method.edit is None for what in told] == [True, False, True, False]
 
 
-def test_speeds_of_another_device_do_not_count():
+def test_speeds_of_other_devices_are_ignored():
     timings = [
         Timing("a", "split-mnist", "er", "NVIDIA H200", 1.0),
         Timing("b", "split-mnist", "er(memory=9)", "cpu", 3.0),
@@ -518,7 +531,7 @@ def test_speeds_of_another_device_do_not_count():
     assert from_timings(timings, "NVIDIA H200")("split-mnist", "er+gmed") is None
 
 
-def test_every_study_is_whole():
+def test_studies_are_complete():
     for study in ARTIFACTS.values():
         assert study.plan() and study.title and study.location
         assert math.prod(one.seeds for one in study.plan()[:3]) > 0

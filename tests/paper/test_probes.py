@@ -1,4 +1,4 @@
-"""What is measured of edits besides accuracy."""
+"""Probes of edits: optimal direction and observation of runs."""
 
 import copy
 
@@ -15,6 +15,7 @@ from gmed.learners import ER
 from gmed.memory import Reservoir
 from gmed.models import LookAhead
 from gmed.paper.probes import InstrumentedGMED, prediction_change
+from helpers import random_batch
 
 
 def model():
@@ -23,8 +24,7 @@ def model():
 
 
 def batch(n, seed):
-    g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, 4, generator=g, dtype=torch.float64), torch.randint(3, (n,), generator=g)
+    return random_batch(n, (4,), 3, seed, torch.float64)
 
 
 def test_the_optimal_direction_by_finite_differences():
@@ -55,7 +55,7 @@ def test_the_optimal_direction_by_finite_differences():
     assert torch.equal(edited, plain)
 
 
-def test_watching_changes_nothing():
+def test_observing_does_not_change_the_run():
     states = []
     for edit in (GMED(alpha=1.0, beta=0.1), InstrumentedGMED(alpha=1.0, beta=0.1)):
         learner = ER(model(), lr=0.1, memory=Reservoir(8), editing=edit, seed=3)
@@ -66,6 +66,6 @@ def test_watching_changes_nothing():
     assert len(edit.similarities) == 11  # from the second step on
 
 
-def test_only_gmed_can_be_analysed_so():
+def test_only_gmed_can_be_analyzed():
     with pytest.raises(UsageError, match="only methods that edit with gmed"):
         prediction_change(RunSpec.make("split-mnist", "er", 0))

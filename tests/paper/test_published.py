@@ -1,4 +1,4 @@
-"""The published numbers: what is in the file, and whether it is what the paper prints."""
+"""The published numbers in the package against what the paper prints."""
 
 import csv
 import re
@@ -42,11 +42,11 @@ def test_row(row):
         assert all(part.name in EDITS for part in edit)
 
 
-def test_a_cell_is_there_once():
+def test_cells_are_unique():
     assert max(Counter((row["table"], row["benchmark"], row["method"]) for row in ROWS).values()) == 1
 
 
-def test_every_cell_is_there():
+def test_cells_are_complete():
     """Rows times columns of each table; of Table 2 the MNIST column read in two ways, and all rows but CN-DPM's."""
     assert Counter(row["table"] for row in ROWS) == {
         "Table 1": 13 * 6,
@@ -170,13 +170,13 @@ def test_settings_are_the_published_ones():
         ("rotated-mnist", "gss", "73.66 Table 1", "73.80 Table 17"),
     ],
 )
-def test_where_the_paper_disagrees_with_itself_both_values_are_kept(benchmark, method, first, other):
+def test_both_values_are_kept_where_the_paper_is_inconsistent(benchmark, method, first, other):
     found = [f"{r['mean']} {r['table']}" for r in ROWS if (r["benchmark"], r["method"]) == (benchmark, method)]
     assert {first, other} <= set(found)
     assert published(benchmark, method).mean == float(first.split()[0])
 
 
-def test_nowhere_else_does_it_disagree():
+def test_paper_is_consistent_elsewhere():
     """Else a number is mistyped, or a contradiction is missing above."""
     values = {}
     for row in ROWS:

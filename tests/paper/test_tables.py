@@ -1,4 +1,4 @@
-"""Tables of the paper: what they need, how ours are set beside the published numbers, and what is compared."""
+"""Tables of the paper: rows, our numbers beside the published ones, and statistical comparisons."""
 
 import json
 import math
@@ -19,6 +19,7 @@ from gmed.paper.tables import build_table, reproduce
 from gmed.results import Results, paired_gain
 from gmed.results.formatting import format_gain
 from gmed.results.stats import holm, permutation_p
+from helpers import invoke
 
 
 def run(benchmark, method, seed, percent):
@@ -48,7 +49,7 @@ def test_every_cell_of_every_table_can_be_run(name):
     assert any(compared)
 
 
-def test_the_p_that_the_paper_prints_stands_beside_ours():
+def test_published_p_value_is_shown_beside_ours():
     target = get_target("gss")
     ours = results("rotated-mnist", **{"gss": [70.0, 71.0, 72.0], "gss+gmed": [70.5, 71.0, 73.0]})
     (comparison,) = build_table(target, columns(target, "rotated-mnist"), ours).comparisons
@@ -82,7 +83,7 @@ def test_ours_beside_the_published_number():
     assert comparison.published_marks == "**"
 
 
-def test_a_small_version_marks_nothing():
+def test_reduced_table_has_no_significance_marks():
     accuracies = {"er": [86.0, 88.0, 87.0], "er+gmed": [88.0, 90.0, 89.1]}
     for name, benchmark in (("full-mnist", "split-mnist-full"), ("main", "split-mnist")):
         target = get_target(name)
@@ -92,7 +93,7 @@ def test_a_small_version_marks_nothing():
             assert marked.marks and not unmarked.marks and marked.gain == unmarked.gain
 
 
-def test_comparisons_are_corrected_for_all_of_the_table():
+def test_comparisons_are_corrected_over_the_whole_table():
     seeds = range(6)
     accuracies = {
         "er": [80.0 + s for s in seeds],
@@ -120,7 +121,7 @@ def test_comparisons_are_corrected_for_all_of_the_table():
     ("benchmark", "baseline", "gap", "marks"),
     [("split-cifar100", "mir", 1.2, "†"), ("permuted-mnist", "mir", 0.02, ""), ("split-mnist", "mir", 0.8, "†")],
 )
-def test_the_previous_best_is_the_papers(benchmark, baseline, gap, marks):
+def test_previous_best_is_that_of_the_paper(benchmark, baseline, gap, marks):
     """On CIFAR-100 it is not the largest published number, on Permuted MNIST none of any row."""
     target = get_target("main")
     accuracies = {"er": [9.0, 9.5], "er+gmed": [9.2, 9.6], baseline: [3.0, 3.1], f"{baseline}+gmed": [3.0, 3.2]}
@@ -148,7 +149,7 @@ def test_gmed_is_compared_with_the_adversarial_edit_in_the_ablation():
 
 
 @pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.pairs])
-def test_rows_that_are_compared_besides_are_rows_of_the_table(name):
+def test_additional_comparisons_use_rows_of_the_table(name):
     """On every data set of the table, and with a published difference wherever the paper has both."""
     target = TARGETS[name]
     for benchmark in {cell.benchmark for cell in target.cells()}:
@@ -163,7 +164,7 @@ def test_rows_that_are_compared_besides_are_rows_of_the_table(name):
         assert all(c.published_gain is not None for c in found.comparisons)
 
 
-def test_variants_are_compared_with_gmed_as_it_is():
+def test_variants_are_compared_with_default_gmed():
     accuracies = {"er+gmed": [1.0, 2.0], "er+gmed(alpha=0.05,steps=3)": [1.0, 1.5]}
     found = build_table(
         get_target("steps"), columns(get_target("steps"), "rotated-mnist"), results("rotated-mnist", **accuracies)
@@ -183,7 +184,7 @@ def test_one_seed_has_no_tests():
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-def test_a_small_version_says_that_it_is_one(tmp_path):
+def test_reduced_table_is_labelled_as_such(tmp_path):
     words = [
         "reproduce",
         "full-mnist",
@@ -199,19 +200,18 @@ def test_a_small_version_says_that_it_is_one(tmp_path):
         reproduce("full-mnist", benchmarks=["split-mnist"], store=None)
 
 
+@pytest.mark.slow
 def test_a_table_from_the_command_line(tmp_path):
     words = ["reproduce", "steps", "--benchmarks", "split-mnist", "--seeds", "1", "--device", "cpu", "--workers", "2"]
     words += ["--store", str(tmp_path / "r.db")]
-    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    shown = invoke(*words)
     assert shown.exit_code == 0, shown.output
     assert "Table 5" in shown.stdout
     assert "82.21 ± 2.9" in shown.stdout  # this table's, not Table 1's 82.67
     assert max(map(len, shown.stdout.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [row["cell"]["method"] for row in document["rows"]] == ["er+gmed", "er+gmed(steps=3)", "er+gmed(steps=5)"]
-    listed = CliRunner().invoke(
-        app, ["reproduce", "--list", "--no-estimate", "--store", str(tmp_path / "r.db")], env={"COLUMNS": "80"}
-    )
+    listed = invoke("reproduce", "--list", "--no-estimate", "--store", tmp_path / "r.db")
     assert "3/240" in listed.stdout
 
 
@@ -224,7 +224,7 @@ def test_columns_without_data_are_named(tmp_path, monkeypatch):
         reproduce("mian", store=None)
 
 
-def test_pairs_across_devices_and_versions_are_counted_and_told():
+def test_pairs_across_devices_and_versions_are_reported():
     surroundings = [
         ("cpu", "2.13.0+cpu", "cpu", "2.13.0"),  # the same arithmetic, whatever was built beside it
         ("cpu", "2.13.0", "NVIDIA H200", "2.13.0"),

@@ -1,4 +1,4 @@
-"""Reports: what they hold against counts by hand, tables for papers, and the page in a real browser."""
+"""Reports: their numbers, tables for papers, and the page in a browser."""
 
 import csv
 import io
@@ -123,13 +123,13 @@ def fill_with_memory(path, names):
     return str(path)
 
 
-def test_gains_at_a_glance_are_shown_for_any_size_of_memory(tmp_path):
+def test_gains_chart_supports_any_memory_size(tmp_path):
     path = fill_with_memory(tmp_path / "a.db", {"er": "er(memory=200)", "er+gmed": "er(memory=200)+gmed"})
     contents = contents_of(path)
     assert {record["name"] for record in contents.gains.records} == {"er(memory=200)+gmed · split-mnist"}
 
 
-def test_a_report_compares_with_the_baseline_that_is_named(tmp_path, monkeypatch):
+def test_report_uses_the_named_baseline(tmp_path, monkeypatch):
     names = {"er": "er(memory=200)", "er+gmed": "mir(memory=200)+gmed", "finetune": "mir(memory=200)"}
     path = fill_with_memory(tmp_path / "a.db", names)
     monkeypatch.chdir(tmp_path)
@@ -149,7 +149,7 @@ def test_a_report_compares_with_the_baseline_that_is_named(tmp_path, monkeypatch
         report("--baseline", "gem", "--store", path)
 
 
-def test_what_the_charts_hold(store):
+def test_chart_records(store):
     contents = contents_of(store)
     (section,) = contents.sections
     assert section.best == ["er+gmed"]
@@ -167,7 +167,7 @@ def test_what_the_charts_hold(store):
     assert contents.commands[0] == "gmed run split-mnist finetune er er+gmed --seeds 4 --store made-up.db"
 
 
-def test_all_that_tie_are_the_best(tmp_path):
+def test_tied_methods_are_all_marked_best(tmp_path):
     shares = {"er": [0.7, 0.8], "er+gmed": [0.8, 0.7], "mir": [0.6, 0.8], "iid-online": [0.9, 0.9]}
     with Store(tmp_path / "a.db") as opened:
         for method, found in shares.items():
@@ -223,7 +223,8 @@ def registered(file):
         raise KeyError  # it is taken back
 
 
-def test_the_commands_find_everything_in_the_store(own_parts):
+@pytest.mark.slow
+def test_listed_commands_reproduce_the_stored_runs(own_parts):
     """Each is given to a new process, as a reader gives it."""
     with registered("mine.py"):
         *runs, last = contents_of("own.db").commands
@@ -242,7 +243,8 @@ def test_the_commands_find_everything_in_the_store(own_parts):
     assert "left out" not in (own_parts / "report" / "report.html").read_text()
 
 
-def test_what_is_left_out_is_said_with_what_would_load_it(own_parts):
+@pytest.mark.slow
+def test_omitted_runs_name_the_missing_extension(own_parts):
     said = "2 stored results are left out: the code behind them has changed, or is not loaded: --extension"
     assert f"{said} mine.py\n" in report("--store", "own.db")
     assert f"{said} mine.py<" in (own_parts / "report" / "report.html").read_text()
@@ -254,7 +256,7 @@ def test_what_is_left_out_is_said_with_what_would_load_it(own_parts):
         report("--store", "own.db")
 
 
-def test_classes_are_called_what_the_data_call_them(own_parts):
+def test_class_names_come_from_the_data(own_parts):
     def labels():
         found = chart(contents_of("own.db", "my wine.csv"), "-memory").records
         return [r["label"] for r in found if (r["method"], r["task"]) == ("er", 1)]
@@ -264,7 +266,7 @@ def test_classes_are_called_what_the_data_call_them(own_parts):
     assert labels() == [0, 2]  # other data by now
 
 
-def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, monkeypatch):
+def test_folder_class_names_need_no_image_decoding(tmp_path, monkeypatch):
     for number, name in enumerate(("cat", "ant") * 2):
         (tmp_path / "zoo" / name).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "zoo" / name / f"{number}.png")
@@ -275,13 +277,13 @@ def test_classes_of_a_folder_are_known_without_decoding_its_images(tmp_path, mon
     assert own.class_names(tmp_path) == own.class_names(tmp_path / "elsewhere") == ()
 
 
-def test_a_model_handed_over_in_python_has_no_command(tmp_path):
+def test_model_passed_in_python_has_no_command(tmp_path):
     benchmark = ModelRef("Sequential", "0123456789ab").qualify("split-mnist")
     (line,) = run_commands([made_up(benchmark, "er", 0, 0.5)], "a.db")
     assert line.startswith(f"# {benchmark}: its model was passed in Python")
 
 
-def test_tuning_becomes_a_grid(tmp_path):
+def test_tuning_is_shown_as_a_grid(tmp_path):
     path = fill(tmp_path / "a.db")
     with Store(path) as opened:
         for number, method in enumerate(candidates("split-mnist", "er+gmed").values()):
@@ -297,7 +299,7 @@ def test_tuning_becomes_a_grid(tmp_path):
     assert "tuning" not in (tmp_path / "report.csv").read_text()
 
 
-def test_a_watched_run_is_the_run_unwatched(monkeypatch):
+def test_recorded_run_equals_unrecorded_run(monkeypatch):
     """Every edit is what GMED computes, the memory at the end too; increases are those of a plain computation."""
     spec = RunSpec.make("split-mnist", "er(memory=60)+gmed", 0)
     plain, stream = editing_learner(spec, "cpu"), make_stream(spec, torch.device("cpu"))
@@ -321,7 +323,8 @@ def _first_task(stream):
     return replace(stream, x=stream.x[:1000], y=stream.y[:1000], tests=stream.tests[:1], eval_points=(1000,))
 
 
-def test_the_rise_of_a_loss_is_that_of_a_real_step():
+@pytest.mark.slow
+def test_recorded_loss_increase_equals_a_real_step():
     torch.manual_seed(0)
     model, x, y = MLP(), torch.rand(10, 1, 28, 28), torch.randint(10, (10,))
     x_m, y_m = torch.rand(4, 1, 28, 28), torch.randint(10, (4,))
@@ -346,7 +349,7 @@ def synthetic_history():
     return probes.EditHistory(snapshots, [torch.tensor([[0.0, 0.1], [0.2, 0.3]])], torch.zeros(4, 1, 4, 4), 30)
 
 
-def test_the_gallery_shows_what_was_stored_longest():
+def test_gallery_shows_the_oldest_stored_examples():
     history = synthetic_history()
     assert stored_longest(history) == [1, 2, 0, 3]
     made = gallery(history)
@@ -356,7 +359,7 @@ def test_the_gallery_shows_what_was_stored_longest():
     assert made["pictures"].startswith("data:image/png;base64,")
 
 
-def test_the_histogram_counts_everything():
+def test_histogram_counts_all_values():
     values = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
     found = histogram([values[:, :400], values[:, 400:]])
     assert [sum(part) for part in found["before"]] == [400, 600]
@@ -365,7 +368,7 @@ def test_the_histogram_counts_everything():
     assert abs(sum(part[bar] for part in found["before"] for bar in range(10, 20)) - int(inside.sum())) <= 1
 
 
-def test_which_run_is_watched():
+def test_choice_of_the_recorded_run():
     runs = [made_up("split-mnist", method, seed, 0.5) for method in ("er", "mir+gmed", "er+gmed") for seed in (4, 2)]
     assert str(run_to_probe(runs)) == "split-mnist er+gmed seed 2"
     assert run_to_probe(runs[:2]) is None
@@ -388,7 +391,7 @@ def test_the_table_for_papers(store):
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_the_latex_table_compiles_whatever_names_hold(tmp_path):
+def test_latex_table_compiles_with_special_characters(tmp_path):
     path = fill(tmp_path / "a.db")
     fill(path, OWN)
     results, _ = stored_results(path)
@@ -403,7 +406,7 @@ def test_the_latex_table_compiles_whatever_names_hold(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
-def test_tables_need_no_extra(store, tmp_path, monkeypatch, form):
+def test_tables_need_no_optional_dependency(store, tmp_path, monkeypatch, form):
     monkeypatch.setattr("gmed.paper.artifacts.charts.find_spec", lambda name: None)
     said = report("--store", store, "-o", tmp_path / "out", "--format", form)
     (file,) = (tmp_path / "out").iterdir()
@@ -411,14 +414,14 @@ def test_tables_need_no_extra(store, tmp_path, monkeypatch, form):
     assert "er+gmed" in file.read_text()
 
 
-def test_without_the_extra_the_page_says_what_to_install(store, tmp_path, monkeypatch):
+def test_missing_extra_says_what_to_install(store, tmp_path, monkeypatch):
     monkeypatch.setattr("gmed.paper.artifacts.charts.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"reports need .*pip install 'gmed\[report\]'"):
         report("--store", store, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_it_is_opened_if_asked(store, tmp_path, monkeypatch):
+def test_open_option_opens_the_report(store, tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address))
     said = report("--store", store, "-o", tmp_path, "--format", "csv", "--open")
@@ -426,7 +429,7 @@ def test_it_is_opened_if_asked(store, tmp_path, monkeypatch):
     assert "open the file manually" in said  # nothing opened it
 
 
-def test_one_that_holds_nothing_is_refused(tmp_path):
+def test_empty_report_is_refused(tmp_path):
     Store(tmp_path / "empty.db").close()
     with pytest.raises(UsageError, match="nothing to report"):
         report("--store", tmp_path / "empty.db", "-o", tmp_path)
@@ -441,7 +444,7 @@ def test_a_report_of_failures_alone(tmp_path):
     assert "<script>window" not in text
 
 
-def test_numbers_that_are_none_leave_no_hole(tmp_path):
+def test_missing_values_leave_no_gap(tmp_path):
     """One seed, one point of evaluation, nothing measured besides: as the oldest stores have it."""
     spec = RunSpec.make("split-mnist", "er+gmed", 0)
     with Store(tmp_path / "a.db") as opened:
@@ -458,7 +461,8 @@ def test_numbers_that_are_none_leave_no_hole(tmp_path):
         assert "nan" not in write(contents.results).lower().replace("finance", "")
 
 
-def test_the_gallery_is_computed_once_and_kept(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_gallery_is_cached(tmp_path, monkeypatch):
     path, calls = fill(tmp_path / "a.db"), []
     history = synthetic_history()
     monkeypatch.setattr("gmed.report.edits.edit_history", lambda *how: calls.append(how) or history)
@@ -471,7 +475,7 @@ def test_the_gallery_is_computed_once_and_kept(tmp_path, monkeypatch):
     assert "Edited examples over time" in (tmp_path / "report.html").read_text()
 
 
-def test_a_run_that_cannot_be_watched_is_said_and_the_report_is_made(tmp_path):
+def test_unrecordable_run_is_reported_and_the_report_written(tmp_path):
     path = fill(tmp_path / "a.db", OWN)  # whose data are nowhere
     said = report("--store", path, "-o", tmp_path, "--gallery")
     assert "could not be rerun:" in said
@@ -479,7 +483,7 @@ def test_a_run_that_cannot_be_watched_is_said_and_the_report_is_made(tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
-def test_examples_that_are_no_pictures_have_no_gallery(monkeypatch):
+def test_non_image_examples_have_no_gallery(monkeypatch):
     history = synthetic_history()._replace(originals=torch.zeros(4, 7))
     monkeypatch.setattr("gmed.report.edits.edit_history", lambda *how: history)
     found = watch(RunSpec.make("split-mnist", "er+gmed", 0))
@@ -487,14 +491,14 @@ def test_examples_that_are_no_pictures_have_no_gallery(monkeypatch):
     assert found["histogram"]["mean_after"] == pytest.approx(0.25)
 
 
-def test_recording_changes_no_parameter_of_the_edit():
+def test_recording_does_not_change_edit_parameters():
     editing = GMED(alpha=1.0, beta=0.1, gamma=0.9, steps=2)
     recording = probes.RecordingGMED(**asdict(editing))
     assert asdict(editing).items() <= asdict(recording).items()
     assert not recording.capturable
 
 
-def test_results_can_be_a_part_of_a_store(tmp_path):
+def test_report_of_selected_methods(tmp_path):
     path = fill(tmp_path / "a.db")
     fill(path, "rotated-mnist")
     contents = contents_of(path, "split-mnist", ["er", "er+gmed"])
@@ -574,7 +578,8 @@ def opened(browser, page_file):
         yield watched
 
 
-def test_all_charts_are_drawn_and_nothing_complains(opened):
+@pytest.mark.browser
+def test_charts_are_drawn_without_errors(opened):
     opened.draw_all()
     assert opened.page.locator("figure.chart").count() > 20
     empty = opened.page.evaluate(
@@ -584,7 +589,8 @@ def test_all_charts_are_drawn_and_nothing_complains(opened):
     assert opened.errors == []
 
 
-def test_nothing_is_asked_of_a_network(browser, page_file):
+@pytest.mark.browser
+def test_page_makes_no_network_requests(browser, page_file):
     with Watched(browser, page_file) as watched:
         watched.page.context.set_offline(True)
         watched.page.reload()
@@ -595,7 +601,8 @@ def test_nothing_is_asked_of_a_network(browser, page_file):
         assert blocked == "blocked"
 
 
-def test_hostile_names_are_shown_and_do_nothing(opened):
+@pytest.mark.browser
+def test_hostile_names_are_escaped(opened):
     opened.draw_all()
     assert opened.page.evaluate("window.hacked") is None
     assert opened.page.locator("img, main script:not([type])").count() == 0
@@ -615,7 +622,8 @@ def column(page, table, place):
     return page.locator(f"#{table} tbody tr > :nth-child({place})").all_inner_texts()
 
 
-def test_tables_are_sorted_by_what_they_show(opened):
+@pytest.mark.browser
+def test_tables_sort_by_displayed_values(opened):
     page = opened.page
     assert column(page, "split-mnist-results", 1) == ["finetune", "er", "er+gmed"]
     heading = page.locator("#split-mnist-results thead button", has_text="accuracy")
@@ -631,7 +639,8 @@ def test_tables_are_sorted_by_what_they_show(opened):
     assert page.locator("#split-mnist-results td.strong").first.inner_text().startswith("76.00 ± ")
 
 
-def test_the_slider_moves_through_time(opened):
+@pytest.mark.browser
+def test_slider_moves_through_time(opened):
     page = opened.page
     slider, output = page.locator("#split-mnist-gallery input"), page.locator("#split-mnist-gallery output")
     assert output.inner_text() == "30"
@@ -645,7 +654,8 @@ def test_the_slider_moves_through_time(opened):
     assert first.locator(".now").evaluate("e => getComputedStyle(e).backgroundPosition") != before
 
 
-def test_what_is_chosen_is_shown(opened):
+@pytest.mark.browser
+def test_selected_methods_are_shown(opened):
     page = opened.page
     figure = page.locator("#split-mnist-curves")
     figure.scroll_into_view_if_needed()
@@ -660,6 +670,7 @@ def test_what_is_chosen_is_shown(opened):
     assert opened.errors == []
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_charts_are_saved(opened, tmp_path, kind):
     with opened.page.expect_download() as download:
@@ -677,6 +688,7 @@ def test_charts_are_saved(opened, tmp_path, kind):
     assert opened.errors == []
 
 
+@pytest.mark.browser
 def test_tables_fit_a_page_of_1200_pixels(browser, tmp_path):
     """With all that can be measured, and as wide as numbers get."""
     overhead = {"examples": 10_000.0, "bytes": 123_456_789}
@@ -695,6 +707,7 @@ def test_tables_fit_a_page_of_1200_pixels(browser, tmp_path):
     assert [beyond for _, beyond in tables] == [0] * len(tables)
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 768, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_scrolls_sideways(browser, page_file, width, scheme):
@@ -705,7 +718,8 @@ def test_no_page_scrolls_sideways(browser, page_file, width, scheme):
         assert (sum(map(int, ground[4:-1].split(","))) < 3 * 64) == (scheme == "dark")
 
 
-def test_it_prints_with_every_chart(browser, page_file):
+@pytest.mark.browser
+def test_printed_page_has_every_chart(browser, page_file):
     with Watched(browser, page_file, color_scheme="dark") as watched:
         watched.page.evaluate("addEventListener('afterprint', () => { window.after = true; })")
         printed = watched.page.pdf(format="A4")
@@ -713,7 +727,8 @@ def test_it_prints_with_every_chart(browser, page_file):
         assert watched.page.locator(".drawing svg").count() == watched.page.locator("figure.chart").count()
 
 
-def test_a_thousand_runs_open_quickly_and_take_little_room(browser, tmp_path):
+@pytest.mark.browser
+def test_report_of_a_thousand_runs_is_small_and_opens_quickly(browser, tmp_path):
     methods = ["er", "er+gmed", "mir", "mir+gmed", "finetune", *(f"er+gmed(alpha={n}.5)" for n in range(20))]
     with Store(tmp_path / "a.db") as store:
         store.add_all(

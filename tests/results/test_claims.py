@@ -1,4 +1,4 @@
-"""Two sweeps on one store compute nothing twice and lose nothing, whatever becomes of either."""
+"""Concurrent sweeps on one store compute nothing twice and lose nothing."""
 
 import json
 import os
@@ -24,7 +24,7 @@ SPECS = [RunSpec.make("split-mnist", "finetune", seed) for seed in range(4)]
 FILES = Path(__file__).parents[1] / "files"
 
 
-def test_claims_are_exclusive_and_given_back(tmp_path):
+def test_claims_are_exclusive_and_released(tmp_path):
     with Store(tmp_path / "a.db") as one, Store(tmp_path / "a.db") as two:
         with SweepClaims(one) as first:
             assert first.claim(SPECS[:3]) == SPECS[:3]
@@ -35,7 +35,7 @@ def test_claims_are_exclusive_and_given_back(tmp_path):
             assert third.claim(SPECS) == SPECS
 
 
-def test_a_kept_result_ends_its_claim(tmp_path):
+def test_stored_result_ends_its_claim(tmp_path):
     with Store(tmp_path / "a.db") as store, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
         store.add_all([(SPECS[0], "boom"), (SPECS[1], "bang")])
@@ -45,7 +45,7 @@ def test_a_kept_result_ends_its_claim(tmp_path):
         ]
 
 
-def test_a_sweep_that_was_taken_for_dead_goes_on_with_what_is_left(tmp_path):
+def test_sweep_presumed_dead_continues_with_the_rest(tmp_path):
     with Store(tmp_path / "a.db") as one, Store(tmp_path / "a.db") as two, SweepClaims(one) as first:
         first.claim(SPECS[:2])
         two.database.execute("DELETE FROM sweeps")
@@ -56,7 +56,7 @@ def test_a_sweep_that_was_taken_for_dead_goes_on_with_what_is_left(tmp_path):
             assert second.claim(SPECS) == SPECS[:2]
 
 
-def test_a_dead_sweep_loses_its_claims(tmp_path):
+def test_dead_sweep_loses_its_claims(tmp_path):
     claiming = (
         "import sys, time; from gmed.engine import RunSpec; from gmed.results import Store, SweepClaims\n"
         "with Store(sys.argv[1]) as store, SweepClaims(store) as sweep:\n"
@@ -73,7 +73,7 @@ def test_a_dead_sweep_loses_its_claims(tmp_path):
                 assert time.monotonic() < deadline
 
 
-def test_who_is_alive():
+def test_liveness_of_a_sweep():
     here, now = this_host(), time.time()
     assert is_alive(here, this_process(), 0.0) or not sys.platform.startswith("linux")
     assert not is_alive(here, f"{os.getpid()} 1", now)  # another process that had this number
@@ -84,7 +84,7 @@ def test_who_is_alive():
 
 
 @pytest.mark.parametrize("process", ["", "nonsense", "x 1 y", f"{'9' * 5000} 1 y"])
-def test_a_damaged_note_of_a_sweep_holds_nobody_up(tmp_path, process):
+def test_damaged_sweep_record_does_not_block_others(tmp_path, process):
     with Store(tmp_path / "r.db") as store, SweepClaims(store) as sweep:
         assert sweep.claim(SPECS) == SPECS
         store.database.execute("UPDATE sweeps SET host = ?, process = ?", (this_host(), process))
@@ -100,7 +100,8 @@ def start(store, *words):
     )
 
 
-def test_two_sweeps_at_once(tmp_path):
+@pytest.mark.slow
+def test_concurrent_sweeps_compute_each_run_once(tmp_path):
     """They overlap; each ends with all that it was asked for, and every run was computed by one of them."""
     store = tmp_path / "shared.db"
     sweeps = [start(store, "er", "er+gmed", "--seeds", "3"), start(store, "er+gmed", "finetune", "--seeds", "4")]
@@ -122,7 +123,8 @@ def test_two_sweeps_at_once(tmp_path):
         assert db.execute("SELECT count(*) FROM sweeps").fetchone() == (0,)
 
 
-def test_one_of_two_is_killed_and_the_other_finishes_its_work(tmp_path):
+@pytest.mark.slow
+def test_killed_sweep_is_finished_by_the_other(tmp_path):
     store = tmp_path / "shared.db"
     first = start(store, "er+gmed", "--seeds", "3")
     while not claims(store):
@@ -147,7 +149,8 @@ def claims(store):
         return 0
 
 
-def test_what_another_sweep_fails_at_is_a_failure_here(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_failure_in_another_sweep_counts_here(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "POLL_SECONDS", 0.01)
     with Store(tmp_path / "a.db") as store, SweepClaims(store) as other:
         other.claim(SPECS[:1])
@@ -159,7 +162,7 @@ def test_what_another_sweep_fails_at_is_a_failure_here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("schema", [1, 2, 3])
-def test_a_store_of_an_older_schema_is_brought_up_to_date(tmp_path, schema):
+def test_older_schema_is_migrated(tmp_path, schema):
     old = tmp_path / "old.db"
     shutil.copy(FILES / f"store-schema-{schema}.db", old)
     with Store(old) as store:
@@ -174,7 +177,7 @@ def test_a_store_of_an_older_schema_is_brought_up_to_date(tmp_path, schema):
             assert sweep.claim(SPECS) == SPECS
 
 
-def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path, monkeypatch):
+def test_failed_migration_leaves_the_store_unchanged(tmp_path, monkeypatch):
     old = tmp_path / "old.db"
     shutil.copy(FILES / "store-schema-1.db", old)
     before = old.read_bytes()

@@ -1,7 +1,6 @@
-"""What a store or a results document holds that no run can have found is named and left out; all else is shown."""
+"""Damaged or impossible runs in stores and results files are named and skipped; all others are shown."""
 
 import json
-import os
 import sqlite3
 import time
 import warnings
@@ -10,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gmed.cli.app import main
 from gmed.cli.doctor import OK, PROBLEM, run_checks
 from gmed.engine import RunResult, RunSpec
 from gmed.errors import StoreError
@@ -26,19 +24,11 @@ from gmed.results import Store, SweepClaims
 from gmed.results.claims import STALE_SECONDS, is_alive
 from gmed.results.export import Document, export
 from gmed.results.store import DamagedRunWarning
+from helpers import fuzzed
 
 FILES = Path(__file__).parents[1] / "files"
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SPEC, OTHER = RunSpec.make("split-mnist", "er+gmed", 3), RunSpec.make("split-mnist", "er", 3)
-MORE = os.environ.get("GMED_FUZZ")
-
-
-def fuzzed(examples):
-    return settings(
-        max_examples=int(MORE or examples),
-        derandomize=MORE is None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 def result(spec=SPEC, accuracy=0.5):
@@ -64,19 +54,10 @@ def change(path, what, *, unsealed=True):
 
 
 @pytest.fixture
-def gmed(tmp_path, monkeypatch, capsys):
+def gmed(tmp_path, monkeypatch, call_gmed):
     """The command in a folder of its own: what it printed, its complaints and its exit code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def command(*words):
-        monkeypatch.setattr("sys.argv", ["gmed", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return captured.out, captured.err, ended.value.code or 0
-
-    return command
+    return call_gmed
 
 
 def of_store(path):
@@ -126,8 +107,9 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "why"), DAMAGE.items(), ids=range(len(DAMAGE)))
-def test_a_damaged_run_is_named_and_left_out_and_all_others_are_shown(tmp_path, gmed, damage, why):
+def test_damaged_run_is_named_and_skipped(tmp_path, gmed, damage, why):
     change(fill("gmed.db"), damage)
     told = of_store("gmed.db")
     assert told[0][0] == PROBLEM and "holds 1 damaged run;" in told[0][1]
@@ -146,7 +128,7 @@ def test_a_damaged_run_is_named_and_left_out_and_all_others_are_shown(tmp_path, 
     assert gmed("doctor")[2] == 2
 
 
-def test_a_damaged_run_is_computed_again_and_replaced(tmp_path):
+def test_damaged_run_is_recomputed(tmp_path):
     change(fill(tmp_path / "a.db"), "passes = '[[['")
     with Store(tmp_path / "a.db") as store:
         with pytest.warns(DamagedRunWarning, match=r"split-mnist er\+gmed seed 3"):
@@ -158,7 +140,7 @@ def test_a_damaged_run_is_computed_again_and_replaced(tmp_path):
     assert of_store(tmp_path / "a.db")[0][0] == OK
 
 
-def test_a_failure_replaces_a_damaged_run_and_no_sound_one(tmp_path):
+def test_failure_replaces_only_a_damaged_run(tmp_path):
     change(fill(tmp_path / "a.db"), "steps = 0")
     with Store(tmp_path / "a.db") as store:
         store.add_all([(SPEC, "DivergedError: no"), (OTHER, "DivergedError: no")])
@@ -166,7 +148,7 @@ def test_a_failure_replaces_a_damaged_run_and_no_sound_one(tmp_path):
         assert [run.method for run in store.runs()] == ["er"]
 
 
-def test_numbers_that_were_changed_are_noticed(tmp_path):
+def test_changed_numbers_are_detected(tmp_path):
     """Also those that could have been found."""
     for changed in ("timings = '{\"train\": 9.0}'", "untrained = '[0.2, 0.2]'", "seed = 4", "steps = 8"):
         path = tmp_path / "a.db"
@@ -176,7 +158,7 @@ def test_numbers_that_were_changed_are_noticed(tmp_path):
         assert state == PROBLEM and "changed after it was written" in text
 
 
-def test_what_is_filled_in_by_a_merge_is_no_damage(tmp_path):
+def test_values_added_by_merge_are_not_damage(tmp_path):
     fill(tmp_path / "b.db")
     with Store(tmp_path / "a.db") as store, Store(tmp_path / "b.db") as other:
         store.add(SPEC, replace(result(), passes=None))
@@ -185,7 +167,7 @@ def test_what_is_filled_in_by_a_merge_is_no_damage(tmp_path):
     assert of_store(tmp_path / "a.db")[0][0] == OK
 
 
-def test_a_run_that_goes_by_the_key_of_another_is_not_taken_for_it(tmp_path):
+def test_run_under_another_key_is_damaged(tmp_path):
     change(fill(tmp_path / "a.db"), f"key = '{RunSpec.make('split-mnist', 'mir', 0).key}'")
     with Store(tmp_path / "a.db") as store:
         assert store.find(RunSpec.make("split-mnist", "mir", 0)) is None
@@ -193,7 +175,7 @@ def test_a_run_that_goes_by_the_key_of_another_is_not_taken_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("schema", range(1, 7))
-def test_stores_of_older_schemas_are_sound(tmp_path, schema):
+def test_older_schemas_have_no_damaged_runs(tmp_path, schema):
     path = tmp_path / "old.db"
     path.write_bytes((FILES / f"store-schema-{schema}.db").read_bytes())
     before = path.read_bytes()
@@ -206,7 +188,7 @@ def test_stores_of_older_schemas_are_sound(tmp_path, schema):
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="needs a checkout: benchmarks")
-def test_every_kept_result_is_sound():
+def test_published_results_have_no_damaged_runs():
     assert sum(len(Document.read(file).runs) for file in RESULTS.glob("*.json.xz")) > 9000
 
 
@@ -214,7 +196,7 @@ def test_every_kept_result_is_sound():
 
 
 @pytest.mark.parametrize(("damage", "why"), DAMAGE.items(), ids=range(len(DAMAGE)))
-def test_merge_leaves_out_what_no_run_can_have_found(tmp_path, gmed, damage, why):
+def test_merge_skips_impossible_results(tmp_path, gmed, damage, why):
     change(fill("other.db"), damage)
     said, _, code = gmed("merge", "other.db")
     assert code == 1 and said.startswith(
@@ -224,7 +206,7 @@ def test_merge_leaves_out_what_no_run_can_have_found(tmp_path, gmed, damage, why
     assert of_store("gmed.db")[0][0] == OK
 
 
-def test_merge_replaces_a_damaged_run_of_ones_own(tmp_path):
+def test_merge_replaces_a_damaged_run(tmp_path):
     change(fill(tmp_path / "a.db"), "accuracy = '[['")
     fill(tmp_path / "b.db")
     with Store(tmp_path / "a.db") as store, Store(tmp_path / "b.db") as other:
@@ -233,7 +215,7 @@ def test_merge_replaces_a_damaged_run_of_ones_own(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000, '{"total": NaN}', '"\ud800"'], ids=range(4))
-def test_merge_leaves_out_what_cannot_have_been_observed(tmp_path, content):
+def test_merge_skips_impossible_observations(tmp_path, content):
     fill(tmp_path / "b.db")
     with Store(tmp_path / "a.db") as store, Store(tmp_path / "b.db") as other:
         other.put_probe(SPEC, "edits-1", {})
@@ -246,7 +228,7 @@ def test_merge_leaves_out_what_cannot_have_been_observed(tmp_path, content):
         assert store.get_probe(SPEC, "edits-1") is None
 
 
-def test_a_store_with_a_schema_of_its_own_is_refused(tmp_path):
+def test_unknown_schema_is_refused(tmp_path):
     """Columns of other names are not taken over, and no view or trigger is run."""
     path = fill(tmp_path / "more.db")
     with closing(sqlite3.connect(path)) as database, database:
@@ -262,7 +244,8 @@ def test_a_store_with_a_schema_of_its_own_is_refused(tmp_path):
             Store(path)
 
 
-def test_an_error_text_may_be_anything(tmp_path, gmed):
+@pytest.mark.slow
+def test_error_text_may_hold_any_characters(tmp_path, gmed):
     with Store("gmed.db") as store:
         store.add_all([(SPEC, ""), (OTHER, "a file called \udcff\n|there|")])
         store.add(RunSpec.make("split-mnist", "mir", 3), "\n\n  \x1b[31mred\n")
@@ -275,7 +258,7 @@ def test_an_error_text_may_be_anything(tmp_path, gmed):
 # ---------------------------------------------------------------------- claims
 
 
-def test_a_damaged_run_of_a_sweep_does_not_stop_others_from_watching_it(tmp_path, gmed):
+def test_sweep_with_a_damaged_run_can_be_watched(tmp_path, gmed):
     with Store("gmed.db") as store, SweepClaims(store) as sweep:
         sweep.claim([SPEC, OTHER])
         store.add(SPEC, result())
@@ -284,7 +267,7 @@ def test_a_damaged_run_of_a_sweep_does_not_stop_others_from_watching_it(tmp_path
     assert code == 0 and "1 of 2 runs" in said, complaint
 
 
-def test_a_claim_from_the_future_is_not_waited_for_for_ever(tmp_path):
+def test_claim_from_the_future_expires(tmp_path):
     now = time.time()
     assert is_alive("elsewhere", "1 ", now + STALE_SECONDS / 2)
     assert not is_alive("elsewhere", "1 ", now + 2 * STALE_SECONDS)
@@ -367,6 +350,7 @@ def check_that_it_can_be_read(path):
             inline_json([chart.to_dict() for chart in section.charts])
 
 
+@pytest.mark.slow
 @fuzzed(60)
 @given(data=st.data())
 def test_whatever_is_in_a_document(tmp_path_factory, written, data):
@@ -413,6 +397,7 @@ CELLS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @fuzzed(60)
 @given(cells=st.lists(st.tuples(st.sampled_from(COLUMNS), CELLS, st.booleans()), min_size=1, max_size=3))
 def test_whatever_is_in_a_row(tmp_path_factory, cells):
@@ -458,11 +443,12 @@ def report_of(path, seen):
     return html(collect(results, outdated, path))
 
 
-def test_a_gallery_that_is_sound_is_shown(tmp_path):
+def test_valid_gallery_is_shown(tmp_path):
     page = report_of(fill(tmp_path / "a.db"), SEEN)
     assert "Edited examples over time" in page and "Effect of edits on losses" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "new"),
     [
@@ -483,13 +469,14 @@ def test_a_gallery_that_is_sound_is_shown(tmp_path):
     ],
     ids=range(14),
 )
-def test_a_gallery_that_is_damaged_or_forged_is_left_out(tmp_path, place, new):
+def test_damaged_or_forged_gallery_is_skipped(tmp_path, place, new):
     path = fill(tmp_path / "a.db")
     with pytest.warns(DamagedRunWarning, match=r"of split-mnist er\+gmed seed 3"):
         page = report_of(path, changed(SEEN, place, "replace", new))
     assert "Edited examples over time" not in page and "split-mnist" in page and "example.org" not in page
 
 
+@pytest.mark.slow
 @fuzzed(15)
 @given(data=st.data())
 def test_whatever_was_observed(tmp_path_factory, data):

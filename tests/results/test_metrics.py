@@ -1,3 +1,5 @@
+"""Continual learning metrics against their definitions."""
+
 import math
 from dataclasses import replace
 
@@ -17,7 +19,7 @@ SQUARES = st.integers(2, 6).flatmap(
 
 
 @given(SQUARES)
-def test_by_their_definitions(accuracy):
+def test_metrics_equal_their_definitions(accuracy):
     n = len(accuracy)
     lost = [max(accuracy[i][j] for i in range(j, n - 1)) - accuracy[n - 1][j] for j in range(n - 1)]
     moved = [accuracy[n - 1][j] - accuracy[j][j] for j in range(n - 1)]
@@ -30,13 +32,13 @@ def test_by_their_definitions(accuracy):
 
 
 @given(SQUARES)
-def test_how_they_relate(accuracy):
+def test_metrics_satisfy_their_inequalities(accuracy):
     """Nothing is forgotten less than it has fallen, and the worst is no better than the end."""
     assert forgetting(accuracy) >= -backward_transfer(accuracy) - 1e-12
     assert worst_case(accuracy) <= np.mean(accuracy[-1]) + 1e-12
 
 
-def test_one_point_of_evaluation_has_what_needs_no_history():
+def test_single_evaluation_has_metrics_without_history():
     found = Metrics.of(RunResult("split-mnist", "iid-online", 0, [[0.5, 0.7]], 0.6, 0.61, 10, {}, {}))
     assert (found.final, found.pooled) == (0.6, 0.61)
     assert all(math.isnan(v) for v in (found.forgetting, found.backward_transfer, found.anytime, found.worst_case))
@@ -50,7 +52,7 @@ def test_forward_transfer_by_its_definition(found):
     assert forward_transfer(accuracy, untrained) == pytest.approx(sum(gained) / len(gained), abs=1e-12)
 
 
-def test_what_was_measured_on_the_way():
+def test_optional_measurements():
     matrix, timings = [[0.9, 0.3], [0.6, 0.8]], {"data": 1.0, "train": 2.5, "evaluate": 1.0}
     older = RunResult("split-mnist", "er", 0, matrix, 0.7, 0.7, 10, timings, {})
     run = replace(older, untrained=[0.5, 0.1], passes={"forward": 2.0, "backward": 1.5}, prequential=0.4)
@@ -63,7 +65,7 @@ def test_what_was_measured_on_the_way():
     assert all(math.isnan(getattr(lacking, name)) for name in names)
 
 
-def test_the_untrained_row_is_that_of_the_models_before_they_learn():
+def test_untrained_accuracy_is_measured_before_learning():
     spec = RunSpec.make("split-mnist", "finetune", 2)
     learner, flow = make_learner(spec, torch.device("cpu")), make_stream(spec, torch.device("cpu"))
     right = [(learner.predict(test.x.float() / 255) == test.y).double().mean().item() for test in flow.tests]

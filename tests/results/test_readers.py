@@ -1,4 +1,4 @@
-"""Whoever may only read a store sees everything in it, whatever its writers do or did last, or is told why not."""
+"""Read-only access to a store shows every committed result, or says why not."""
 
 import json
 import os
@@ -14,18 +14,14 @@ from typer.testing import CliRunner
 
 from gmed.cli.app import app
 from gmed.cli.doctor import PROBLEM, run_checks
-from gmed.engine import RunResult, RunSpec
+from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store, SweepClaims
+from helpers import make_result
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user's process")
 NOBODY = 65534
 SPECS = [RunSpec.make("split-mnist", "er", seed) for seed in range(3)]
-
-
-def result(seed, accuracy=0.8):
-    matrix = [[accuracy] * 5] * 5
-    return RunResult("split-mnist", "er", seed, matrix, accuracy, accuracy, 500, {"train": 1.0}, {"device": "cpu"})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +29,7 @@ def _everything_is_imported(tmp_path_factory):
     """Another user may not be able to read the folder that Python is in."""
     path = tmp_path_factory.mktemp("warm") / "gmed.db"
     with Store(path) as store:
-        store.add_all([(spec, result(spec.seed)) for spec in SPECS])
+        store.add_all([(spec, make_result("er", spec.seed, 0.8)) for spec in SPECS])
     for words in (["runs"], ["table", "split-mnist"], ["export", path.with_suffix(".csv")], ["watch", "--once"]):
         code, said = command(*words, "--store", path)
         assert code == 0, said
@@ -116,14 +112,14 @@ def check_that_everything_is_seen(path, own, runs):
     assert sorted(file.name for file in path.parent.iterdir()) == before
 
 
-def test_during_a_sweep(shared, own):
+def test_read_only_store_during_a_sweep(shared, own):
     path = shared / "gmed.db"
     with Store(path) as store, SweepClaims(store) as sweep:
         sweep.claim(SPECS)
-        store.add(SPECS[0], result(0))
+        store.add(SPECS[0], make_result("er", 0, 0.8))
         lock(shared)
         check_that_everything_is_seen(path, own, 1)
-        store.add(SPECS[1], result(1))
+        store.add(SPECS[1], make_result("er", 1, 0.8))
         check_that_everything_is_seen(path, own, 2)
         code, said = as_reader(lambda: command("watch", "--once", "--store", path))
         assert code == 0 and "2 of 3 runs" in said
@@ -132,11 +128,11 @@ def test_during_a_sweep(shared, own):
 
 @pytest.mark.parametrize("folder_too", [True, False])
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["", "without shared memory"])
-def test_after_a_kill(shared, own, shared_memory, folder_too):
+def test_read_only_store_after_a_kill(shared, own, shared_memory, folder_too):
     path = shared / "killed" / "gmed.db"
     with Store(shared / "gmed.db") as store:
         for spec in SPECS:
-            store.add(spec, result(spec.seed))
+            store.add(spec, make_result("er", spec.seed, 0.8))
         assert (shared / "gmed.db-wal").stat().st_size
         path.parent.mkdir()
         for file in shared.glob("gmed.db*"):
@@ -148,11 +144,11 @@ def test_after_a_kill(shared, own, shared_memory, folder_too):
     path.parent.chmod(0o755)
 
 
-def test_what_a_killed_transaction_left_undone_is_not_seen(shared):
+def test_uncommitted_changes_of_a_killed_writer_are_not_seen(shared):
     """In the journal mode of file systems without shared memory: the file alone holds half of a transaction."""
     path = shared / "gmed.db"
     with Store(path) as store:
-        store.add(SPECS[0], result(0))
+        store.add(SPECS[0], make_result("er", 0, 0.8))
         store.database.execute("PRAGMA journal_mode = DELETE")
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA cache_spill = 1")
@@ -172,18 +168,18 @@ def test_what_a_killed_transaction_left_undone_is_not_seen(shared):
     (shared / "killed").chmod(0o755)
 
 
-def test_a_store_that_nobody_uses_is_read_and_nothing_is_made_beside_it(shared, own):
+def test_reading_an_idle_store_creates_no_files(shared, own):
     with Store(shared / "gmed.db") as store:
-        store.add_all([(spec, result(spec.seed)) for spec in SPECS])
+        store.add_all([(spec, make_result("er", spec.seed, 0.8)) for spec in SPECS])
     lock(shared)
     check_that_everything_is_seen(shared / "gmed.db", own, 3)
     assert [file.name for file in shared.iterdir()] == ["gmed.db"]
 
 
-def test_results_that_cannot_be_reached_are_not_left_out_silently(shared):
+def test_unreachable_results_are_reported(shared):
     path = shared / "killed" / "gmed.db"
     with Store(shared / "gmed.db") as store:
-        store.add(SPECS[0], result(0))
+        store.add(SPECS[0], make_result("er", 0, 0.8))
         path.parent.mkdir()
         for file in (shared / "gmed.db", shared / "gmed.db-wal"):
             shutil.copy(file, path.parent)
@@ -196,10 +192,10 @@ def test_results_that_cannot_be_reached_are_not_left_out_silently(shared):
     path.parent.chmod(0o755)
 
 
-def test_a_sweep_that_begins_while_somebody_reads_is_noticed(shared):
+def test_sweep_started_while_reading_is_noticed(shared):
     path = shared / "gmed.db"
     with Store(path) as store:
-        store.add(SPECS[0], result(0))
+        store.add(SPECS[0], make_result("er", 0, 0.8))
 
     def look():
         with Store(path) as reader:
@@ -220,7 +216,7 @@ def test_a_sweep_that_begins_while_somebody_reads_is_noticed(shared):
         shared.chmod(0o755)
         path.chmod(0o644)
         with Store(path) as store:
-            store.add(SPECS[1], result(1))
+            store.add(SPECS[1], make_result("er", 1, 0.8))
             os.write(begin, b"1")
         os._exit(0)
     said = as_reader(look)
@@ -230,10 +226,10 @@ def test_a_sweep_that_begins_while_somebody_reads_is_noticed(shared):
     assert seeds(path) == [0, 1]
 
 
-def test_doctor_looks_at_what_it_may_only_read(shared):
+def test_doctor_checks_a_read_only_store(shared):
     path = shared / "gmed.db"
     with Store(path) as store:
-        store.add(SPECS[0], result(0))
+        store.add(SPECS[0], make_result("er", 0, 0.8))
         lock(shared)
         found = as_reader(lambda: [[sign.state, sign.text] for sign in run_checks(path) if sign.about == "store"])
         shared.chmod(0o755)
@@ -241,7 +237,7 @@ def test_doctor_looks_at_what_it_may_only_read(shared):
     assert found[1][0] == PROBLEM and "cannot be written to" in found[1][1]
 
 
-def test_what_can_only_be_read_is_not_begun_to_be_written(shared):
+def test_read_only_store_is_refused_for_writing(shared):
     path = shared / "gmed.db"
     Store(path).close()
     lock(shared)
@@ -253,16 +249,17 @@ def test_what_can_only_be_read_is_not_begun_to_be_written(shared):
     assert "cannot be written" in as_reader(look)
 
 
-def test_a_folder_that_may_not_be_written_to_is_noticed_at_once(shared, own):
+def test_unwritable_folder_is_reported_at_once(shared, own):
     with Store(shared / "gmed.db") as store:
-        store.add(SPECS[0], result(0))
+        store.add(SPECS[0], make_result("er", 0, 0.8))
     lock(shared)
     found = as_reader(lambda: command("export", shared / "all.csv", "--store", shared / "gmed.db"))
     assert "all.csv: cannot be written: no permission" in found[1] and "Fix the permissions" in found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["runs"], ["doctor"], ["table"], ["run", "split-mnist", "finetune", "--seeds", "1"]])
-def test_a_pipe_in_place_of_a_store_is_refused_at_once(tmp_path, words):
+def test_pipe_is_refused_as_store(tmp_path, words):
     os.mkfifo(tmp_path / "pipe.db")
     done = subprocess.run(
         [sys.executable, "-m", "gmed.cli", *words, "--store", str(tmp_path / "pipe.db")],

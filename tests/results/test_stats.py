@@ -1,3 +1,5 @@
+"""Statistics against scipy and their definitions."""
+
 import math
 from itertools import product
 
@@ -44,7 +46,7 @@ def test_difference_from_published():
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9])
-def test_the_permutation_test_counts_every_way_of_turning_pairs_around(n):
+def test_permutation_test_enumerates_all_sign_flips(n):
     rng = np.random.default_rng(n)
     better, base = rng.normal(0.5, 1, n), rng.normal(0, 1, n)
     apart = better - base
@@ -60,7 +62,7 @@ def test_the_permutation_test_agrees_with_the_t_test_on_normal_differences():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_by_its_definition(ps):
+def test_holm_correction_equals_its_definition(ps):
     """A hypothesis is rejected at a level if it and all with smaller p pass p <= level / how many are left."""
     corrected = holm(ps)
     for level in (0.001, 0.01, 0.05, 0.2):
@@ -74,7 +76,7 @@ def test_holm_by_its_definition(ps):
         assert rejected <= {place for place, p in enumerate(corrected) if p <= level + 1e-11}
 
 
-def test_the_interval_of_a_difference_is_welchs():
+def test_interval_of_a_difference_equals_welch():
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(80, 3, 12), rng.normal(81, 1, 20)
     found = difference(ours, theirs.mean(), theirs.std(ddof=1), 20)

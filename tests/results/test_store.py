@@ -1,3 +1,5 @@
+"""The store: round trips, older schemas, merging, observations and failures."""
+
 import shutil
 import sqlite3
 import subprocess
@@ -8,23 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from gmed.engine import RunResult, RunSpec
+from gmed.engine import RunSpec
 from gmed.errors import StoreError
 from gmed.results import Store
 from gmed.results.store import DamagedRunWarning
+from helpers import make_result
 
 SPEC = RunSpec.make("split-mnist", "er+gmed", seed=3)
 FILES = Path(__file__).parents[1] / "files"
 
 
 def result(accuracy=0.8, method="er+gmed", seed=3):
-    return RunResult(
-        "split-mnist", method, seed, [[0.5, 0.1], [accuracy, accuracy]], accuracy, accuracy, 7,
-        {"train": 1.5}, {"device": "cpu"},
-    )  # fmt: skip
+    return replace(make_result(method, seed, accuracy), accuracy=[[0.5, 0.1], [accuracy, accuracy]])
 
 
-def test_what_goes_in_comes_out(tmp_path):
+def test_stored_result_round_trips(tmp_path):
     with Store(tmp_path / "r.db") as store:
         assert store.find(SPEC) is None
         store.add(SPEC, result())
@@ -38,7 +38,7 @@ def test_what_goes_in_comes_out(tmp_path):
     assert '"GMED": 1' in row["versions"]
 
 
-def test_what_was_measured_besides_is_kept_and_filled_in(tmp_path):
+def test_optional_measurements_are_kept_and_filled_in(tmp_path):
     full = replace(
         result(), untrained=[0.1, 0.2], passes={"forward": 1.998, "backward": 1.5}, prequential=0.7,
         memory=[[3, 0], [2, 1]], overhead={"examples": 500.0, "bytes": 1580008},
@@ -54,7 +54,7 @@ def test_what_was_measured_besides_is_kept_and_filled_in(tmp_path):
         assert store.find(SPEC) == full
 
 
-def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
+def test_read_only_store_of_an_older_schema_is_read(monkeypatch):
     monkeypatch.setattr("gmed.results.connection.is_writable", lambda path: False)
     with Store(FILES / "store-schema-2.db") as store:
         assert [run.seed for run in store.runs()] == [0, 1]
@@ -70,7 +70,7 @@ def test_a_store_of_an_older_schema_that_cannot_be_written_is_read(monkeypatch):
         assert len(store.keys("edits")) == 1
 
 
-def test_memory_that_a_method_took_moves_out_of_the_environment(tmp_path):
+def test_method_overhead_is_migrated_out_of_the_environment(tmp_path):
     shutil.copy(FILES / "store-schema-4.db", tmp_path / "r.db")
     with Store(tmp_path / "r.db") as store:
         plain, replaying = store.runs()
@@ -79,7 +79,7 @@ def test_memory_that_a_method_took_moves_out_of_the_environment(tmp_path):
         assert replaying.environment.keys() == {"gmed", "python", "torch", "numpy", "device", "machine"}
 
 
-def test_an_older_store_that_cannot_be_written_is_merged(monkeypatch):
+def test_read_only_older_store_can_be_merged(monkeypatch):
     with Store(":memory:") as here:
         monkeypatch.setattr("gmed.results.connection.is_writable", lambda path: False)
         with Store(FILES / "store-schema-3.db") as older:
@@ -89,7 +89,7 @@ def test_an_older_store_that_cannot_be_written_is_merged(monkeypatch):
         assert here.remove("split-mnist", ["er(memory=100)+gmed"]) == 1 and not here.keys("edits")
 
 
-def test_what_was_observed_goes_with_the_run():
+def test_observations_are_removed_with_the_run():
     with Store(":memory:") as store, Store(":memory:") as other:
         store.add(SPEC, result())
         store.put_probe(SPEC, "edits", [1, 2])
@@ -100,7 +100,7 @@ def test_what_was_observed_goes_with_the_run():
         assert other.get_probe(SPEC, "edits") is None
 
 
-def test_what_was_observed_of_a_run_whose_result_is_not_here_stays_until_it_is_removed_itself():
+def test_observations_without_a_run_are_kept_until_removed():
     elsewhere = RunSpec.make("rotated-mnist", "er", seed=0)
     with Store(":memory:") as store, Store(":memory:") as other:
         store.put_probe(SPEC, "edits", [1, 2])
@@ -114,7 +114,7 @@ def test_what_was_observed_of_a_run_whose_result_is_not_here_stays_until_it_is_r
         assert not other.keys("edits")
 
 
-def test_what_an_older_store_has_observed_is_found_and_removed_by_its_method(tmp_path):
+def test_observations_of_older_stores_are_found_by_method(tmp_path):
     shutil.copy(FILES / "store-schema-5.db", tmp_path / "r.db")
     watched = RunSpec.make("split-mnist", "er(memory=100)+gmed", seed=0)
     with Store(tmp_path / "r.db") as store:
@@ -149,7 +149,7 @@ def test_a_changed_part_makes_results_outdated(monkeypatch):
         assert store.count_outdated() == 1
 
 
-def test_files_that_are_no_store_are_refused_and_left_alone(tmp_path):
+def test_other_files_are_refused_and_not_modified(tmp_path):
     text = tmp_path / "notes.db"
     text.write_text("these are notes, not a database, and they must stay as they are")
     with pytest.raises(StoreError, match=r"notes\.db"):
@@ -205,7 +205,8 @@ Store(sys.argv[1]).close()
 """
 
 
-def test_processes_that_create_one_store_at_the_same_time(tmp_path):
+@pytest.mark.slow
+def test_concurrent_creation_of_one_store(tmp_path):
     for attempt in range(2):
         go = tmp_path / f"go{attempt}"
         words = [sys.executable, "-c", OPEN, str(tmp_path / f"{attempt}.db"), str(go)]

@@ -1,3 +1,5 @@
+"""Streams: split, permuted, rotated, i.i.d. and fuzzy."""
+
 import sys
 
 import numpy as np
@@ -28,7 +30,7 @@ STREAMS = pytest.mark.parametrize(
 
 
 @STREAMS
-def test_a_stream_is_a_function_of_its_seed(make, tasks, tiny):
+def test_stream_depends_only_on_its_seed(make, tasks, tiny):
     assert same(make(tiny, 3), make(tiny, 3))
     assert not same(make(tiny, 3), make(tiny, 4))
     stream = make(tiny, 3)
@@ -90,7 +92,7 @@ def test_a_half_turn_keeps_the_edges():
     np.testing.assert_allclose(rotate(images, 180.0), images[:, :, ::-1, ::-1] / 255, atol=1e-6)
 
 
-def test_rotated_angles_lie_in_their_share_of_the_half_circle(tiny, monkeypatch):
+def test_rotation_angles_lie_in_their_share_of_180_degrees(tiny, monkeypatch):
     angles = []
     module = sys.modules[rotated.__module__]
     monkeypatch.setattr(module, "rotate", lambda x, a: angles.append(a) or torch.zeros(len(x), 1, 4, 4))
@@ -160,7 +162,7 @@ def test_the_share_of_the_next_task_is_a_straight_line():
 
 
 @given(st.lists(st.floats(0.1, 5), min_size=1, max_size=30), st.integers(0, 10), st.integers(0, 100))
-def test_fixed_size_samples_have_their_size_and_no_place_twice(weights, size, seed):
+def test_fixed_size_samples_are_without_replacement(weights, size, seed):
     weights = np.array(weights)
     size = min(size, int(weights.sum() / weights.max()))  # no place more likely than certain
     chosen = systematic_sample(weights, size, np.random.default_rng(seed))
