@@ -79,7 +79,7 @@ def prepare(page):
     if page == "README.md":
         x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
         model = gmed.models.MLP()
-        return {"model": model, "x_mem": x, "y_mem": y, "x_stream": x, "y_stream": y, "stream": [(x, y)]}
+        return {"model": model, "x_mem": x, "y_mem": y, "x_stream": x, "y_stream": y}
     return {}
 
 
