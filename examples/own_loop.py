@@ -50,9 +50,9 @@ def accuracy(seed: int, *, edit: bool) -> float:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU())
     model.append(nn.Linear(400, 10))
-    train(model, gmed.streams.pixels(stream.x), stream.y, edit=edit)
+    train(model, gmed.streams.to_float(stream.x), stream.y, edit=edit)
     with torch.no_grad():
-        right = [(model(gmed.streams.pixels(test.x)).argmax(1) == test.y).float().mean() for test in stream.tests]
+        right = [(model(gmed.streams.to_float(test.x)).argmax(1) == test.y).float().mean() for test in stream.tests]
     return 100 * float(torch.stack(right).mean())
 
 

@@ -32,7 +32,11 @@ def titles(names: Sequence[str]) -> dict[str, str]:
     wine.csv · by-time=3 · without id
     iris.csv-fuzzy
     my wines
+    >>> twice = ["wine.csv[label=kind,by-class,2 tasks,4->3,0123456789ab]"] * 2
+    >>> [*titles([*twice, "wine.csv[label=kind,by-time=3,3 tasks,4->3,0123456789ab]"]).values()]
+    ['wine.csv · by-class', 'wine.csv · by-time=3']
     """
+    names = list(dict.fromkeys(names))
     title_parts = {name: [_short_name(name)] for name in names}
     details = {name: _details(name) for name in names}
     for index in range(max(map(len, details.values()), default=0)):
