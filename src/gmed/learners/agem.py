@@ -13,7 +13,7 @@ from gmed.errors import UsageError, check_int
 from gmed.learners.base import Learner
 from gmed.learners.optimizer import MakeOptimizer
 from gmed.memory import Memory, Reservoir
-from gmed.models import Loss, gradient, trainable
+from gmed.models import Loss, gradient
 from gmed.registry import register
 
 
@@ -60,7 +60,7 @@ class AGEM(Learner):
         self.ref_batch_size = check_int("ref_batch_size", ref_batch_size)
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        parameters = trainable(self.model)
+        parameters = self.model_info.parameters
         loss = self.loss(self._stream_batch(x, y, self.model(x)), None)
         grads = gradient(loss, parameters)
         drawn = self.sample_memory(self.ref_batch_size, "references")

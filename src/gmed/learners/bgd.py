@@ -65,7 +65,7 @@ class BGD(Learner):
         self.std = {name: torch.full_like(p, self.initial_std).detach() for name, p in trainable(model).items()}
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        mean = trainable(self.model)
+        mean = self.model_info.parameters
         rng = self.torch_random("parameters")
         grads = {name: torch.zeros_like(p) for name, p in mean.items()}
         noisy_grads = {name: torch.zeros_like(p) for name, p in mean.items()}  # E[∇ ε]
@@ -89,7 +89,7 @@ class BGD(Learner):
 
     def add_classes(self, classes: int) -> None:
         super().add_classes(classes)
-        for name, p in trainable(self.model).items():
+        for name, p in self.model_info.parameters.items():
             std = self.std[name]
             if std.shape != p.shape:
                 self.std[name] = torch.cat([std, torch.full_like(p[len(std) :], self.initial_std).detach()])

@@ -13,7 +13,7 @@ from gmed.deprecated import old_hyperparameters
 from gmed.errors import check_float, check_int
 from gmed.learners.adam import ADAM_LR, Adam
 from gmed.learners.expandable import TaskModularLearner
-from gmed.models import CompositionalNet, Loss, gradient, trainable
+from gmed.models import CompositionalNet, Loss, gradient
 from gmed.models.functional import Parameters, frozen_bn_stats
 from gmed.registry import register
 
@@ -115,7 +115,7 @@ class CompCL(TaskModularLearner):
         return self._trainable("structure." if self.learning_structure else "layers.")
 
     def _trainable(self, prefix: str) -> Parameters:
-        return {name: p for name, p in trainable(self.model).items() if name.startswith(prefix)}
+        return {name: p for name, p in self.model_info.parameters.items() if name.startswith(prefix)}
 
     def get_extra_state(self) -> dict[str, Tensor]:
         return {**super().get_extra_state(), "seen": torch.tensor(self.task_steps)}

@@ -70,7 +70,7 @@ class ERAdam(ER):
     def apply_gradients(self, grads: Mapping[str, Tensor], loss: Tensor) -> None:
         """Take a step of Adam; raise an error if the loss or its gradient is not finite."""
         self.check_finite(loss, grads)
-        self.adam.step([grads[name] for name in trainable(self.model)])
+        self.adam.step([grads[name] for name in self.model_info.parameters])
 
     def add_classes(self, classes: int) -> None:
         super().add_classes(classes)

@@ -15,7 +15,7 @@ from gmed.errors import DivergedError, UsageError, check_float
 from gmed.learners.base import TaskAware
 from gmed.learners.replay import EditedReplayOptions, Replay
 from gmed.memory import TaskRing
-from gmed.models import gradient, trainable
+from gmed.models import gradient
 from gmed.registry import register
 
 
@@ -60,7 +60,7 @@ class GEM(Replay, TaskAware):
         ahead = self.look_ahead(x, y)
         self.write_back(self.edit(self.sample("edited"), ahead))
 
-        parameters = trainable(self.model)
+        parameters = self.model_info.parameters
         loss = self.loss(self._stream_batch(x, y, self.model(x)), None)
         g = _flat(gradient(loss, parameters))
         slots = [torch.from_numpy(self.memory.task_slots(earlier)).to(y.device) for earlier in range(task)]

@@ -13,7 +13,7 @@ from gmed.learners.base import TaskAware
 from gmed.learners.draws import all_finite
 from gmed.learners.replay import PlainReplayOptions, Replay
 from gmed.memory import Reservoir
-from gmed.models import features, forward, gradient, trainable
+from gmed.models import features, forward, gradient
 from gmed.registry import register
 
 
@@ -83,7 +83,7 @@ class HAL(Replay, TaskAware):
         if task != self.task and embeddings:
             anchors, embeddings = anchors + self.make_anchors(), {}
         drawn = self.sample()
-        parameters = trainable(self.model)
+        parameters = self.model_info.parameters
         ahead = self.look_ahead(x, y)
         stream, replay = self._forward_batches(ahead, self.memory.x[drawn], self.memory.y[drawn], drawn)
         loss = self.loss(stream, replay if len(drawn) else None)
@@ -109,7 +109,7 @@ class HAL(Replay, TaskAware):
     @torch.no_grad()
     def update_embeddings(self, embeddings: dict[int, Tensor], x: Tensor, y: Tensor) -> dict[int, Tensor]:
         """Return the running mean embedding of each class, updated with this batch."""
-        embedding = features(self.model, x, {n: p.detach() for n, p in trainable(self.model).items()})
+        embedding = features(self.model, x, {n: p.detach() for n, p in self.model_info.parameters.items()})
         means = dict(embeddings)
         for label in sorted(set(y.tolist())):
             mean = embedding[y == label].mean(0)
@@ -119,7 +119,7 @@ class HAL(Replay, TaskAware):
 
     def make_anchors(self) -> list[tuple[Tensor, int]]:
         """Compute one anchor for each class of the task that has ended."""
-        theta = {name: p.detach() for name, p in trainable(self.model).items()}
+        theta = {name: p.detach() for name, p in self.model_info.parameters.items()}
         hindsight = self.finetune_on_memory()
         labels = sorted(self.embeddings)
         y = torch.tensor(labels, device=self.memory.y.device)
@@ -137,7 +137,7 @@ class HAL(Replay, TaskAware):
 
     def finetune_on_memory(self) -> dict[str, Tensor]:
         """Return θ_M, the parameters after training on the memory."""
-        theta = {name: p.detach() for name, p in trainable(self.model).items()}
+        theta = {name: p.detach() for name, p in self.model_info.parameters.items()}
         rng, occupied = self.random("hindsight"), self.memory.occupied()
         for _ in range(self.memory_epochs):
             shuffled = torch.from_numpy(rng.permutation(occupied)).to(self.memory.y.device)

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from gmed.deprecated import old_hyperparameters
 from gmed.learners.adam import ADAM_LR
 from gmed.learners.expandable import TaskModularLearner
-from gmed.models import Loss, ProgressiveNet, gradient, trainable
+from gmed.models import Loss, ProgressiveNet, gradient
 from gmed.models.functional import Parameters
 from gmed.registry import register
 
@@ -72,7 +72,7 @@ class ProgNN(TaskModularLearner):
         self.adam.step(list(grads.values()))
 
     def trainable_parameters(self) -> Parameters:
-        return trainable(self.model)
+        return self.model_info.parameters
 
     @property
     def num_modules(self) -> int:
