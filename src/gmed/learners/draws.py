@@ -142,6 +142,10 @@ class PrecomputedDraws:
         return np.concatenate([rows[name].reshape(len(rows[name]), -1) for name in names], axis=1)
 
 
+SMALL = 2**14
+"""Tensors with no more elements are checked together: copying them costs less than a call for each."""
+
+
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether no tensor contains NaN or infinity.
 
@@ -151,9 +155,9 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     tensors = [tensor.detach() for tensor in tensors]
     # sums and norms overflow for very large finite values, so confirm a failure with the maximum norm
     if all(tensor.is_cpu for tensor in tensors):
-        vectors = [tensor for tensor in tensors if tensor.ndim == 1]  # those of batch-norm are short and many
-        joined = [torch.cat(vectors)] if len(vectors) > 8 else vectors
-        finite = all(isfinite(t.sum().item()) for t in (*joined, *(t for t in tensors if t.ndim != 1)))
+        small = [t.reshape(-1) for t in tensors if t.numel() <= SMALL]  # often many, as those of batch-norm
+        joined = [torch.cat(small)] if len(small) > 8 else small
+        finite = all(isfinite(t.sum().item()) for t in (*joined, *(t for t in tensors if t.numel() > SMALL)))
     else:
         finite = bool(torch.isfinite(get_total_norm(tensors)))
     return finite or bool(torch.isfinite(get_total_norm(tensors, norm_type=inf)))
