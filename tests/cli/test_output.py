@@ -170,7 +170,7 @@ from gmed.report.tables import csv_table, latex_table, markdown_tables
 from gmed.results import Store
 from gmed.results.export import export
 sys.path.insert(0, sys.argv[2])
-from test_output import result
+from helpers import make_result
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with Store(sys.argv[1]) as store:
     store.add(RunSpec.make("split-mnist", "er", 0), make_result("er", 0, 0.8))
@@ -185,7 +185,7 @@ with Store(sys.argv[1]) as store:
 
 @pytest.mark.slow
 def test_full_disk_reported_by_sqlite_as_io_error(tmp_path):
-    words = [sys.executable, "-c", LIMITED, str(tmp_path / "a.db"), str(Path(__file__).parent)]
+    words = [sys.executable, "-c", LIMITED, str(tmp_path / "a.db"), str(Path(__file__).parents[1])]
     said = subprocess.run(words, capture_output=True, text=True, timeout=120)
     kept, *_ = said.stdout.split()
     assert "the disk is full" in said.stdout and "disk I/O error" in said.stdout, said

@@ -106,7 +106,7 @@ def test_longest_possible_file_name(tmp_path):
 def test_an_output_that_cannot_be_written_is_refused_before_any_work(tmp_path):
     with pytest.raises(UsageError, match="does not exist; create it first"):
         check_output_path(tmp_path / "no" / "model.gmed")
-    with pytest.raises(UsageError, match="this is a folder"):
+    with pytest.raises(UsageError, match="it is a folder"):
         check_output_path(tmp_path)
 
 
