@@ -185,7 +185,7 @@ def test_late_worker_with_another_version_gets_no_runs(tmp_path):
     with dask_cluster(tmp_path, workers=1) as (client, _):
         executor = Joined(client, lambda: joined.append(start_worker_with_another_gmed(tmp_path)) or True)
         try:
-            with pytest.warns(UserWarning, match=r"has gmed 0\.0\.1, not .*; so it gets no runs"):
+            with pytest.warns(UserWarning, match=r"has gmed 0\.0\.1, not .*, so it gets no runs"):
                 found = gmed.run("split-mnist", "finetune", seeds=12, device="cpu", store=None, executor=executor)
         finally:
             for worker in joined:
